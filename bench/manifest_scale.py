@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
+from bottomless.drives.base import Body
 from bottomless.errors import StoreError
 from bottomless.formats.batch import encode_frame, schema_of
 from bottomless.formats.chunk import seal_chunk
@@ -81,13 +82,13 @@ class CountingDrive(MemoryDrive):
         self.requests: Counter[str] = Counter()
         self._root: str | None = None
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
         self.requests["put"] += 1
         if "/root." in object_key:
             if self._root is not None:
                 await super().delete([self._root])
             self._root = object_key
-        await super().put(object_key, parts, crc)
+        await super().put(object_key, body, crc)
 
     async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
         self.requests["get"] += 1

@@ -39,9 +39,9 @@ class RecordedCalls(DriveCalls):
         self._note("create")
         return super().create(path)
 
-    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+    def write(self, file: int, parts: Sequence[memoryview], crc: int = 0) -> int:
         self._note("write")
-        return super().write(file, parts)
+        return super().write(file, parts, crc)
 
     def sync_file(self, file: int) -> None:
         self._note("sync file")

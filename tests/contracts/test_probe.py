@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.s3 import CREDENTIALS, S3Server
 
-from bottomless.drives.base import Drive, DriveRefused
+from bottomless.drives.base import Body, Drive, DriveRefused
 from bottomless.errors import StoreError
 from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.drives.memory import MemoryDrive
@@ -75,9 +75,9 @@ async def test_a_server_that_ignores_preconditions_is_refused_by_name(
 
 
 class Overwriting(MemoryDrive):
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
         await self.delete([object_key])
-        await super().put(object_key, parts, crc)
+        await super().put(object_key, body, crc)
 
 
 class WithoutRanges(MemoryDrive):

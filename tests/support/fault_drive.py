@@ -4,6 +4,7 @@ it passes the same contract tests."""
 from collections.abc import AsyncIterator, Sequence
 
 from bottomless.drives.base import (
+    Body,
     Drive,
     DriveAmbiguous,
     DriveUnavailable,
@@ -11,6 +12,7 @@ from bottomless.drives.base import (
 )
 from bottomless.errors import StoreError
 from bottomless.model.object_facts import ObjectFacts
+from bottomless_server.drives.checked_parts import parts_in_memory
 from bottomless_server.drives.object_key import check_object_key
 from support.wire import Lost, Wire
 
@@ -27,10 +29,10 @@ class FaultDrive:
     def location(self) -> Location:
         return self._inner.location
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
         check_object_key(object_key)
         # As they are now: the caller may use its memory for something else while this is late.
-        data = [bytes(part) for part in parts]
+        data = [bytes(part) for part in await parts_in_memory(body)]
         try:
             await self._wire.carry("drive.put", lambda: self._inner.put(object_key, data, crc))
         except Lost as lost:

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import orjson
 
-from bottomless.drives.base import DriveAmbiguous, DriveUnavailable
+from bottomless.drives.base import Body, DriveAmbiguous, DriveUnavailable
 from bottomless.errors import StoreError
 from bottomless.formats.fragment import pack_fragment
 from bottomless.model.config import StreamConfig
@@ -25,6 +25,7 @@ from bottomless_server.coordination.base import (
     Room,
 )
 from bottomless_server.coordination.memory import MemoryCoordination, Watched
+from bottomless_server.drives.checked_parts import parts_in_memory
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust
@@ -189,7 +190,7 @@ class FaultyDrive(MemoryDrive):
         """Happens once, before the next delete of a key that has `before_delete_of` in it."""
         self.before_delete_of = ""
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
         if self.before_put is not None:
             happen, self.before_put = self.before_put, None
             await happen()
@@ -197,10 +198,10 @@ class FaultyDrive(MemoryDrive):
             raise DriveUnavailable("the store is down")
         if self.slow_puts:
             self.slow_puts -= 1
-            self._late.append((object_key, b"".join(parts), crc))
+            self._late.append((object_key, b"".join(await parts_in_memory(body)), crc))
             raise DriveAmbiguous("it is on its way", retryable=False)
         self.fuse.burn()
-        await super().put(object_key, parts, crc)
+        await super().put(object_key, body, crc)
         self.fuse.burn()
         self.calls.append(("put", object_key))
 

@@ -1,11 +1,11 @@
 """An uploader in this process, between an ingest, a manifest and a drive that do what a test says."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
-from bottomless.drives.base import DriveAmbiguous
+from bottomless.drives.base import Body, DriveAmbiguous
 from bottomless.errors import StoreError
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import decode_index
@@ -15,7 +15,7 @@ from bottomless.model.limits import MIB
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.uploader.app import UploaderService, create_service
 from bottomless_server.uploader.settings import UploaderSettings
-from support.asgi import on_tcp
+from support.asgi import on_socket, on_tcp
 from support.object_keys import fragment_key
 from support.uploading import STREAM_ID, FakeIngest, FakeManifest, manifest_app
 from support.waiting import eventually
@@ -31,7 +31,7 @@ class SlowDrive(MemoryDrive):
         self.puts: list[int] = []
         self.finished: list[int] = []
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
         found = parse_fragment_key(object_key)
         assert found is not None
         self.puts.append(found.first_offset)
@@ -39,7 +39,7 @@ class SlowDrive(MemoryDrive):
             await gate.wait()
         if self.failures and not isinstance(self.failures[0], DriveAmbiguous):
             raise self.failures.pop(0)
-        await super().put(object_key, parts, crc)
+        await super().put(object_key, body, crc)
         self.finished.append(found.first_offset)
         if self.failures:
             raise self.failures.pop(0)
@@ -55,6 +55,7 @@ class UploaderHarness:
     uploads_in_flight: int = 4
     damage_retry_seconds: float = 30.0
     idle_seconds: float = 30.0
+    memory_bytes: int = MIB
 
     def __post_init__(self) -> None:
         self.manifest = FakeManifest(self.drive)
@@ -66,17 +67,23 @@ class UploaderHarness:
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
         self.node_urls: list[str] = []
-        apps = (self.ingest.app(), manifest_app(self.manifests, self.node_urls))
         async with AsyncExitStack() as stack:
-            ports = [await stack.enter_async_context(on_tcp(app)) for app in apps]
-            self.node_urls.append(f"http://127.0.0.1:{ports[0]}")
-            yield f"http://127.0.0.1:{ports[1]}"
+            if self.ingest.directory is None:
+                port = await stack.enter_async_context(on_tcp(self.ingest.app()))
+                self.node_urls.append(f"http://127.0.0.1:{port}")
+            else:
+                path = self.ingest.directory / "ingest.sock"
+                url = await stack.enter_async_context(on_socket(self.ingest.app(), path))
+                self.node_urls.append(url)
+            manifest = manifest_app(self.manifests, self.node_urls)
+            port = await stack.enter_async_context(on_tcp(manifest))
+            yield f"http://127.0.0.1:{port}"
 
     def service(self, manifest_url: str) -> UploaderService:
         settings = UploaderSettings(
             manifest_url=manifest_url,
             uploader_uploads_in_flight_per_stream=self.uploads_in_flight,
-            uploader_memory_bytes=MIB,
+            uploader_memory_bytes=self.memory_bytes,
             uploader_retry_initial_seconds=0.005,
             uploader_retry_max_seconds=0.02,
             uploader_retry_jitter_seconds=0,

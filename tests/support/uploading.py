@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
@@ -13,12 +14,16 @@ from starlette.types import ASGIApp
 from bottomless.errors import Code, Fenced, NotFound, StoreError, Unavailable
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
+from bottomless.formats.segment import HEADER_SIZE as HEADER_SIZE_OF_SEGMENT
+from bottomless.formats.segment import encode_segment_header
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
+from bottomless.model.segment import SegmentHeader
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.protocol.paths import stream_id_in
 from bottomless_server.protocol.registry import NODES, NodeSaid, encode_nodes
 from bottomless_server.protocol.tail import (
+    BY_FILE_SIZE_MIN,
     CHUNKS,
     CHUNKS_QUERY,
     COMMITS,
@@ -29,6 +34,7 @@ from bottomless_server.protocol.tail import (
     Commit,
     Commits,
     CommitsAsked,
+    SegmentPart,
     decode_chunks_asked,
     encode_commits,
     encode_run,
@@ -83,6 +89,9 @@ class FakeIngest:
         self.commits_asked = 0
         self.failures: list[StoreError] = []
         """Raised by the chunk feed, one a call."""
+        self.directory: Path | None = None
+        """Where the logs lie in files of which whoever asks by file is told, as long as they are
+        there."""
         self.restart()
 
     def restart(self) -> None:
@@ -98,8 +107,27 @@ class FakeIngest:
         log_end = (groups[-1].log_end if groups else 0) + len(data)
         groups.append(Group(data, headers[0].first_offset, headers[-1].next_offset, log_end))
         self.epoch = headers[-1].epoch
+        if self.directory is not None:
+            self._write(stream_id)
         self._changed[stream_id] = len(self._changed) + max(self._changed.values(), default=0) + 1
         self._news.set()
+
+    def segment(self, stream_id: str = STREAM_ID) -> Path:
+        """The file that holds the log of a stream."""
+        assert self.directory is not None
+        return self.directory / f"{stream_id}.segment"
+
+    def _write(self, stream_id: str) -> None:
+        header = encode_segment_header(SegmentHeader(StreamId(stream_id), 0, self.epoch))
+        data = b"".join(group.data for group in self.groups[stream_id])
+        self.segment(stream_id).write_bytes(header + data)
+
+    def _part(self, stream_id: str, sent: list[Group], size: int) -> SegmentPart | None:
+        if self.directory is None or size < BY_FILE_SIZE_MIN:
+            return None
+        path = self.segment(stream_id)
+        position = HEADER_SIZE_OF_SEGMENT + sent[-1].log_end - size
+        return SegmentPart(str(path), position, size, 0, self.epoch) if path.exists() else None
 
     def app(self) -> ASGIApp:
         api = create_api("ingest")
@@ -147,7 +175,8 @@ class FakeIngest:
     async def _chunks(self, request: Request) -> Response:
         asked = decode_chunks_asked(parse_query(request.scope, CHUNKS_QUERY))
         first = asked.first_offset
-        groups = self.groups[stream_id_in(request.path_params)]
+        run_of = stream_id_in(request.path_params)
+        groups = self.groups[run_of]
         if self.failures:
             raise self.failures.pop(0)
         if first < self.local_first_offset:
@@ -170,6 +199,8 @@ class FakeIngest:
             sent[-1].log_end if sent else 0,
             data,
         )
+        if asked.by_file and (part := self._part(run_of, sent, len(data))):
+            data, run = b"", run._replace(data=b"", part=part)
         return Response(data, 200, encode_run(run), RUN_MEDIA_TYPE)
 
 

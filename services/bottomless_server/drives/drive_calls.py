@@ -27,17 +27,16 @@ class DriveCalls:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         return os.open(path, flags, 0o644)
 
-    def write(self, file: int, parts: Sequence[memoryview]) -> int:
+    def write(self, file: int, parts: Sequence[memoryview], crc: int = 0) -> int:
         """Write all parts to a new file, however many calls that takes; returns the CRC-32C of the
-        bytes that were handed to the system.
+        bytes that were handed to the system, `crc` being that of those before them.
 
         Much goes past the page cache: a fragment is read later or never, and the pages that it
         would take hold the ends of streams, which everybody reads now.
         """
         waiting = [part for part in parts if part.nbytes]
-        crc = 0
         if sum(part.nbytes for part in waiting) >= PAST_CACHE_SIZE_MIN:
-            waiting, crc = write_past_cache(file, waiting)
+            waiting, crc = write_past_cache(file, waiting, crc)
         for part in waiting:
             crc = crc32c(part, crc)
         while waiting:

@@ -11,6 +11,9 @@ behind at each step of a put:
     4. directories synced             the object, whole
     5. temp name removed              nothing else; before it, a stale temp name
 
+The bytes of a source go the same way, a block at a time: 1. is many writes then, and bytes that are
+missing or wrong come no further than that either.
+
 A delete unlinks and then syncs the directory; between the two a crash may bring the
 object back, and the caller, who has not been told that it is gone, deletes it again.
 Directories are removed by `tidy` alone, which is for streams that are gone, and only where they
@@ -31,10 +34,12 @@ from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
 from bottomless.drives.base import (
+    Body,
     DriveAmbiguous,
     Location,
     ObjectExists,
     ObjectMissing,
+    Source,
 )
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
@@ -45,6 +50,8 @@ from bottomless_server.drives.directories import DURABLE_COUNT_MAX, Directories
 from bottomless_server.drives.drive_calls import DriveCalls
 from bottomless_server.drives.local_errors import ABSENT, FULL, REFUSED, absent_is_fine, translated
 from bottomless_server.drives.object_key import SCRATCH_DIRECTORY, check_object_key
+from bottomless_server.drives.past_cache import aligned_block
+from bottomless_server.drives.temp_file import TempFile
 
 _Args = ParamSpec("_Args")
 _Answer = TypeVar("_Answer")
@@ -73,15 +80,21 @@ class LocalDrive:
         self._threads = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="drive")
         self.directories = Directories(self._root, self._calls, durable_count_max)
         self._prepared = False
+        self._blocks: list[memoryview] = []
+        """Blocks that nobody uses now, as many as there were puts of sources at one time."""
 
     @property
     def location(self) -> Location:
         return Location("file", str(self._root))
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
-        """Store an object. Cancelling it leaves the attempt running; the object may appear."""
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
+        """Store an object. Cancelling it leaves the attempt running; the object may appear. Of a
+        source it does so only once all was written."""
         check_object_key(object_key)
-        await self._run(self._put, object_key, parts, crc)
+        if isinstance(body, Sequence):
+            await self._run(self._put, object_key, body, crc)
+        else:
+            await self._put_source(object_key, body, crc)
 
     async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
         check_object_key(object_key)
@@ -140,7 +153,42 @@ class LocalDrive:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
 
+    async def _put_source(self, object_key: str, source: Source, crc: int) -> None:
+        path = self._root / object_key
+        temp = TempFile(self._calls, self._scratch / secrets.token_hex(16))
+        block = self._blocks.pop() if self._blocks else aligned_block()
+        try:
+            await self._run(self._begin, temp, path)
+            for position in range(0, source.size, block.nbytes):
+                part = block[: min(block.nbytes, source.size - position)]
+                await source.read_into(position, part)
+                await self._run(self._write, temp, part)
+            await self._run(self._finish, temp, path, crc)
+        except BaseException:
+            # Not at once: a call for it may be running in a thread. And not the block again.
+            self._threads.submit(temp.discard)
+            raise
+        self._blocks.append(block)
+
     # What follows blocks, and runs in a thread.
+
+    def _begin(self, temp: TempFile, path: Path) -> None:
+        with translated():
+            self._prepare()
+            self.directories.make_ready(path.parent)
+            temp.create()
+
+    def _write(self, temp: TempFile, part: memoryview) -> None:
+        with translated():
+            temp.write(part)
+
+    def _finish(self, temp: TempFile, path: Path, crc: int) -> None:
+        with translated():
+            temp.close_durably(crc)
+            try:
+                self._link(temp.path, path)
+            finally:
+                temp.discard()
 
     def _put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
         views = views_of(parts)
@@ -151,11 +199,7 @@ class LocalDrive:
             temp = self._scratch / secrets.token_hex(16)
             try:
                 self._write_durably(temp, views, crc)
-                try:
-                    self._link_durably(temp, path)
-                except FileNotFoundError:
-                    self.directories.make_ready(path.parent, anew=True)
-                    self._link_durably(temp, path)
+                self._link(temp, path)
             finally:
                 with suppress(OSError):
                     self._calls.unlink(temp)
@@ -168,6 +212,13 @@ class LocalDrive:
             self._calls.sync_file(file)
         finally:
             os.close(file)
+
+    def _link(self, temp: Path, path: Path) -> None:
+        try:
+            self._link_durably(temp, path)
+        except FileNotFoundError:
+            self.directories.make_ready(path.parent, anew=True)
+            self._link_durably(temp, path)
 
     def _link_durably(self, temp: Path, path: Path) -> None:
         exists = False

@@ -6,11 +6,11 @@ from bisect import bisect_right, insort
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
-from bottomless.drives.base import Location, ObjectExists, ObjectMissing
+from bottomless.drives.base import Body, Location, ObjectExists, ObjectMissing
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.object_facts import ObjectFacts
-from bottomless_server.drives.checked_parts import checked_parts
+from bottomless_server.drives.checked_parts import checked_parts, parts_in_memory
 from bottomless_server.drives.object_key import check_object_key
 
 
@@ -41,9 +41,9 @@ class MemoryDrive:
     def location(self) -> Location:
         return Location("memory", "")
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
         check_object_key(object_key)
-        data = b"".join(parts)
+        data = b"".join(await parts_in_memory(body))
         # Others run while a put is on its way, as they do with the real ones.
         await asyncio.sleep(0)
         checked_parts([data], crc)

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
+import numpy as np
+
 from bottomless.formats.checks import crc32c
 from bottomless.model.limits import MIB
 
@@ -29,21 +31,23 @@ _BUFFER_SIZE: Final = MIB
 _OWN: Final = threading.local()
 
 
-def write_past_cache(file: int, parts: Sequence[memoryview]) -> tuple[list[memoryview], int]:
+def write_past_cache(
+    file: int, parts: Sequence[memoryview], crc: int = 0
+) -> tuple[list[memoryview], int]:
     """Write as much as can go past the cache from the file's position, which is aligned.
 
     Returns what is left to be written after it: less than a block, or all that the file system
     did not take this way. And the CRC-32C of what was written, block by block while each is in the
-    processor's cache.
+    processor's cache; `crc` is that of the bytes before.
 
     Raises:
         OSError: as of any write.
     """
     flags = _make_direct(file)
     if flags is None:
-        return list(parts), 0
+        return list(parts), crc
     try:
-        return _write(file, deque(parts))
+        return _write(file, deque(parts), crc)
     finally:
         fcntl.fcntl(file, fcntl.F_SETFL, flags)
 
@@ -60,14 +64,16 @@ def _make_direct(file: int) -> int | None:
     return flags
 
 
-def _write(file: int, left: deque[memoryview]) -> tuple[list[memoryview], int]:
-    crc = 0
+def _write(file: int, left: deque[memoryview], crc: int) -> tuple[list[memoryview], int]:
     size = sum(part.nbytes for part in left)
     size -= size % _BLOCK_SIZE
-    buffer = _buffer()
     while size:
-        block = buffer[: min(size, _BUFFER_SIZE)]
-        _fill(block, left)
+        block = _whole_blocks(left[0])
+        if block.nbytes:
+            left[0] = left[0][block.nbytes :]
+        else:
+            block = _buffer()[: min(size, _BUFFER_SIZE)]
+            _fill(block, left)
         size -= block.nbytes
         while block.nbytes:
             try:
@@ -75,11 +81,24 @@ def _write(file: int, left: deque[memoryview]) -> tuple[list[memoryview], int]:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                # Not aligned as it wants it. The buffer is the thread's, so this is a copy.
+                # Not aligned as it wants it. The buffer may be the thread's, so this is a copy.
                 return [memoryview(bytes(block)), *left], crc
             crc = crc32c(block[:written], crc)
             block = block[written:]
     return list(left), crc
+
+
+def aligned_block() -> memoryview:
+    """Memory that can go past the cache as it is, a MiB of it."""
+    return memoryview(mmap.mmap(-1, _BUFFER_SIZE))
+
+
+def _whole_blocks(part: memoryview) -> memoryview:
+    """What of a part is aligned where it lies; nothing of one that begins elsewhere."""
+    size = part.nbytes - part.nbytes % _BLOCK_SIZE
+    if size and np.frombuffer(part, dtype=np.uint8).ctypes.data % _BLOCK_SIZE == 0:
+        return part[:size]
+    return part[:0]
 
 
 def _fill(block: memoryview, left: deque[memoryview]) -> None:
@@ -99,5 +118,5 @@ def _buffer() -> memoryview:
     try:
         kept: memoryview = _OWN.buffer
     except AttributeError:
-        kept = _OWN.buffer = memoryview(mmap.mmap(-1, _BUFFER_SIZE))
+        kept = _OWN.buffer = aligned_block()
     return kept

@@ -20,6 +20,7 @@ from typing import Any, Final
 from botocore.exceptions import ClientError
 
 from bottomless.drives.base import (
+    Body,
     DriveRefused,
     DriveUnavailable,
     Location,
@@ -29,7 +30,7 @@ from bottomless.drives.s3_answers import of_answer, status_of
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.object_facts import ObjectFacts
-from bottomless_server.drives.checked_parts import checked_parts
+from bottomless_server.drives.checked_parts import checked_parts, size_of
 from bottomless_server.drives.object_key import check_object_key
 from bottomless_server.drives.s3_errors import lost, translated
 from bottomless_server.drives.s3_in_place import GetsInPlace
@@ -37,6 +38,7 @@ from bottomless_server.drives.s3_listing import list_by_directory, list_by_key
 from bottomless_server.drives.s3_multipart import put_in_parts, shown_crc
 from bottomless_server.drives.s3_options import MIB, S3Options
 from bottomless_server.drives.s3_requests import OpenClient, open_client
+from bottomless_server.drives.s3_sent_source import SentSource
 
 DELETE_COUNT: Final = 1000
 """What S3 allows in one call."""
@@ -74,18 +76,31 @@ class S3Drive:
         """
         await self._opened()
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
-        """Store an object. The whole object is copied once where it is not put in parts."""
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
+        """Store an object. Parts are copied once where it is not put in parts of S3's."""
         check_object_key(object_key)
-        views = checked_parts(parts, crc)
-        place = self._place(object_key)
-        size = sum(view.nbytes for view in views)
+        place, size = self._place(object_key), size_of(body)
+        checked = checked_parts(body, crc) if isinstance(body, Sequence) else body
         if size > self._options.multipart_bytes:
-            await put_in_parts((await self._opened()).client, place, views, crc, self._options)
-            return
+            client = (await self._opened()).client
+            await put_in_parts(client, place, checked, crc, self._options)
+        elif isinstance(checked, Sequence):
+            await self._put_object(place, b"".join(checked), size, crc)
+        else:
+            sent = SentSource(checked, crc)
+            with sent.told_of_failures():
+                await self._put_object(place, sent, size, crc)
+
+    async def _put_object(
+        self, place: Mapping[str, str], body: "bytes | SentSource", size: int, crc: int
+    ) -> None:
         async with self._attempt(size, puts=True) as client:
             await client.put_object(
-                **place, Body=b"".join(views), IfNoneMatch="*", ChecksumCRC32C=shown_crc(crc)
+                **place,
+                Body=body,
+                ContentLength=size,
+                IfNoneMatch="*",
+                ChecksumCRC32C=shown_crc(crc),
             )
 
     async def get(

@@ -13,12 +13,16 @@ until the bucket's rule for incomplete uploads ends it (docs/settings.md, "Store
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
+import numpy as np
+
+from bottomless.drives.base import Source
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
+from bottomless_server.drives.checked_parts import BLOCK_SIZE, require_sum
 from bottomless_server.drives.s3_errors import translated
 from bottomless_server.drives.s3_options import S3Options
 
@@ -33,11 +37,12 @@ def shown_crc(crc: int) -> str:
 async def put_in_parts(
     client: Any,
     place: Mapping[str, str],
-    views: Sequence[memoryview],
+    body: Sequence[memoryview] | Source,
     crc: int,
     options: S3Options,
 ) -> None:
-    """Put an object of more than one part, whose bytes are known to have this `crc`.
+    """Put an object of more than one part. The bytes of views are known to have this `crc`; those of a
+    source are looked at on their way, and the upload is completed only where they have it.
 
     Raises:
         As `Drive.put`.
@@ -49,7 +54,7 @@ async def put_in_parts(
             )
     target = {**place, "UploadId": upload["UploadId"]}
     try:
-        parts = await _send_parts(client, target, views, options)
+        parts = await _send_parts(client, target, _checked_pieces(body, crc, options), options)
         with translated(puts=True):
             async with asyncio.timeout(options.seconds_for(0)):
                 await client.complete_multipart_upload(
@@ -67,7 +72,10 @@ async def put_in_parts(
 
 
 async def _send_parts(
-    client: Any, target: Mapping[str, str], views: Sequence[memoryview], options: S3Options
+    client: Any,
+    target: Mapping[str, str],
+    pieces: AsyncIterator[bytes],
+    options: S3Options,
 ) -> list[dict[str, object]]:
     async def send(number: int, piece: bytes) -> dict[str, object]:
         shown = shown_crc(crc32c(piece))
@@ -84,8 +92,8 @@ async def _send_parts(
     tasks: list[asyncio.Task[dict[str, object]]] = []
     running: set[asyncio.Task[dict[str, object]]] = set()
     try:
-        for number, piece in enumerate(_pieces(views, options.part_bytes), 1):
-            tasks.append(asyncio.create_task(send(number, piece)))
+        async for piece in pieces:
+            tasks.append(asyncio.create_task(send(len(tasks) + 1, piece)))
             running = await _left(running | {tasks[-1]}, options.part_count_max - 1)
         await _left(running, 0)
         return [task.result() for task in tasks]
@@ -102,6 +110,30 @@ async def _left(tasks: "set[asyncio.Task[Any]]", count: int) -> "set[asyncio.Tas
         for task in ended:
             task.result()
     return tasks
+
+
+async def _checked_pieces(
+    body: Sequence[memoryview] | Source, crc: int, options: S3Options
+) -> AsyncIterator[bytes]:
+    """The parts of an object, each in memory of its own; it ends where all together have this sum.
+
+    Raises:
+        Corrupt: they have not.
+    """
+    if isinstance(body, Sequence):
+        for joined in _pieces(body, options.part_bytes):
+            yield joined
+        return
+    found = 0
+    for start in range(0, body.size, options.part_bytes):
+        blocks, end = [], min(start + options.part_bytes, body.size)
+        for position in range(start, end, BLOCK_SIZE):
+            block = np.empty(min(BLOCK_SIZE, end - position), dtype=np.uint8).data
+            await body.read_into(position, block)
+            found = crc32c(block, found)
+            blocks.append(block)
+        yield b"".join(blocks)
+    require_sum(found, crc)
 
 
 def _pieces(views: Sequence[memoryview], size: int) -> Iterator[bytes]:

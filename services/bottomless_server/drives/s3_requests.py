@@ -11,6 +11,7 @@ from aiobotocore.session import AioSession
 from botocore.handlers import add_expect_header
 
 from bottomless_server.drives.s3_options import S3Options
+from bottomless_server.drives.s3_sent_source import SentSource
 
 REGION_DEFAULT: Final = "us-east-1"
 """The region for a store with an endpoint of its own: most accept any, but a signature needs one."""
@@ -71,4 +72,16 @@ async def open_client(options: S3Options) -> AsyncIterator[OpenClient]:
         # `Expect: 100-continue` would cost a round trip for each put, and hang for as long as
         # the call may take where a proxy swallows it.
         client.meta.events.unregister("before-call.s3", add_expect_header)
+        in_general: Any = config
+        unsigned = in_general.merge(
+            AioConfig(s3={**in_general.s3, "payload_signing_enabled": False})
+        )
+
+        def leave_unsigned(request: Any, **_: object) -> None:
+            # SHA-256 of bytes that are read while they are sent cannot stand in the head before
+            # them. Their CRC-32C does, and is signed. Decision 51 says what that is worth.
+            if isinstance(request.data, SentSource):
+                request.context = {**request.context, "client_config": unsigned}
+
+        client.meta.events.register("before-sign.s3.PutObject", leave_unsigned)
         yield OpenClient(client, session)

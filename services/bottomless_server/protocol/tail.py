@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import quote, unquote
 
-from bottomless.errors import Code, InvalidRequest, OffsetGone, StoreError, WrongOffset
+from bottomless.errors import Code, InvalidRequest, OffsetGone, StoreError, Unavailable, WrongOffset
+from bottomless.formats.chunk import ChunkHead
 from bottomless.model.limits import GIB, KIB, LONG_POLL_MS_MAX, MIB, OFFSET_MAX, TIMESTAMP_MAX
 from bottomless.model.names import StreamId, parse_stream_id
 from bottomless_server.protocol.parameters import Parser, integer, require, text
@@ -146,8 +147,54 @@ class ChunksAsked(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name != "by_file" or value}
 
 
+class RunGone(Unavailable):
+    """The bytes of a run cannot be had any more where they were to be read from."""
+
+    default_code = Code.PEER_UNAVAILABLE
+
+
+class RunBytes(Protocol):
+    """The bytes of a run that were not read yet. They do not change."""
+
+    async def read_into(self, position: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from `position` on; so many are there. A buffer whose reading
+        failed or was given up may still be written to.
+
+        Raises:
+            RunGone: they are not there any more, or what is there is something else.
+        """
+        ...
+
+
+class HeadsRun(NamedTuple):
+    """A run of which only the headers of its chunks were read."""
+
+    run: ChunkRun
+    """Its `data` is empty."""
+    heads: tuple[ChunkHead, ...]
+    """Of its chunks, one after the other."""
+    size: int
+    bytes: RunBytes
+
+
 class ChunkSource(Protocol):
     """Where the chunks of a tail come from: one owner of streams, whatever way the bytes take."""
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether `heads` will usually read headers alone."""
+        ...
+
+    async def heads(
+        self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
+    ) -> ChunkRun | HeadsRun:
+        """The run that `chunks` would bring, with its headers alone where its bytes can be read later
+        just as well, and with its bytes where not.
+
+        Raises:
+            As `chunks`.
+        """
+        ...
 
     async def chunks(
         self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float

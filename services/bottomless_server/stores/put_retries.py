@@ -11,13 +11,13 @@ bottomless/drives/.
 
 import asyncio
 import random
-from collections.abc import Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
 import stamina
 
 from bottomless.drives.base import (
+    Body,
     Drive,
     DriveAmbiguous,
     DriveUnavailable,
@@ -25,9 +25,9 @@ from bottomless.drives.base import (
     ObjectMissing,
 )
 from bottomless.errors import Corrupt, Unavailable
-from bottomless.formats.checks import crc32c
 from bottomless.guards import guard
 from bottomless.model.backoff import backoff
+from bottomless_server.drives.checked_parts import size_of, sum_of
 
 
 class PutWaits(NamedTuple):
@@ -52,7 +52,7 @@ PUT_WAITS: Final = PutWaits()
 async def put_object(
     drive: Drive,
     object_key: str,
-    parts: Sequence[bytes | memoryview],
+    body: Body,
     crc: int,
     *,
     deadline_seconds: float,
@@ -60,13 +60,14 @@ async def put_object(
 ) -> None:
     """Put an object; when this returns it is durable under its key, whole.
 
-    Retries what a retry can mend, with `waits` in between, until the deadline. The parts
-    must stay as they are until this returns, and longer if it is cancelled or out of time.
+    Retries what a retry can mend, with `waits` in between, until the deadline; what a source raises
+    ends it. A source is read anew in each attempt. Parts must stay as they are until this returns,
+    and longer if it is cancelled or out of time.
 
     Raises:
         DriveAmbiguous: it failed, and at least one attempt may have put the object.
         DriveUnavailable, DriveRefused, DriveFull: it failed, and nothing was stored.
-        Corrupt: `crc` is not that of `parts`, or another object has the key: an alarm.
+        Corrupt: `crc` is not that of the body, or another object has the key: an alarm.
     """
     unknown = False
     failures = count()
@@ -79,7 +80,7 @@ async def put_object(
             async for attempt in stamina.retry_context(on=pause_after, attempts=None, timeout=None):
                 with attempt:
                     try:
-                        await put_once(drive, object_key, parts, crc)
+                        await put_once(drive, object_key, body, crc)
                     except (DriveAmbiguous, asyncio.CancelledError):
                         unknown = True
                         raise
@@ -92,40 +93,33 @@ async def put_object(
 
 
 @guard("an unknown outcome of a put")
-async def put_once(
-    drive: Drive, object_key: str, parts: Sequence[bytes | memoryview], crc: int
-) -> None:
+async def put_once(drive: Drive, object_key: str, body: Body, crc: int) -> None:
     """Make one attempt to put an object.
 
     Raises:
         DriveAmbiguous: it may have been put.
         DriveUnavailable, DriveRefused, DriveFull: it was not.
-        Corrupt: `crc` is not that of `parts`, or another object has the key.
+        Corrupt: `crc` is not that of the body, or another object has the key.
     """
     try:
-        await drive.put(object_key, parts, crc)
+        await drive.put(object_key, body, crc)
     except ObjectExists as error:
-        if not await is_ours(drive, object_key, parts, crc):
+        if not await is_ours(drive, object_key, body, crc):
             raise Corrupt("another object has the key of one that is to be put") from error
     except Corrupt as error:
-        found = 0
-        for part in parts:
-            found = crc32c(part, found)
-        if found != crc:
+        if await sum_of(body) != crc:
             raise
         raise DriveUnavailable("the bytes of an object were damaged on their way") from error
 
 
 @guard("an object of our own uid is looked at")
-async def is_ours(
-    drive: Drive, object_key: str, parts: Sequence[bytes | memoryview], crc: int
-) -> bool:
+async def is_ours(drive: Drive, object_key: str, body: Body, crc: int) -> bool:
     """Whether the object that is said to be there is the one that is to be put.
 
     Raises:
         DriveAmbiguous: it cannot be told now; the same put again is right.
     """
-    size = sum(memoryview(part).nbytes for part in parts)
+    size = size_of(body)
     for _ in range(2):
         try:
             found = await drive.head(object_key, checksum=True)

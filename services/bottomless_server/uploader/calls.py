@@ -15,6 +15,7 @@ from bottomless_server.protocol.tail import (
     ChunksAsked,
     Commits,
     CommitsAsked,
+    HeadsRun,
     decode_commits,
 )
 from bottomless_server.protocol.uploads import (
@@ -59,13 +60,20 @@ class IngestCalls:
         )
         return decode_commits(answer.body)
 
-    async def chunks(self, stream_id: StreamId, first_offset: int, max_bytes: int) -> ChunkRun:
-        """Fetch whole committed chunks from the one that holds `first_offset`; perhaps fewer than
-        asked for.
+    @property
+    def reads_files(self) -> bool:
+        """Whether what `chunks` brings usually is not in memory."""
+        return self._source.reads_files
+
+    async def chunks(
+        self, stream_id: StreamId, first_offset: int, max_bytes: int
+    ) -> ChunkRun | HeadsRun:
+        """Fetch whole committed chunks from the one that holds `first_offset`, or their headers;
+        perhaps fewer than asked for.
         """
         asked = ChunksAsked(first_offset, min(max_bytes, FETCH_SIZE_MAX))
-        run = await self._source.chunks(stream_id, asked, timeout_seconds=FETCH_TIMEOUT_SECONDS)
-        if not run.data:
+        run = await self._source.heads(stream_id, asked, timeout_seconds=FETCH_TIMEOUT_SECONDS)
+        if isinstance(run, ChunkRun) and not run.data:
             return run._replace(first_offset=first_offset, next_offset=first_offset)
         return run
 

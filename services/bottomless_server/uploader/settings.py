@@ -16,7 +16,8 @@ class UploaderSettings(CommonSettings):
 
     uploader_uploads_in_flight_per_stream: Annotated[int, Field(ge=1, le=1_000)] = 4
     uploader_memory_bytes: Annotated[int, Field(ge=MIB)] = 256 * MIB
-    """Bytes fetched and not yet uploaded, over all streams; one fragment may exceed it, alone."""
+    """Bytes fetched and not yet uploaded, over all streams; one fragment may exceed it, alone. One that
+    is read while it is put counts 2 MiB."""
     uploader_unapplied_count_max: Annotated[int, Field(ge=1, le=10_000)] = UNAPPLIED_COUNT_MAX
     """Fragments of one stream cut and not yet in the manifest, uploaded or not."""
     uploader_retry_initial_seconds: _Seconds = 0.1

@@ -4,7 +4,8 @@ The way of one fragment, and what there is after a crash of this process at each
 (the uploader itself keeps nothing; coordination, the object store and the log do):
 
 1. a cut is decided     nothing but a thought; the log still holds everything
-2. chunks are fetched   the same; they are a copy
+2. chunks are fetched   the same; they are a copy. Of those in a file of this machine only the
+                        headers are: their bytes are read when the object is put
 3. intents are asked    the record lists the uids: keys that may exist from now on
 4. the object is put    it is there whole or not at all, under a key that an intent names
 5. it is registered     the manifest may hold it in memory; the intent stays until its root
@@ -23,20 +24,20 @@ shared/bottomless/formats/fragment.py.
 import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
-from bottomless.drives.base import Drive
-from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.drives.base import Body, Drive
+from bottomless.errors import Code, Corrupt, StoreError, Unavailable
 from bottomless.formats.checks import corrupt
-from bottomless.formats.fragment import PackedFragment, pack_fragment
 from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.protocol.peer import PeersPort
-from bottomless_server.protocol.tail import ChunkRun
+from bottomless_server.protocol.tail import ChunkRun, HeadsRun
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.uploader.budget import ByteBudget
@@ -47,10 +48,14 @@ from bottomless_server.uploader.core.owner_seen import OwnerSeen
 from bottomless_server.uploader.core.window import Window
 from bottomless_server.uploader.failures import Failures, Retries, put_waits
 from bottomless_server.uploader.metrics import UploadCounts
+from bottomless_server.uploader.packing import READ_SIZE, FragmentSource, Packed, pack_piece
 from bottomless_server.uploader.settings import UploaderSettings
 
 log = structlog.get_logger(__name__)
 
+SOURCE_COUNT_MAX: Final = 8
+HEAD_SIZE: Final = 600
+"""What a decoded header takes in memory."""
 LOST: Final = frozenset({Code.FENCED, Code.MOVED, Code.STREAM_NOT_FOUND})
 """Answers that end a session at once: what it is doing has no use any more."""
 ROOT_HURRY_SECONDS: Final = 0.3
@@ -70,6 +75,9 @@ class Parts:
     clock_ms: Callable[[], int]
     """Monotonic: ages are this process's own."""
     counts: UploadCounts = field(default_factory=UploadCounts)
+    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SOURCE_COUNT_MAX))
+    """Of those whose bytes are read while they are put. They take little memory, so memory does not
+    bound how many share the way to the object store; with too many each would be too slow."""
 
 
 class Session:
@@ -96,9 +104,13 @@ class Session:
             parts.settings.uploader_uploads_in_flight_per_stream,
             parts.settings.uploader_unapplied_count_max,
         )
-        self._gathered: list[bytes | memoryview] = []
+        self._gathered: list[bytes | memoryview | HeadsRun] = []
         self._gathered_ticket: int | None = None
         self._tickets: set[int] = set()
+        self._uploads: dict[int, asyncio.Task[None]] = {}
+        """By their first offset."""
+        self._failed: StoreError | None = None
+        """What ended an upload that only another session can begin anew."""
         self._tenant = ""
         """The tenant, as the manifest says when the session begins."""
         self.draining = False
@@ -153,9 +165,10 @@ class Session:
 
     async def _cut_until_idle(self, uploads: asyncio.TaskGroup) -> None:
         while True:
+            self._check_failed()
             match self._cutter.decide(self._parts.clock_ms()):
                 case Measure(first_offset):
-                    self._cutter.measured(_fetched(await self._fetch(first_offset, 1)))
+                    self._cutter.measured(fetched_of(await self._fetch(first_offset, 1)))
                 case Fetch() as fetch:
                     await self._gather(fetch)
                 case Cut() as cut:
@@ -200,23 +213,30 @@ class Session:
     async def _gather(self, fetch: Fetch) -> None:
         while not self._window.has_room:
             await self._wake()
+            self._check_failed()
         if self._gathered_ticket is None:
-            self._gathered_ticket = await self._parts.budget.take(fetch.max_bytes)
+            size = fetch.max_bytes
+            if self._owner.source.reads_files:
+                size = min(size, READ_SIZE)
+            self._gathered_ticket = await self._parts.budget.take(size)
             self._tickets.add(self._gathered_ticket)
         run = await self._fetch(fetch.first_offset, fetch.max_bytes)
-        if run.data:
-            self._gathered.append(run.data)
-            held = sum(map(len, self._gathered))
+        fetched = fetched_of(run)
+        if fetched.size:
+            self._gathered.append(run if isinstance(run, HeadsRun) else run.data)
+            held = sum(map(held_size, self._gathered))
             self._parts.budget.charge(self._gathered_ticket, held)
-        self._cutter.chunks_fetched(_fetched(run))
+        self._cutter.chunks_fetched(fetched)
 
-    async def _fetch(self, first_offset: int, max_bytes: int) -> ChunkRun:
+    async def _fetch(self, first_offset: int, max_bytes: int) -> ChunkRun | HeadsRun:
         run = await self._owner.source.chunks(self._stream_id, first_offset, max_bytes)
-        if not self._owner.takes(run.bounds.epoch):
+        told = run.run if isinstance(run, HeadsRun) else run
+        if not self._owner.takes(told.bounds.epoch):
             raise Unavailable("the tail is shown by an owner of the past", code=Code.NOT_OWNER)
-        if run.data and run.first_offset != first_offset:
+        there = fetched_of(run).size
+        if there and told.first_offset != first_offset:
             raise corrupt("chunk feed", "no chunk begins where the last fragment ends")
-        if not run.data and not self._gathered:
+        if not there and not self._gathered:
             raise Unavailable("the owner does not show what it said is committed")
         return run
 
@@ -232,47 +252,85 @@ class Session:
         packed = [await self._pack(uid, piece) for uid, piece in zip(uids, pieces, strict=True)]
         self._cutter.cut_taken()
         for fragment in packed:
-            ticket = self._parts.budget.add(fragment.info.size)
+            ticket = self._parts.budget.add(fragment.held_size)
             self._tickets.add(ticket)
-            uploads.create_task(self._upload(fragment, ticket))
+            task = uploads.create_task(self._upload(fragment, ticket))
+            self._uploads[fragment.info.first_offset] = task
         self._drop_gathered()
 
-    async def _pack(self, uid: Uid, piece: Piece) -> PackedFragment:
+    async def _pack(self, uid: Uid, piece: Piece) -> Packed:
         # Every byte is summed here: long enough for all other streams to wait, if not in a thread.
-        return await asyncio.to_thread(pack_fragment, self._stream_id, uid, piece.data)
+        return await asyncio.to_thread(pack_piece, self._stream_id, uid, piece)
 
-    async def _upload(self, fragment: PackedFragment, ticket: int) -> None:
+    async def _upload(self, fragment: Packed, ticket: int) -> None:
         info = fragment.info
-        object_key = fragment_key(self._stream_id, info.first_offset, info.uid, self._tenant)
-
-        async def put() -> None:
-            await put_object(
-                self._parts.drive,
-                object_key,
-                fragment.parts,
-                info.crc,
-                deadline_seconds=self._settings.uploader_upload_deadline_seconds,
-                waits=put_waits(self._settings),
-            )
-
-        # Under the same uid for as long as it takes: if an attempt whose reply was lost
-        # did put the object, the next one finds it. Only damage gives a uid up.
-        await self._parts.retries.forever(
-            self._failures, f"put {info.fragment_id}", put, frozenset({Code.DATA_CORRUPT})
-        )
+        error = await self._put(info, fragment.body)
+        if error is not None:
+            self._give_up_from(info.first_offset, error)
+            return
         await reach("uploader.put.after-object")
-        fragment.parts.clear()  # The memory goes now; registering may take long.
+        del fragment  # The memory goes now; registering may take long.
         self._window.uploaded(info.uid)
         self._free(ticket)
         self._woken.set()
         await self._register(info)
         self._window.applied(info.uid)
+        del self._uploads[info.first_offset]
         self.applied_count += 1
         self.applied_at = self._parts.clock_ms()
         self._parts.counts.fragments += 1
         self._parts.counts.bytes += info.size
         self._failures.clear("session")
         self._woken.set()
+
+    async def _put(self, info: FragmentInfo, body: Body) -> StoreError | None:
+        """Put a fragment; what is returned ends the session, since the source is gone or damaged.
+
+        Raises:
+            Corrupt: its chunks were right before; something else is wrong with the object.
+        """
+        object_key = fragment_key(self._stream_id, info.first_offset, info.uid, self._tenant)
+        source = body if isinstance(body, FragmentSource) else None
+
+        async def put() -> StoreError | None:
+            try:
+                await put_object(
+                    self._parts.drive,
+                    object_key,
+                    body,
+                    info.crc,
+                    deadline_seconds=self._settings.uploader_upload_deadline_seconds,
+                    waits=put_waits(self._settings),
+                )
+            except StoreError as error:
+                if source is not None and source.gone is not None:
+                    return source.gone
+                if source is not None and isinstance(error, Corrupt):
+                    return error
+                raise
+            return None
+
+        # Under the same uid for as long as it takes: if an attempt whose reply was lost
+        # did put the object, the next one finds it. Only damage gives a uid up.
+        async with nullcontext() if source is None else self._parts.room:
+            return await self._parts.retries.forever(
+                self._failures, f"put {info.fragment_id}", put, frozenset({Code.DATA_CORRUPT})
+            )
+
+    def _give_up_from(self, first_offset: int, error: StoreError) -> None:
+        """Let the session end with an error when what was cut before this has been applied; what was
+        cut after it never would be."""
+        for offset, task in self._uploads.items():
+            # One that has ended was applied, and is not there any more, or has failed too.
+            if offset > first_offset:
+                task.cancel()
+        if self._failed is None:
+            self._failed = error
+        self._woken.set()
+
+    def _check_failed(self) -> None:
+        if self._failed is not None:
+            raise self._failed
 
     async def _register(self, info: FragmentInfo) -> None:
         while True:
@@ -309,5 +367,12 @@ class Session:
         self._parts.budget.free(ticket)
 
 
-def _fetched(run: ChunkRun) -> ChunksFetched:
-    return ChunksFetched(run.first_offset, run.next_offset, len(run.data), run.log_end)
+def fetched_of(found: ChunkRun | HeadsRun) -> ChunksFetched:
+    """What a run brought, wherever its bytes are."""
+    run, size = (found.run, found.size) if isinstance(found, HeadsRun) else (found, len(found.data))
+    return ChunksFetched(run.first_offset, run.next_offset, size, run.log_end)
+
+
+def held_size(run: bytes | memoryview | HeadsRun) -> int:
+    """Bytes that a run takes in memory until it is cut, about."""
+    return HEAD_SIZE * len(run.heads) if isinstance(run, HeadsRun) else len(run)

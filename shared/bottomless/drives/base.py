@@ -9,7 +9,7 @@ Object keys are relative to the drive's prefix, ASCII, with `/` as separator.
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable
 from bottomless.model.object_facts import ObjectFacts
@@ -66,6 +66,28 @@ class Location:
     """Whether the bucket stands in the path of a URL; None for a drive without buckets."""
 
 
+class Source(Protocol):
+    """Bytes that are not in memory. A drive reads them as it needs them, anew in each attempt."""
+
+    @property
+    def size(self) -> int: ...
+
+    async def read_into(self, position: int, buffer: memoryview) -> None:
+        """Fill a buffer with the bytes from `position` on; so many are there.
+
+        A buffer of which the reading failed, or was given up, may still be written to: nobody uses
+        it for something else.
+
+        Raises:
+            StoreError: the bytes cannot be had. A put passes it on, and has stored nothing.
+        """
+        ...
+
+
+Body: TypeAlias = Sequence[bytes | memoryview] | Source
+"""The bytes of an object: parts that are joined, or a source of them."""
+
+
 class Drive(Protocol):
     """One store under one prefix. Calls may run at the same time."""
 
@@ -73,11 +95,12 @@ class Drive(Protocol):
     def location(self) -> Location:
         """Where the objects are, so that another process can open the same drive; no secrets."""
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
-        """Store an object whose bytes are `parts` joined, if the key is absent.
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
+        """Store an object, if the key is absent.
 
         `crc` is the CRC-32C of all bytes; the store checks it. When this returns, the object is
-        durable and visible; after a crash it is there whole or not at all.
+        durable and visible; after a crash it is there whole or not at all. Of a source only some
+        MiB are in memory at any time.
 
         Raises:
             ObjectExists: the key is taken; nothing was changed.
@@ -86,6 +109,7 @@ class Drive(Protocol):
             DriveFull: there is no room; nothing was stored.
             DriveAmbiguous: the reply was lost, and the object may have been put.
             Corrupt: the bytes that arrived do not match `crc`; nothing was stored.
+            StoreError: whatever a source raised; nothing was stored.
         """
         ...
 

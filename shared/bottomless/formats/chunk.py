@@ -12,7 +12,7 @@ before services/bottomless_server/ingest/local/appender.py. Byte tables: docs/fo
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from bottomless.formats.batch import decode_frame_header
 from bottomless.formats.checks import (
@@ -72,6 +72,13 @@ _ENTRY = struct.Struct(
 )
 ENTRY_SIZE_MIN: Final = _ENTRY.size
 assert ENTRY_SIZE_MIN == 32  # docs/formats.md, "Trailer entry"
+
+
+class ChunkHead(NamedTuple):
+    """The header of a chunk, and the HEADER_SIZE bytes that say so."""
+
+    header: ChunkHeader
+    raw: bytes
 
 
 def encode_header(header: ChunkHeader) -> bytes:

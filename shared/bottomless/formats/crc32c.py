@@ -160,3 +160,33 @@ def _squares() -> list[int]:
         squares.append(square)
         square = _product(square, square)
     return squares
+
+
+def combine_all(sums: Words, sizes: NDArray[np.uint64]) -> int:
+    """Compute the checksum of many adjacent pieces of data, in order, from the checksum of each.
+
+    Each is moved past the bytes after its piece, all of them together: one power of two of bytes
+    after the other, for those whose distance has it.
+    """
+    ends = np.cumsum(sizes, dtype=np.uint64)
+    if not len(ends):
+        return 0
+    distances, moved = ends[-1] - ends, sums.astype(np.uint32)
+    for bit in range(int(distances[0]).bit_length()):
+        chosen = distances >> np.uint64(bit) & np.uint64(1) != 0
+        first, second, third, fourth = _moves(bit)
+        some = moved[chosen]
+        moved[chosen] = (
+            first[some & 0xFF]
+            ^ second[some >> 8 & 0xFF]
+            ^ third[some >> 16 & 0xFF]
+            ^ fourth[some >> 24]
+        )
+    return int(np.bitwise_xor.reduce(moved))
+
+
+@lru_cache(maxsize=_SIZE_BITS)
+def _moves(bit: int) -> list[Words]:
+    """For each byte of a register, what 2 to the power of `bit` zero bytes make of it."""
+    bytes_ = np.arange(256, dtype=np.uint32)
+    return [_past(bytes_ << np.uint32(place), 1 << bit) for place in (0, 8, 16, 24)]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bottomless.formats import chunk as chunk_format
 from bottomless.formats.checks import VERSION, check, check_magic, crc32c, magic
-from bottomless.formats.crc32c import combine
+from bottomless.formats.crc32c import combine, combine_all
 from bottomless.formats.segment import (
     INDEX_RECORD_DTYPE,
     INDEX_RECORD_SIZE,
@@ -84,6 +84,15 @@ FOOTER_SIZE: Final = _FOOTER.size
 assert FOOTER_SIZE == 64  # docs/formats.md, "Fragment footer"
 
 
+class FragmentFrame(NamedTuple):
+    """What stands around the chunks of a fragment, and what the manifest will keep."""
+
+    info: FragmentInfo
+    head: bytes
+    chunk_index: bytes
+    footer: bytes
+
+
 class PackedFragment(NamedTuple):
     """A fragment ready to be put: its bytes in parts, and what the manifest will keep."""
 
@@ -115,9 +124,49 @@ def pack_fragment(
             # Here and not for the run: it was verified just now, and is in the processor's cache.
             data_crc = crc32c(chunk, data_crc)
     check("fragment", ChunkFlags.MORE_FOLLOWS not in flags, "it ends inside an append")
+    frame = _framed(stream_id, uid, places, data_crc)
+    return PackedFragment(frame.info, [frame.head, *data, frame.chunk_index, frame.footer])
+
+
+def frame_fragment(
+    stream_id: StreamId, uid: Uid, heads: Sequence[chunk_format.ChunkHead]
+) -> FragmentFrame:
+    """Make a fragment of whole chunks of which only the headers are known.
+
+    A header has the checksum of its chunk's body, so the checksum of the fragment is known before
+    any body was read. Whoever stores the fragment compares the two: chunks that are damaged give
+    another one.
+
+    Raises:
+        Corrupt: the chunks are not one dense run of one epoch, or one is a hole, whose body has no
+            checksum.
+    """
+    places: list[ChunkPlace] = []
+    flags = ChunkFlags.NONE
+    position = HEADER_SIZE
+    sums = np.empty(2 * len(heads), dtype=np.uint32)
+    sizes = np.empty(2 * len(heads), dtype=np.uint64)
+    for number, (sealed, raw) in enumerate(heads):
+        check("fragment", sealed.kind is not ChunkKind.HOLE, "a hole has no checksum")
+        _check_follows(places, sealed)
+        places.append(_place(sealed, position))
+        position += sealed.total_size
+        if sealed.kind is not ChunkKind.TRACKING:
+            flags = sealed.flags
+        pair = slice(2 * number, 2 * number + 2)
+        sums[pair] = (crc32c(raw), sealed.body_crc)
+        sizes[pair] = (len(raw), sealed.total_size - len(raw))
+    check("fragment", ChunkFlags.MORE_FOLLOWS not in flags, "it ends inside an append")
+    return _framed(stream_id, uid, places, combine_all(sums, sizes))
+
+
+def _framed(
+    stream_id: StreamId, uid: Uid, places: Sequence[ChunkPlace], data_crc: int
+) -> FragmentFrame:
+    check("fragment", len(places) > 0, "it holds no chunk")
+    position = places[-1].position + places[-1].size
     header, footer, index = _describe(stream_id, uid, places, data_crc, position)
     first, last = encode_fragment_header(header), encode_footer(footer)
-    parts: list[bytes | memoryview] = [first, *data, index, last]
     # Put together of the checksums of its parts: the data is as large as memory allows.
     tail = crc32c(last, crc32c(index))
     crc = combine(crc32c(first), data_crc, header.data_size)
@@ -134,7 +183,7 @@ def pack_fragment(
         index_size=len(index) + FOOTER_SIZE,
         crc=crc,
     )
-    return PackedFragment(info, parts)
+    return FragmentFrame(info, first, index, last)
 
 
 def _check_follows(places: Sequence[ChunkPlace], header: ChunkHeader) -> None:
@@ -159,7 +208,6 @@ def _place(header: ChunkHeader, position: int) -> ChunkPlace:
 def _describe(
     stream_id: StreamId, uid: Uid, places: Sequence[ChunkPlace], data_crc: int, data_end: int
 ) -> tuple[FragmentHeader, FragmentFooter, bytes]:
-    check("fragment", len(places) > 0, "it holds no chunk")
     index = b"".join(encode_index_record(place) for place in places)
     header = FragmentHeader(
         stream_id=stream_id,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ import pytest
 from support.certificates import self_signed
 from support.s3 import CREDENTIALS
 from support.scripted_s3 import CLOSE, ScriptedS3, refusal, reply, scripted_s3
+from support.sources import Bytes
 
 from bottomless.drives.base import (
     DriveAmbiguous,
@@ -80,6 +82,57 @@ async def test_a_put_is_conditional_and_carries_our_checksum_signed(
     assert "x-amz-sdk-checksum-algorithm" not in sent.headers
     assert "transfer-encoding" not in sent.headers
     assert "expect" not in sent.headers
+
+
+async def test_a_source_is_one_put_whose_size_and_checksum_are_signed_before_its_bytes_are_read(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    """And whose bytes are not: what a signature of them would need is known only at their end. A put
+    of parts is signed whole, as before."""
+    server.replies = [reply(200), reply(200)]
+    data = bytes(range(250)) * 10_000
+    await drive.put("a/b", Bytes(data), crc32c(data))
+    await put(drive)
+
+    streamed, whole = server.requests
+    assert (streamed.method, streamed.target) == ("PUT", "/bucket/root/a/b")
+    assert streamed.body == data
+    assert streamed.headers["if-none-match"] == "*"
+    assert streamed.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+    assert b64decode(streamed.headers["x-amz-checksum-crc32c"]) == crc32c(data).to_bytes(4, "big")
+    signed = streamed.headers["authorization"].partition("SignedHeaders=")[2].partition(",")[0]
+    assert "x-amz-checksum-crc32c" in signed.split(";")
+    assert streamed.headers["content-length"] == str(len(data))
+    assert not {"transfer-encoding", "content-encoding", "expect"} & set(streamed.headers)
+    assert whole.headers["x-amz-content-sha256"] == hashlib.sha256(BODY).hexdigest()
+
+
+async def test_the_last_bytes_of_a_source_that_is_damaged_are_not_sent(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    """The server waits for them until the connection ends: it never has a request to answer."""
+    data = bytes(3 * MIB)
+    with pytest.raises(Corrupt):
+        await drive.put("a/b", Bytes(data), crc32c(data) ^ 1)
+    assert server.requests == []
+
+
+async def test_a_refusal_of_a_source_is_told_as_it_is(server: ScriptedS3, drive: S3Drive) -> None:
+    server.replies = [refusal(412, "PreconditionFailed"), refusal(503, "SlowDown")]
+    data = bytes(2 * MIB)
+    for error in (ObjectExists, DriveUnavailable):
+        with pytest.raises(error):
+            await drive.put("a/b", Bytes(data), crc32c(data))
+
+
+async def test_a_lost_reply_to_a_source_is_an_unknown_outcome(
+    server: ScriptedS3, drive: S3Drive
+) -> None:
+    server.replies = [CLOSE]
+    data = bytes(2 * MIB)
+    with pytest.raises(DriveAmbiguous):
+        await drive.put("a/b", Bytes(data), crc32c(data))
+    assert len(server.requests) == 1, "it was not sent again unasked"
 
 
 @pytest.mark.parametrize(

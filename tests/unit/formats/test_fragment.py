@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
-from bottomless.formats.chunk import split_chunks
+from bottomless.formats.chunk import ChunkHead, decode_header, split_chunks
 from bottomless.formats.fragment import (
     FOOTER_SIZE,
     HEADER_SIZE,
@@ -17,6 +17,7 @@ from bottomless.formats.fragment import (
     decode_index,
     encode_footer,
     encode_fragment_header,
+    frame_fragment,
     pack_fragment,
 )
 from bottomless.formats.segment import INDEX_RECORD_DTYPE
@@ -318,3 +319,50 @@ def test_an_append_of_several_chunks_may_lie_inside() -> None:
 def test_an_index_knows_its_size() -> None:
     assert isinstance(decode_index(index_of(1)), FragmentIndex)
     assert len(decode_index(index_of(1))) == 1
+
+
+def heads_of(chunks: list[bytes]) -> list[ChunkHead]:
+    return [ChunkHead(decode_header(chunk), chunk[:64]) for chunk in chunks]
+
+
+@given(count=st.integers(1, 30), tracking=st.booleans())
+def test_a_fragment_of_headers_alone_is_that_of_the_chunks(count: int, tracking: bool) -> None:
+    chunks = some_chunks(count, 1040)
+    if tracking:
+        chunks.insert(0, a_tracking_chunk(1040))
+    packed = pack_fragment(STREAM_ID, UID, chunks)
+
+    frame = frame_fragment(STREAM_ID, UID, heads_of(chunks))
+
+    assert frame.info == packed.info
+    whole = b"".join([frame.head, *chunks, frame.chunk_index, frame.footer])
+    assert whole == b"".join(packed.parts)
+    assert crc32c(whole) == frame.info.crc
+
+
+def test_damage_in_any_chunk_gives_another_checksum_than_the_headers_say() -> None:
+    chunks = some_chunks(3)
+    frame = frame_fragment(STREAM_ID, UID, heads_of(chunks))
+    for number in range(3):
+        for position in (0, 63, 64, len(chunks[number]) - 1):
+            damaged = [bytearray(chunk) for chunk in chunks]
+            damaged[number][position] ^= 1
+            assert (
+                crc32c(b"".join([frame.head, *damaged, frame.chunk_index, frame.footer]))
+                != frame.info.crc
+            )
+
+
+def test_headers_that_make_no_fragment_are_refused() -> None:
+    chunks = some_chunks(3)
+    hole = heads_of(chunks[:1])[0]
+    hole = hole._replace(header=hole.header._replace(kind=ChunkKind.HOLE))
+    for heads in (
+        [],
+        heads_of([chunks[0], chunks[2]]),
+        heads_of([chunks[0], a_chunk(2, epoch=9)]),
+        heads_of([a_chunk(flags=ChunkFlags.MORE_FOLLOWS)]),
+        [hole],
+    ):
+        with pytest.raises(Corrupt):
+            frame_fragment(STREAM_ID, UID, heads)

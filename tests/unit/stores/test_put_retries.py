@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -10,6 +10,7 @@ import stamina
 from simulation.loop import VirtualLoop
 
 from bottomless.drives.base import (
+    Body,
     DriveAmbiguous,
     DriveFull,
     DriveRefused,
@@ -39,11 +40,11 @@ class FlakyDrive(MemoryDrive):
         self.plan = list(plan)
         self.attempts = 0
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
         self.attempts += 1
         stored, error = self.plan.pop(0) if self.plan else (True, None)
         if stored:
-            await super().put(object_key, parts, crc)
+            await super().put(object_key, body, crc)
         if error:
             raise error
 
@@ -90,11 +91,11 @@ class Denying(MemoryDrive):
         super().__init__()
         self.lie_count = lie_count
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
         if self.lie_count:
             self.lie_count -= 1
             raise ObjectExists("an object of this key exists")
-        await super().put(object_key, parts, crc)
+        await super().put(object_key, body, crc)
 
 
 async def test_an_object_that_is_said_to_exist_and_is_not_there_is_put_again() -> None:

@@ -11,7 +11,7 @@ from bottomless_server.uploader.core.epochs import Piece, divide
 
 
 def joined(piece: Piece) -> bytes:
-    return b"".join(piece.data)
+    return b"".join(data for data in piece.data if isinstance(data, memoryview))
 
 
 def a_tracking_chunk(first_offset: int, epoch: int) -> bytes:

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from prometheus_client import Counter, Histogram
 
 from bottomless.drives.base import (
+    Body,
     Drive,
     DriveAmbiguous,
     DriveFull,
@@ -34,6 +35,7 @@ from bottomless_server.coordination.base import (
     Hold,
     Room,
 )
+from bottomless_server.drives.checked_parts import size_of
 from bottomless_server.runtime.observe.metrics import SECONDS, Metrics
 
 T = TypeVar("T")
@@ -110,10 +112,10 @@ class _MeasuredDrive:
     def location(self) -> Location:
         return self._drive.location
 
-    async def put(self, object_key: str, parts: Sequence[bytes | memoryview], crc: int) -> None:
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
         with self._calls.one("put"):
-            await self._drive.put(object_key, parts, crc)
-        self._written_size.inc(sum(map(len, parts)))
+            await self._drive.put(object_key, body, crc)
+        self._written_size.inc(size_of(body))
 
     async def get(
         self, object_key: str, start: int = 0, size: int | None = None

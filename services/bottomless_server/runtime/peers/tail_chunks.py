@@ -15,17 +15,21 @@ them.
 import asyncio
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import Final
+from contextlib import contextmanager
+from typing import Final, TypeVar
 
 import numpy as np
 import structlog
 from cachetools import LRUCache
 
 from bottomless.errors import Corrupt, InvalidRequest, Unavailable
+from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
+from bottomless.formats.chunk import ChunkHead, decode_header
 from bottomless.formats.segment import HEADER_SIZE, decode_segment_header
 from bottomless.guards import guard
+from bottomless.model.chunk import ChunkKind
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeerPort, PeersPort
@@ -34,12 +38,16 @@ from bottomless_server.protocol.tail import (
     ChunkRun,
     ChunksAsked,
     ChunkSource,
+    HeadsRun,
+    RunGone,
     SegmentPart,
     decode_run,
 )
 from bottomless_server.runtime.base.on_loop import in_thread, loop_time
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 PAUSE_SECONDS: Final = 60.0
 """After a file could not be read, its owner is asked for bytes alone for so long: where we see
@@ -60,6 +68,15 @@ class ChunksInAnswers:
 
     def __init__(self, peer: PeerPort) -> None:
         self._peer = peer
+
+    @property
+    def reads_files(self) -> bool:
+        return False
+
+    async def heads(
+        self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
+    ) -> ChunkRun | HeadsRun:
+        return await self.chunks(stream_id, asked, timeout_seconds=timeout_seconds)
 
     async def chunks(
         self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
@@ -85,13 +102,42 @@ class ChunksInFiles:
         self._threads = threads
         self._paused_until = float("-inf")
 
+    @property
+    def reads_files(self) -> bool:
+        return self._clock() >= self._paused_until
+
     async def chunks(
         self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
     ) -> ChunkRun:
+        def read(run: ChunkRun, part: SegmentPart) -> ChunkRun:
+            return run._replace(data=read_part(stream_id, part), part=None)
+
+        return await self._ask(stream_id, asked, timeout_seconds, read)
+
+    async def heads(
+        self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
+    ) -> ChunkRun | HeadsRun:
+        def read(run: ChunkRun, part: SegmentPart) -> ChunkRun | HeadsRun:
+            heads = read_heads(stream_id, part)
+            if heads is None:
+                return run._replace(data=read_part(stream_id, part), part=None)
+            there = BytesInFile(stream_id, part, self._threads, timeout_seconds)
+            return HeadsRun(run._replace(part=None), heads, part.size, there)
+
+        return await self._ask(stream_id, asked, timeout_seconds, read)
+
+    async def _ask(
+        self,
+        stream_id: StreamId,
+        asked: ChunksAsked,
+        timeout_seconds: float,
+        read: "Callable[[ChunkRun, SegmentPart], T]",
+    ) -> "T | ChunkRun":
+        """What `read`, which blocks, makes of the file that the owner names, or else its answer."""
         failure: Exception | None = None
-        if self._clock() >= self._paused_until:
+        if self.reads_files:
             try:
-                return await self._read(stream_id, asked, timeout_seconds)
+                return await self._read(stream_id, asked, timeout_seconds, read)
             except TimeoutError as error:
                 # Not asked again: who asked has waited for as long as it would. Of an owner that
                 # does not answer it hears the same.
@@ -114,16 +160,44 @@ class ChunksInFiles:
         )
 
     async def _read(
-        self, stream_id: StreamId, asked: ChunksAsked, timeout_seconds: float
-    ) -> ChunkRun:
+        self,
+        stream_id: StreamId,
+        asked: ChunksAsked,
+        timeout_seconds: float,
+        read: "Callable[[ChunkRun, SegmentPart], T]",
+    ) -> "T | ChunkRun":
         ends = loop_time() + timeout_seconds
         by_file = asked._replace(by_file=1)
         run = await self._answers.chunks(stream_id, by_file, timeout_seconds=timeout_seconds)
         if run.part is None:
             return run
         async with asyncio.timeout_at(ends):
-            data = await in_thread(self._threads, read_part, stream_id, run.part)
-        return run._replace(data=data, part=None)
+            return await in_thread(self._threads, read, run, run.part)
+
+
+class BytesInFile:
+    """The bytes of a run, in the file in which they lie.
+
+    It is opened, and looked at, for each piece: nothing is held open for as long as an upload may
+    last, and a file that was put in its place meanwhile is not taken for it.
+    """
+
+    def __init__(
+        self, stream_id: StreamId, part: SegmentPart, threads: Executor, timeout_seconds: float
+    ) -> None:
+        self._stream_id = stream_id
+        self._part = part
+        self._threads = threads
+        self._timeout_seconds = timeout_seconds
+
+    async def read_into(self, position: int, buffer: memoryview) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                await in_thread(
+                    self._threads, read_into, self._stream_id, self._part, position, buffer
+                )
+        except (NotTheFile, OSError, Corrupt) as error:
+            raise RunGone("the file of an ingest node cannot be read any more") from error
 
 
 class ChunkSources:
@@ -159,20 +233,66 @@ def read_part(stream_id: StreamId, part: SegmentPart) -> memoryview:
     Raises:
         NotTheFile, Corrupt, OSError: nothing was read.
     """
+    view = np.empty(part.size, dtype=np.uint8).data
+    read_into(stream_id, part, 0, view)
+    return view.toreadonly()
+
+
+def read_into(stream_id: StreamId, part: SegmentPart, position: int, buffer: memoryview) -> None:
+    """Fill a buffer with the bytes of a run from `position` on; blocks.
+
+    Raises:
+        NotTheFile, Corrupt, OSError
+    """
+    assert position + buffer.nbytes <= part.size
+    with _opened(stream_id, part) as file:
+        _fill(file, part.position + position, buffer)
+
+
+def read_heads(stream_id: StreamId, part: SegmentPart) -> tuple[ChunkHead, ...] | None:
+    """Read the headers of the chunks of a run; blocks. None where they do not say enough: one is
+    damaged, or that of a hole, which has no checksum. Then the bytes must be looked at.
+
+    Raises:
+        NotTheFile, Corrupt, OSError
+    """
+    heads = []
+    position = 0
+    with _opened(stream_id, part) as file:
+        while position < part.size:
+            if part.size - position < CHUNK_HEADER_SIZE:
+                return None
+            raw = bytearray(CHUNK_HEADER_SIZE)
+            _fill(file, part.position + position, memoryview(raw))
+            try:
+                header = decode_header(memoryview(raw))
+            except Corrupt:
+                return None
+            position += header.total_size
+            if header.kind is ChunkKind.HOLE or position > part.size:
+                return None
+            heads.append(ChunkHead(header, bytes(raw)))
+    return tuple(heads)
+
+
+@contextmanager
+def _opened(stream_id: StreamId, part: SegmentPart) -> Iterator[int]:
     # No waiting for whoever writes, should it be a pipe.
     file = os.open(part.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         check_file(file, stream_id, part)
-        view = np.empty(part.size, dtype=np.uint8).data
-        done = 0
-        while done < part.size:
-            count = os.preadv(file, [view[done:]], part.position + done)
-            if not count:
-                raise NotTheFile("the file is shorter than what its owner has committed")
-            done += count
+        yield file
     finally:
         os.close(file)
-    return view.toreadonly()
+
+
+def _fill(file: int, position: int, buffer: memoryview) -> None:
+    done = 0
+    while done < buffer.nbytes:
+        count = os.preadv(file, [buffer[done:]], position + done)
+        if not count:
+            raise NotTheFile("the file is shorter than what its owner has committed")
+        done += count
 
 
 @guard("the file is the segment that its owner means")
