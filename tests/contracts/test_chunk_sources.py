@@ -21,6 +21,8 @@ from bottomless_server.protocol.tail import (
     ChunkRun,
     ChunksAsked,
     ChunkSource,
+    HeadsRun,
+    RunGone,
     bounds_of_moved,
     decode_run,
 )
@@ -80,6 +82,50 @@ async def test_a_run_is_what_the_owner_has_on_disk(owner: Owner) -> None:
             headers = [header for header, _ in split_chunks(run.data)]
             assert headers[0].first_offset == run.first_offset == first_offset // 2 * 2
             assert headers[-1].next_offset == run.next_offset
+
+
+async def test_a_run_of_headers_is_the_same_run_whose_bytes_can_be_read_later(
+    owner: Owner,
+) -> None:
+    for number in range(4):
+        await owner.harness.append(f"{number}{LONG}", "short")
+    asked = ChunksAsked(0, 2**22)
+    found = await owner.source.heads(STREAM, asked, timeout_seconds=SECONDS)
+    answered = await owner.answered(0)
+    assert isinstance(found, HeadsRun) == owner.source.reads_files
+    if isinstance(found, ChunkRun):
+        assert bytes(found.data) == bytes(answered.data)
+        return
+
+    assert found.run == answered._replace(data=b"")
+    data, position = bytearray(found.size), 0
+    for start in range(0, found.size, 100_000):
+        await found.bytes.read_into(start, memoryview(data)[start : start + 100_000])
+    assert bytes(data) == bytes(answered.data)
+    for head, (header, chunk) in zip(found.heads, split_chunks(data), strict=True):
+        assert head == (header, bytes(chunk[:64]))
+        position += len(chunk)
+    assert position == found.size
+    for path in owner.harness.segments():
+        path.unlink()
+    with pytest.raises(RunGone):
+        await found.bytes.read_into(0, memoryview(data)[:1])
+
+
+async def test_damage_in_a_header_brings_the_bytes(owner: Owner) -> None:
+    """They are looked at by whoever asked, as they always were; and the way by file stays."""
+    for number in range(4):
+        await owner.harness.append(f"{number}{LONG}", "short")
+    (path,) = owner.harness.segments()
+    size = path.stat().st_size
+    data = bytearray(path.read_bytes())
+    data[64 + (size - 64) // 4 + 8] ^= 1
+    path.write_bytes(data)
+    before = owner.source.reads_files
+    found = await owner.source.heads(STREAM, ChunksAsked(0, 2**22), timeout_seconds=SECONDS)
+    assert isinstance(found, ChunkRun)
+    assert found.data
+    assert owner.source.reads_files == before
 
 
 async def test_all_runs_together_are_the_whole_log(owner: Owner) -> None:

@@ -5,11 +5,13 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from support.sources import Bytes
 
 from bottomless.drives.base import (
     DriveAmbiguous,
@@ -312,3 +314,73 @@ async def test_a_directory_that_cannot_be_removed_is_an_error_and_is_removed_lat
         calls.faults.clear()
         await drive.tidy("a/")
         assert not (tmp_path / "a").exists()
+
+
+SOURCE = Bytes(bytes(range(256)) * 10_000)
+SUM = crc32c(SOURCE.data)
+
+
+async def test_a_source_is_written_whole_and_synced_before_it_has_a_name(tmp_path: Path) -> None:
+    async with a_drive(tmp_path) as (drive, calls):
+        await put(drive, "a/one")
+        calls.seen.clear()
+        await drive.put("a/two", SOURCE, SUM)
+
+        writes = ["write"] * 3
+        ends = ["sync file", "link a/two", "sync a", "unlink"]
+        assert calls.seen == ["create", *writes, *ends]
+        assert (tmp_path / "a/two").read_bytes() == SOURCE.data
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "error"),
+    [
+        ("write", errno.ENOSPC, DriveFull),
+        ("sync file", errno.EIO, DriveUnavailable),
+        ("create", errno.EACCES, DriveRefused),
+        ("link", errno.EIO, DriveAmbiguous),
+    ],
+)
+async def test_a_disk_that_fails_under_a_source_keeps_nothing_of_it(
+    tmp_path: Path, call: str, number: int, error: type[StoreError]
+) -> None:
+    async with a_drive(tmp_path) as (drive, calls):
+        calls.faults[call] = number
+        with pytest.raises(error):
+            await drive.put("a/one", SOURCE, SUM)
+    assert list((tmp_path / ".tmp").iterdir()) == []
+    assert not (tmp_path / "a/one").exists()
+
+
+class HeldCalls(RecordedCalls):
+    """A disk on which writes take as long as a test wants."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.begun, self.gate = threading.Event(), threading.Event()
+
+    def write(self, file: int, parts: Sequence[memoryview], crc: int = 0) -> int:
+        self.begun.set()
+        assert self.gate.wait(60)
+        os.fstat(file)
+        return super().write(file, parts, crc)
+
+
+async def test_a_put_of_a_source_that_is_given_up_ends_after_the_write_that_runs(
+    tmp_path: Path,
+) -> None:
+    """A descriptor that is closed under a write may be another file's by then."""
+    calls = HeldCalls(tmp_path)
+    drive = LocalDrive(tmp_path, calls)
+    putting = asyncio.create_task(drive.put("a/one", SOURCE, SUM))
+    await asyncio.to_thread(calls.begun.wait, 60)
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    assert len(list((tmp_path / ".tmp").iterdir())) == 1, "it is written to"
+    calls.gate.set()
+    await drive.aclose()
+
+    assert calls.seen[-2:] == ["write", "unlink"]
+    assert list((tmp_path / ".tmp").iterdir()) == []
+    assert not (tmp_path / "a/one").exists()
