@@ -76,8 +76,8 @@ class Parts:
     """Monotonic: ages are this process's own."""
     counts: UploadCounts = field(default_factory=UploadCounts)
     room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SOURCE_COUNT_MAX))
-    """Of those whose bytes are read while they are put. They take little memory, so memory does not
-    bound how many share the way to the object store; with too many each would be too slow."""
+    """Room for fragments whose bytes are read while they are put. They take little memory, so memory
+    does not bound how many share the way to the object store; with too many each is too slow."""
 
 
 class Session:

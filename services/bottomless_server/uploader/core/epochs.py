@@ -28,7 +28,7 @@ class Stretch(NamedTuple):
     """Where the first of them begins in the run."""
     size: int
     bytes: RunBytes
-    """Of the whole run."""
+    """The bytes of the whole run."""
 
 
 Chunks: TypeAlias = memoryview | Stretch
