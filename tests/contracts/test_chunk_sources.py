@@ -102,7 +102,7 @@ async def test_a_run_of_headers_is_the_same_run_whose_bytes_can_be_read_later(
     for start in range(0, found.size, 100_000):
         await found.bytes.read_into(start, memoryview(data)[start : start + 100_000])
     assert bytes(data) == bytes(answered.data)
-    for head, (header, chunk) in zip(found.heads, split_chunks(data), strict=True):
+    for head, (header, chunk) in zip(found.heads, split_chunks(memoryview(data)), strict=True):
         assert head == (header, bytes(chunk[:64]))
         position += len(chunk)
     assert position == found.size
