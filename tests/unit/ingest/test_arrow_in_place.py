@@ -6,7 +6,10 @@ of what is tried here is wrong. Which real programs' bodies are taken: `test_arr
 
 import io
 import os
+import signal
 import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -298,6 +301,52 @@ def test_headers_of_which_no_record_has_any_are_as_arrow_writes_them() -> None:
     table = pa.table({"value": [b"a"] * 2, "headers": pa.array([[("n", b"v")], []], MAP)})
     for start in (0, 1):
         assert is_taken_in_place(arrow(table.slice(start, 1))) is (start == 0)
+
+
+ENTRY: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+WITH_NULLS: Final[dict[str, list[Any]]] = {
+    "name": [{"key": "n", "value": b"v"}, {"key": None, "value": b"w"}],
+    "value": [{"key": "n", "value": b"v"}, {"key": "m", "value": None}],
+    "header": [{"key": "n", "value": b"v"}, None],
+}
+
+
+def with_null_in_headers(which: str) -> bytes:
+    """No program writes such a map, but a list of pairs lies in the same buffers."""
+    listed = arrow(
+        pa.table({"value": [b"a"], "headers": pa.array([WITH_NULLS[which]], pa.list_(ENTRY))})
+    )
+    good = SMALL["headers"]()
+    return good[: _schema_size(good)] + _batches_of(listed)
+
+
+@pytest.mark.parametrize("which", WITH_NULLS)
+def test_nulls_within_headers_are_refused_both_ways(which: str) -> None:
+    """Of a null name Arrow ended the process. What was made up and damaged before never had one:
+    no writer makes it, and a count alone, without the buffer that goes with it, is refused earlier.
+    """
+    with pytest.raises(InvalidRequest):
+        is_taken_in_place(with_null_in_headers(which))
+
+
+_UNGUARDED: Final = """
+import sys
+from support.guards import replace
+from bottomless_server.ingest.records.arrow_in_place import read_in_place
+replace("no nulls among the names of headers", lambda _nulls: None)
+read_in_place(sys.stdin.buffer.read(), 2**20)
+"""
+
+
+def test_without_the_look_at_names_arrow_ends_the_process() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", _UNGUARDED],
+        input=with_null_in_headers("name"),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGABRT, ended.stderr.decode()
 
 
 def test_shapes_that_nobody_sends_twice_keep_a_usual_one_from_no_place() -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from bottomless.formats.laid_frame import Piece
 from bottomless.formats.message_shape import Numbers
+from bottomless.guards import guard
 from bottomless.model.limits import ARROW_RECORD_COUNT_MAX, DECOMPRESSED_SIZE_MAX, HEADER_COUNT_MAX
 from bottomless_server.ingest.records.arrow_plan import Form, PlannedColumn
 from bottomless_server.ingest.records.arrow_types import dictionary_size, viewed_size
@@ -151,13 +152,25 @@ class MessageBuffers:
         self.piece()
         if entry_nulls:
             raise UnusualError
-        inner = []
+        inner: list[Any] = []
         for child in form.children:
             count, nulls = self.node(_ENTRY_COUNT_MAX)
             if count != entry_count:
                 raise UnusualError
+            if not inner:
+                check_names(nulls)
             inner.append(self._array(child, count, nulls, self._pieces(child)))
         fields = pa.struct([kind.key_field, kind.item_field])
         entries = pa.Array.from_buffers(fields, entry_count, [None], 0, children=inner)
         buffers = [self._source.part(validity) if null_count else None, self._source.part(offsets)]
         return pa.Array.from_buffers(kind, self.row_count, buffers, null_count, children=[entries])
+
+
+@guard("no nulls among the names of headers")
+def check_names(null_count: int) -> None:
+    """Refuse names of which some are null, before a map is made of them.
+
+    Arrow's reader refuses such a map; who makes one of buffers has the process ended by Arrow.
+    """
+    if null_count:
+        raise UnusualError
