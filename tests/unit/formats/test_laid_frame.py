@@ -1,5 +1,6 @@
 """A frame of buffers has the bytes of the frame that Arrow's writer makes of the same columns."""
 
+import struct
 from itertools import product
 from typing import Any, Final
 
@@ -8,10 +9,12 @@ import pytest
 
 from bottomless.formats.batch import FIELDS, decode_frames, encode_frame, schema_of
 from bottomless.formats.laid_frame import (
+    NO_PIECE,
     LaidColumn,
     Piece,
     lay_array,
     lay_bytes,
+    lay_fixed,
     lay_frame,
     lay_map,
 )
@@ -67,6 +70,41 @@ def test_a_column_that_arrow_would_shift_or_cut_is_not_laid() -> None:
     headers = pa.array(VALUES[Columns.HEADERS], FIELDS[Columns.HEADERS].type)
     assert lay_map(headers) is not None
     assert lay_map(headers.slice(1)) is None
+
+
+def piece(size: int) -> Piece:
+    return Piece(memoryview(bytes(128)), 0, size)
+
+
+@pytest.mark.parametrize(("size", "kept"), [(23, False), (24, True), (64, True), (65, False)])
+def test_values_are_laid_where_they_are_all_there_and_no_more_than_alignment_follows(
+    size: int, kept: bool
+) -> None:
+    assert (lay_fixed(3, 0, NO_PIECE, piece(size), 8) is not None) is kept
+
+
+@pytest.mark.parametrize(("size", "kept"), [(1, False), (2, True), (64, True), (65, False)])
+def test_what_says_where_nulls_are_is_laid_as_values_are(size: int, kept: bool) -> None:
+    offsets = piece(4 * 10)
+    assert (lay_fixed(9, 1, piece(size), piece(72), 8) is not None) is kept
+    assert (lay_bytes(9, 1, piece(size), offsets, NO_PIECE) is not None) is kept
+
+
+def headers_of(entries: Any, count: int) -> Any:
+    """One record, whose headers are these entries."""
+    kind = FIELDS[Columns.HEADERS].type
+    offsets = pa.py_buffer(struct.pack("<2i", 0, count))
+    return pa.Array.from_buffers(kind, 1, [None, offsets], 0, children=[entries])
+
+
+def test_headers_whose_entries_arrow_would_shift_or_cut_are_not_laid() -> None:
+    kind: Any = FIELDS[Columns.HEADERS].type
+    columns = [pa.array(["a", "b"], kind.key_type), pa.array([b"x", b"y"], kind.item_type)]
+    fields = [kind.key_field, kind.item_field]
+    entries = pa.StructArray.from_arrays(columns, fields=fields)
+    assert lay_map(headers_of(entries, 2)) is not None
+    assert lay_map(headers_of(entries, 1)) is None, "one that no record has"
+    assert lay_map(headers_of(entries.slice(1), 1)) is None
 
 
 def test_buffers_that_lie_as_they_are_to_be_stored_are_one_view() -> None:

@@ -111,6 +111,53 @@ def test_a_vector_that_begins_within_another_is_no_shape() -> None:
     assert found
 
 
+def test_numbers_that_stand_on_structure_are_no_shape() -> None:
+    """A table may name its fields anywhere: here among the numbers of nodes, which a sender changes."""
+    message = metadata_of(ONE)
+    data = bytearray(message[PREFIX.size :])
+    batch = fb.child(memoryview(data), fb.u32(memoryview(data), 0), fb.MESSAGE_HEADER)
+    names = fb.vtable_of(memoryview(data), batch)
+    size = fb.u16(memoryview(data), names)
+    count_at = len(data) + 4
+    numbers = bytes(data[names : names + size]).ljust(32, b"\0")
+    data += bytes(4) + struct.pack("<I", 2) + numbers
+    struct.pack_into("<i", data, batch, batch - (count_at + 4))
+    longer = repointed(PREFIX.pack(0xFFFFFFFF, len(data)) + bytes(data), fb.BATCH_NODES, count_at)
+    assert is_good_for_arrow(longer)
+    assert shape_of(memoryview(longer)) is None
+
+
+def test_a_message_of_another_kind_is_no_shape_whatever_its_fields() -> None:
+    message = metadata_of(ONE)
+    data = memoryview(message)[PREFIX.size :]
+    kind_at = fb.slot(data, fb.u32(data, 0), fb.MESSAGE_HEADER_TYPE)
+    assert kind_at is not None
+    at = PREFIX.size + kind_at
+    assert shape_of(memoryview(message[:at] + b"\x04" + message[at + 1 :])) is None
+
+
+def test_what_extends_a_dictionary_is_no_shape() -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with pa.ipc.new_stream(sink, pa.schema([("a", kind)]), options=options) as writer:
+        for known_values in (["x"], ["x", "y"]):
+            indices: Any = pa.array([0], pa.int8())
+            column = pa.DictionaryArray.from_arrays(indices, pa.array(known_values))
+            writer.write_batch(pa.record_batch({"a": column}))
+    body = sink.getvalue().to_pybytes()
+    found, position = [], 0
+    with pa.ipc.open_stream(body) as reader:
+        assert reader.read_all()["a"].to_pylist() == ["x", "x"]
+    reader_of_messages = pa.ipc.MessageReader.open_stream(body)
+    for message in reader_of_messages:
+        size = PREFIX.size + PREFIX.unpack_from(body, position)[1]
+        if message.type == "dictionary":
+            found.append(shape_of(memoryview(body)[position : position + size]))
+        position += size + (0 if message.body is None else message.body.size)
+    assert [shape is None for shape in found] == [False, True]
+
+
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_compressed_buffers_are_no_shape(compression: Any) -> None:
     options: Any = pa.ipc.IpcWriteOptions(compression=compression)
