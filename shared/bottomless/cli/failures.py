@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from bottomless.cli.connection import CHOICE, Choice
 from bottomless.cli.either_side import spread_options
+from bottomless.cli.human import printable
 from bottomless.cli.light_options import lighten_options
 from bottomless.cli.reasons import reason_of
 from bottomless.errors import (
@@ -143,7 +144,8 @@ def failures_told(choice: Callable[[], Choice | None] = lambda: None) -> Iterato
 
 def tell(sentence: str) -> None:
     """Say something to the user at the terminal, on stderr and not in the output."""
-    sys.stderr.write(f"bottomless: {' '.join(sentence.split())}\n")
+    # It may be the sentence of a server, or of whoever answers in its place.
+    sys.stderr.write(f"bottomless: {printable(' '.join(sentence.split()))}\n")
     sys.stderr.flush()
 
 

@@ -1,4 +1,4 @@
-"""Sizes and ages for people: short, and as exact as anybody needs to see at once. Pure."""
+"""What people read: sizes and ages, short and exact enough; text that a terminal only shows. Pure."""
 
 from typing import Final
 
@@ -23,3 +23,8 @@ def age_of(milliseconds: int) -> str:
         if seconds >= unit_seconds:
             return f"{seconds // unit_seconds}{unit}"
     return f"{seconds}s"
+
+
+def printable(text: str) -> str:
+    """Replace what a terminal would obey instead of showing it."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -9,6 +9,8 @@ from typing import Annotated, Any, NamedTuple
 import orjson
 import typer
 
+from bottomless.cli.human import printable
+
 _BLOCK_ROWS = 500
 """A table is laid out in blocks of so many rows, so that a long list needs little memory."""
 
@@ -50,9 +52,8 @@ def tell_unreadable(member: str) -> Callable[[dict[str, Any]], None]:
     """
 
     def tell(item: dict[str, Any]) -> None:
-        sys.stderr.write(
-            f"bottomless: {item[member]} cannot be read by the server ({item['code']})\n"
-        )
+        named = printable(f"{item[member]} cannot be read by the server ({item['code']})")
+        sys.stderr.write(f"bottomless: {named}\n")
 
     return tell
 
@@ -121,7 +122,7 @@ def _cell(value: object) -> str:
         case bool():
             return "yes" if value else "no"
         case str():
-            return "".join(c if c.isprintable() else "?" for c in value)
+            return printable(value)
         case dict() | list():
             return orjson.dumps(value).decode()
     return str(value)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from bottomless.client.appends import Appended
+from bottomless.client.belonging import another_process
 from bottomless.client.delivery import Bundle
 from bottomless.client.encoding import EncodedBody
-from bottomless.client.loop_thread import another_process
 from bottomless.client.producer_settings import BATCH_BYTES_MAX, Batching
 from bottomless.errors import StoreError
 from bottomless.model.limits import ARROW_RECORD_COUNT_MAX

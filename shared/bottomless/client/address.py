@@ -14,6 +14,8 @@ from bottomless.guards import guard
 from bottomless.model.names import parse_reference, parse_stream_name
 
 _SCHEMES: Final = ("http", "https")
+_NOT_IN_URL: Final = frozenset(" ?#@\\")
+"""What would begin another part of a url, or stand for a slash, also where nothing follows it."""
 _ID_SIZE_MAX: Final = 255
 _ID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{_ID_SIZE_MAX}}}", re.ASCII)
 
@@ -32,7 +34,7 @@ def parse_url(text: str) -> str:
         whole = whole and parts.port != 0 and text.isascii() and text.isprintable()
     except ValueError:
         whole = False
-    if not whole or " " in text:
+    if not whole or not _NOT_IN_URL.isdisjoint(text):
         raise InvalidRequest(
             "the url of a server must be http:// or https://, a host, and if need be a port and a path"
         )

@@ -18,7 +18,13 @@ _STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\r\n\0]*)?")
 _FIELD: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
 _CHUNK: Final = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n\0]*)?")
 _SIZE: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
+_STATUS_SIZE_MAX: Final = 1024
 _END: Final = b"\r\n\r\n"
+_BLANK: Final = " \t"
+"""What may stand around a value. What Unicode takes for a space may not."""
+_PIECE_SIZE: Final = 16 * 1024
+"""A smaller piece of a body is copied to the one before it. An object for each would take many times
+the body's bytes, if a server sends them one by one."""
 
 
 class NotHttp(Exception):
@@ -57,8 +63,11 @@ class AnswerParser:
         self._status = 0
         self._headers: Headers | None = None
         """The headers of the answer whose body is still to come."""
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
         self._body_size = 0
+        self._looked_at = 0
+        """So many of the bytes of a head or a line that is not whole hold no end of it."""
+        self._trailer_size = 0
         self._left: int | None = 0
         """Bytes that are still to come, of the body or of its present chunk; None: until the end
         of the connection."""
@@ -100,16 +109,11 @@ class AnswerParser:
 
     def _read_head(self) -> bool:
         while True:
-            end = self._given.find(_END)
-            if end > HEAD_SIZE_MAX or (end < 0 and len(self._given) > HEAD_SIZE_MAX):
-                raise NotHttp
-            if end < 0:
-                # What speaks another protocol is not waited for until it has said 64 KiB.
-                if not b"HTTP/1.".startswith(self._given[:7]):
-                    raise NotHttp
+            head = self._up_to(_END)
+            if head is None:
+                self._refuse_other_protocols()
                 return False
-            first, *rest = bytes(self._given[:end]).split(b"\r\n")
-            del self._given[: end + len(_END)]
+            first, *rest = head.split(b"\r\n")
             found = _STATUS.fullmatch(first)
             if found is None:
                 raise NotHttp
@@ -122,20 +126,29 @@ class AnswerParser:
         self._begin(version, _fields_of(rest))
         return True
 
+    def _refuse_other_protocols(self) -> None:
+        # They are not waited for until they have said 64 KiB; nor are ends of lines of another kind.
+        line = self._given.find(b"\n", 0, _STATUS_SIZE_MAX)
+        if not b"HTTP/1.".startswith(self._given[:7]) or (
+            line >= 0 and self._given[line - 1] != 13
+        ):
+            raise NotHttp
+
     def _begin(self, version: bytes, fields: dict[str, str]) -> None:
         self._headers = Headers(fields)
-        said = {word.strip().lower() for word in fields.get("connection", "").split(",")}
+        said = {word.strip(_BLANK).lower() for word in fields.get("connection", "").split(",")}
         self.last = "close" in said or (version == b"0" and "keep-alive" not in said)
         coding, size = fields.get("transfer-encoding"), fields.get("content-length")
         if self._status in (204, 304):
             self._left = 0
         elif coding is not None:
-            if coding.lower() != "chunked" or size is not None:
+            # HTTP/1.0 has no chunks, so what stands before or after it may have seen none.
+            if coding.lower() != "chunked" or size is not None or version == b"0":
                 raise NotHttp
             self._in_chunks, self._left = True, 0
         elif size is not None:
             # One number, perhaps repeated.
-            sizes = {each.strip() for each in size.split(",")}
+            sizes = {each.strip(_BLANK) for each in size.split(",")}
             only = sizes.pop()
             if sizes or not _SIZE.fullmatch(only):
                 raise NotHttp
@@ -151,12 +164,15 @@ class AnswerParser:
             self._take_given()
             if self._left:
                 return False
-            line = self._line()
+            line = self._up_to(b"\r\n")
             if line is None:
                 return False
             if self._in_trailer:
                 if not line:
                     return True
+                self._trailer_size += len(line)
+                if self._trailer_size > HEAD_SIZE_MAX:
+                    raise NotHttp
             elif self._after_chunk:
                 if line:
                     raise NotHttp
@@ -172,15 +188,18 @@ class AnswerParser:
         self._left = self._bounded(size)
         self._in_trailer, self._after_chunk = size == 0, size > 0
 
-    def _line(self) -> bytes | None:
-        end = self._given.find(b"\r\n")
-        if end > HEAD_SIZE_MAX or (end < 0 and len(self._given) > HEAD_SIZE_MAX):
+    def _up_to(self, end: bytes) -> bytes | None:
+        """Take what stands before an end; None where that has not come yet."""
+        found = self._given.find(end, self._looked_at)
+        if found > HEAD_SIZE_MAX or (found < 0 and len(self._given) > HEAD_SIZE_MAX):
             raise NotHttp
-        if end < 0:
+        if found < 0:
+            self._looked_at = max(0, len(self._given) - len(end) + 1)
             return None
-        line = bytes(self._given[:end])
-        del self._given[: end + 2]
-        return line
+        self._looked_at = 0
+        taken = bytes(self._given[:found])
+        del self._given[: found + len(end)]
+        return taken
 
     def _take_given(self) -> None:
         size = len(self._given) if self._left is None else min(self._left, len(self._given))
@@ -193,8 +212,14 @@ class AnswerParser:
             self._bounded(len(data))
         else:
             self._left -= len(data)
-        self._body.append(data)
         self._body_size += len(data)
+        before = self._body[-1] if self._body else b""
+        if len(data) >= _PIECE_SIZE:
+            self._body.append(data)
+        elif isinstance(before, bytearray) and len(before) < _PIECE_SIZE:
+            before += data
+        else:
+            self._body.append(bytearray(data))
 
     def _bounded(self, more: int) -> int:
         if self._body_size + more > self._size_max:
@@ -206,7 +231,8 @@ class AnswerParser:
         assert headers is not None
         self._headers, self._body, self._body_size, self._left = None, [], 0, 0
         self._in_chunks = self._in_trailer = False
-        return Answer(self._status, headers, body[0] if len(body) == 1 else b"".join(body))
+        self._trailer_size = 0
+        return Answer(self._status, headers, b"".join(body))
 
 
 def _fields_of(lines: list[bytes]) -> dict[str, str]:

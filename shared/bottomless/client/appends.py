@@ -5,7 +5,8 @@ from typing import Any, Final, NamedTuple
 
 from bottomless.client.address import check_reference, producer_path, stream_path
 from bottomless.client.encoding import ARROW, JSON, OCTETS, json_body
-from bottomless.client.wire import Wire, members
+from bottomless.client.wire import Wire, members, number_in, understood
+from bottomless.errors import Outcome
 from bottomless.model.limits import KIB
 from bottomless.model.offset_spec import parse_timestamp
 
@@ -238,11 +239,13 @@ class AppendCalls(Wire):
             line=line,
         )
         value = members(answer, changes=True)
-        timestamp = value["timestamp"]
-        return Appended(
-            value["first_offset"],
-            value["next_offset"],
-            None if timestamp is None else parse_timestamp(timestamp),
-            value["count"],
-            value["duplicates"],
-        )
+        # Also where it makes no sense, something may be stored.
+        with understood(Outcome.UNKNOWN):
+            first, timestamp = value["first_offset"], value["timestamp"]
+            return Appended(
+                None if first is None else number_in(value, "first_offset"),
+                number_in(value, "next_offset"),
+                None if timestamp is None else parse_timestamp(timestamp),
+                number_in(value, "count"),
+                number_in(value, "duplicates"),
+            )

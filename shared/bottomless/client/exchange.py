@@ -11,6 +11,7 @@ any request on it whether it was done.
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from bottomless.client.transport import (
 )
 from bottomless.client.unreachable import HungUp
 from bottomless.errors import Code, InvalidRequest
+from bottomless.guards import guard
 
 CONNECTION_COUNT_MAX: Final = 64
 """Connections of one client; more requests wait for a free one."""
@@ -40,6 +42,12 @@ that is being closed would have an unknown outcome."""
 
 _NEXT_ADDRESS_SECONDS: Final = 1.0
 """A host's address that is silent for so long gives way to the next one."""
+
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OURS: Final = frozenset(
+    {"authorization", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
+)
+"""Headers that no caller gives: two of them would be read in two ways."""
 
 
 class Exchange:
@@ -52,7 +60,9 @@ class Exchange:
         self._host = parts.hostname
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._prefix = parts.path
-        self._headers = {"Host": parts.netloc, **target.headers()}
+        named = {"Host": parts.netloc, **target.headers()}
+        self._same = _Hidden("".join(map(_line, named, named.values())).encode())
+        """The headers of every request."""
         self._room = asyncio.Semaphore(CONNECTION_COUNT_MAX)
         self._idle: list[Pipe] = []
         self._open: set[Pipe] = set()
@@ -105,6 +115,8 @@ class Exchange:
                 if not line.has_room:
                     line.has_room = await self._room.acquire()
                 if line.pipe is None or not line.pipe.usable:
+                    if line.pipe is not None and not line.pipe.busy:
+                        line.pipe.close()
                     line.pipe = await self._take()
                 pipe = line.pipe
                 attempt.sent = True
@@ -153,7 +165,11 @@ class Exchange:
 
     async def _connect(self) -> Pipe:
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        try:
+            found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except UnicodeError as error:
+            # A part of it is empty, or too long for a name.
+            raise socket.gaierror(socket.EAI_NONAME, "no name") from error
         last: OSError | TimeoutError | None = None
         for number, (family, *_, address) in enumerate(found, 1):
             try:
@@ -188,16 +204,15 @@ class Exchange:
         if not self._open:
             self._emptied.set()
 
-    def _head_of(self, request: Request) -> bytes:
+    def _head_of(self, request: Request) -> "_Hidden":
         path = self._prefix + request.path
         if request.query:
-            path = f"{path}?{urlencode(request.query, quote_via=quote)}"
-        lines = [f"{request.method} {path} HTTP/1.1"]
-        lines += [_field(name, text) for name, text in self._headers.items()]
-        lines += [_field(name, text) for name, text in request.headers.items()]
+            path = f"{path}?{_query_of(request)}"
+        more = "".join(_field(name, text) for name, text in request.headers.items())
         if request.body is not None or request.method in ("POST", "PUT", "PATCH"):
-            lines.append(f"Content-Length: {len(request.body or b'')}")
-        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+            more += _line("Content-Length", str(len(request.body or b"")))
+        first = f"{request.method} {path} HTTP/1.1\r\n".encode()
+        return _Hidden(first + self._same + f"{more}\r\n".encode())
 
     @contextmanager
     def _failures_of(self, request: Request) -> "Iterator[_Attempt]":
@@ -238,8 +253,39 @@ class _Line:
         """The one that the next request goes over."""
 
 
+class _Hidden(bytes):
+    """Bytes with the credential. Reports of errors show the variables of each function, not these."""
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} bytes>"
+
+
+def _query_of(request: Request) -> str:
+    try:
+        return urlencode(request.query, quote_via=quote)
+    except UnicodeEncodeError:
+        # Half a character, as Python makes it of bytes that are not UTF-8.
+        raise InvalidRequest(
+            "a parameter must be text that UTF-8 can encode", code=Code.BAD_PARAMETER
+        ) from None
+
+
+@guard("names and values of headers")
 def _field(name: str, text: str) -> str:
     # A line end would make a second header, or a second request, of what a user gave.
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest("the name of a header must be a token", code=Code.BAD_HEADER)
+    if name.lower() in _OURS:
+        raise InvalidRequest("this header is made by the client itself", code=Code.BAD_HEADER)
     if not text.isascii() or not text.isprintable():
         raise InvalidRequest(f"the header {name} must be printable ASCII", code=Code.BAD_HEADER)
-    return f"{name}: {text}"
+    if text != text.strip(" "):
+        # Whoever reads them cuts these away: it would be another text without a word.
+        raise InvalidRequest(
+            f"the header {name} must not begin or end with a space", code=Code.BAD_HEADER
+        )
+    return _line(name, text)
+
+
+def _line(name: str, text: str) -> str:
+    return f"{name}: {text}\r\n"

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from bottomless.client.address import fragment_path, stream_path
 from bottomless.client.encoding import OCTETS
-from bottomless.client.wire import LIST_PAGE_SIZE, Wire, members
+from bottomless.client.wire import LIST_PAGE_SIZE, Wire, members, understood
 from bottomless.errors import Code, WrongOffset
 from bottomless.model.names import StreamId
 from bottomless.model.offset_spec import parse_timestamp
@@ -75,9 +75,11 @@ class FragmentCalls(Wire):
         asked = {"limit": LIST_PAGE_SIZE, **(query or {})}
         while True:
             value = members(await self._send("GET", f"{stream_path(name)}/fragments", asked))
-            if stream_id not in {None, value["stream_id"]}:
+            with understood():
+                found, listed = value["stream_id"], list(value["fragments"])
+            if stream_id not in (None, found):
                 raise WrongOffset("another stream has taken the name", code=Code.STREAM_REPLACED)
-            for item in value["fragments"]:
+            for item in listed:
                 yield item
             token = value.get("next_page_token")
             if not token:

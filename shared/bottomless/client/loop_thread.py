@@ -9,6 +9,7 @@ from contextlib import suppress
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, Final, TypeVar
 
+from bottomless.client.belonging import another_process
 from bottomless.errors import StoreError
 
 T = TypeVar("T")
@@ -160,11 +161,6 @@ class LoopThread:
                 self.loop.run_until_complete(_end_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
-
-
-def another_process() -> RuntimeError:
-    """Make the error for a call in the child of a fork. It is not raised here."""
-    return RuntimeError("a client belongs to the process that made it: make another after a fork")
 
 
 async def _end_tasks() -> None:

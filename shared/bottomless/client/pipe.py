@@ -107,15 +107,18 @@ class Pipe(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection at once; every answer that is awaited fails."""
+        self._why = self._why or HungUp()
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
         """Close the connection, which nobody uses."""
-        if self._unfinished:
+        if self._transport is None:
+            return
+        if self._unfinished or self._transport.get_write_buffer_size():
             # A polite end would wait until the server has read what is left of a body.
             self.abort()
-        elif self._transport is not None:
+        else:
             self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -128,10 +131,11 @@ class Pipe(asyncio.Protocol):
         try:
             for answer in self._parser.feed(data):
                 self._give(answer)
+                if self._parser.last:
+                    self._end_of_answers()
+                    return
         except NotHttp as error:
             self._end(error)
-        if self._parser.last and not self._waiting:
-            self.close()
 
     def eof_received(self) -> bool:
         """Close: who sends no more answers is not asked any more; the event loop calls it."""
@@ -139,9 +143,12 @@ class Pipe(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Fail all that are waiting; the event loop calls it."""
-        if self._why is None and (last := self._parser.end()) is not None and self._waiting:
+        # Only a polite end says that a body without a length is whole.
+        polite = error is None and self._why is None
+        if polite and self._waiting and (last := self._parser.end()) is not None:
             self._give(last)
-        first = self._why or (BrokenOff() if self._parser.begun else error or HungUp())
+        broken_off = isinstance(self._why, HungUp | None) and self._parser.begun
+        first = BrokenOff() if broken_off else self._why or error or HungUp()
         while self._waiting:
             waiting = self._waiting.popleft()
             if not waiting.done():
@@ -163,6 +170,13 @@ class Pipe(asyncio.Protocol):
     def _end(self, error: NotHttp) -> None:
         self._why = error
         self.abort()
+
+    def _end_of_answers(self) -> None:
+        # Whatever comes after this answer is none, and who waits for one would wait in vain.
+        if self._waiting:
+            self.abort()
+        else:
+            self.close()
 
     def _give(self, answer: Answer) -> None:
         if not self._waiting:

@@ -21,7 +21,8 @@ from bottomless.client.delivery import (
 from bottomless.client.outbox import Identity, Outbox
 from bottomless.client.producer_settings import Sending
 from bottomless.client.rows import Row, Text, Values, json_row_of, row_of, rows_of
-from bottomless.errors import InvalidRequest, Overloaded
+from bottomless.client.wire import number_in, understood
+from bottomless.errors import InvalidRequest, Outcome, Overloaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,10 @@ async def identify(client: AppendCalls, wanted: Wanted) -> Identity:
     if wanted.epoch is not None and wanted.next_sequence is not None:
         return Identity(wanted.stream, name, wanted.epoch, wanted.next_sequence)
     known = await client.raise_producer_epoch(wanted.stream, name)
-    last = known["last_seq"]
-    return Identity(wanted.stream, name, known["epoch"], 0 if last is None else last + 1)
+    with understood(Outcome.UNKNOWN):
+        last = known["last_seq"]
+        sequence = 0 if last is None else number_in(known, "last_seq") + 1
+        return Identity(wanted.stream, name, number_in(known, "epoch"), sequence)
 
 
 class AsyncProducer:

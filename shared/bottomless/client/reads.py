@@ -9,7 +9,7 @@ from bottomless.client.address import stream_path
 from bottomless.client.encoding import ARROW
 from bottomless.client.place import Place, spec_of
 from bottomless.client.record import Record, records_of
-from bottomless.client.wire import Wire, members, stranger
+from bottomless.client.wire import Wire, members, number_in, stranger, understood
 from bottomless.errors import Unavailable
 from bottomless.model.limits import PAGE_SIZE_MAX
 from bottomless.model.names import StreamId
@@ -81,12 +81,13 @@ class ReadCalls(Wire):
         query = {"offset": spec_of(offset), "on_out_of_range": "error", **parameters}
         answer = await self._send("GET", f"{stream_path(name)}/records", query, bulk=True)
         value = members(answer)
-        return Page(
-            records_of(value["records"]),
-            value["next_offset"],
-            value["up_to_date"],
-            value.get("gaps") or (),
-        )
+        with understood():
+            return Page(
+                records_of(value["records"]),
+                number_in(value, "next_offset"),
+                value["up_to_date"],
+                value.get("gaps") or (),
+            )
 
     async def read_arrow(
         self,
@@ -201,12 +202,13 @@ class ReadCalls(Wire):
     async def offsets(self, name: str) -> Offsets:
         """Ask where a stream begins and ends, in the log and in object storage."""
         value = await self.bounds(name)
-        return Offsets(
-            StreamId(value["stream_id"]),
-            value["first_offset"],
-            value["next_offset"],
-            value["object_store_next_offset"],
-        )
+        with understood():
+            return Offsets(
+                StreamId(value["stream_id"]),
+                number_in(value, "first_offset"),
+                number_in(value, "next_offset"),
+                number_in(value, "object_store_next_offset"),
+            )
 
     async def wait_until_stored(self, name: str, *, timeout_seconds: float) -> Offsets:
         """Wait until object storage holds everything that the stream has now.

@@ -1,7 +1,7 @@
 """Transport: requests and their answers, whichever library carries them.
 
-Two modules carry them: `control.py` short questions, `bulk.py` the bytes of records. Both answer
-with the same values and fail with the same errors, so that nothing above knows which.
+`exchange.py` carries short questions and appends, `bulk.py` the bytes that are read, `control.py`
+questions over a transport that a program passes in. All answer with the same values and fail with the same errors, so that nothing above knows which.
 """
 
 import ssl
@@ -64,7 +64,8 @@ class Timeouts:
     connect: float = 10.0
     """For a connection."""
     answer: float = 60.0
-    """From the first byte of a request to the last of its answer."""
+    """For one attempt of a call in all, however its bytes come: from the wait for a free connection to
+    the last byte of the answer."""
     silence: float = 60.0
     """Between two pieces of an answer that stays open; a heartbeat comes every 15 seconds."""
 

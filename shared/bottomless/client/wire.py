@@ -4,13 +4,14 @@ Every part of the client is built on it. A call is sent again only where that ca
 twice (`retry.py`), and never past its deadline; no redirect is followed.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
 import orjson
 
+from bottomless.client.belonging import Belonging
 from bottomless.client.encoding import JSON
 from bottomless.client.problems import error_from_problem
 from bottomless.client.retry import retried
@@ -47,6 +48,7 @@ class Wire:
         self._bulk = bulk
         self._appends: Transport = bulk if appends is None else appends
         self._retry_seconds = retry_seconds
+        self._belonging = Belonging()
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,6 +63,7 @@ class Wire:
 
     async def aclose(self) -> None:
         """Close every connection; calls that are in flight fail."""
+        self._belonging.require()
         try:
             await self._control.close()
         finally:
@@ -89,6 +92,7 @@ class Wire:
         `bulk` says that it carries records, `repeatable` that the same again is the same, `line`
         after which calls it comes.
         """
+        self._belonging.require()
         named = {"Accept": _accepted(type_wanted), **(headers or {})}
         if type_sent:
             named["Content-Type"] = type_sent
@@ -130,6 +134,7 @@ class Wire:
         self, path: str, query: Mapping[str, int | str], type_wanted: str
     ) -> AsyncIterator[OpenAnswer]:
         """GET what may be longer than memory, or never end; leaving the block closes it."""
+        self._belonging.require()
         request = Request("GET", path, query, {"Accept": _accepted(type_wanted)})
         async with self._bulk.open(request) as answer:
             if not _is_success(answer.status):
@@ -149,7 +154,9 @@ class Wire:
         asked = {"limit": LIST_PAGE_SIZE, **(query or {})}
         while True:
             value = members(await self._send("GET", path, asked))
-            for item in value[items]:
+            with understood():
+                listed = list(value[items])
+            for item in listed:
                 yield item
             if unreadable is not None:
                 for item in value.get("unreadable", ()):
@@ -170,6 +177,31 @@ def members(answer: Answer, *, changes: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict) or "Request-Id" not in answer.headers:
         raise stranger(Outcome.UNKNOWN if changes else Outcome.NONE)
     return value
+
+
+@contextmanager
+def understood(outcome: Outcome = Outcome.NONE) -> Iterator[None]:
+    """Take what is needed out of an answer, inside of the block.
+
+    Raises:
+        Unavailable: it is not there, or another thing stands there.
+    """
+    try:
+        yield
+    except (StoreError, KeyError, TypeError, ValueError) as error:
+        raise stranger(outcome) from error
+
+
+def number_in(value: Mapping[str, Any], name: str) -> int:
+    """Take a number out of an answer that is read inside of `understood`.
+
+    Raises:
+        KeyError, TypeError: there is none.
+    """
+    found = value[name]
+    if not isinstance(found, int):
+        raise TypeError(name)
+    return found
 
 
 def stranger(outcome: Outcome = Outcome.NONE) -> Unavailable:

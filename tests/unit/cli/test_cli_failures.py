@@ -51,6 +51,18 @@ def test_a_line_stays_one_line_and_names_the_place_of_a_fault() -> None:
     assert "/records/3" not in said
 
 
+def test_a_servers_sentence_cannot_give_orders_to_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Tables were shown so before, failures as they came."""
+    hostile = StoreError("\x1b[2Jgone\u202e\r\nnext é", facts={"extra": "\x9b1m\a"})
+    with pytest.raises(typer.Exit), failures_told():
+        raise hostile
+    told = capsys.readouterr().err
+    assert told.startswith("bottomless: ?[2Jgone? next é")
+    assert told.removesuffix("\n").isprintable()
+
+
 @pytest.mark.parametrize(
     ("raised", "code"),
     [

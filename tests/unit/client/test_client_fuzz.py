@@ -8,9 +8,15 @@ import orjson
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bottomless.client.appends import AppendCalls
 from bottomless.client.follow import read_batches
+from bottomless.client.fragments import FragmentCalls
 from bottomless.client.problems import error_from_problem
-from bottomless.errors import StoreError
+from bottomless.client.producer import Wanted, identify
+from bottomless.client.reads import ReadCalls
+from bottomless.client.streams import StreamCalls
+from bottomless.client.transport import Answer, Request, Transport
+from bottomless.errors import Outcome, StoreError
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=8),
@@ -57,3 +63,69 @@ def test_problems_of_any_kind_are_errors(
     status: int, problem: Any, retry_after: str | None
 ) -> None:
     assert isinstance(error_from_problem(status, problem, retry_after=retry_after), StoreError)
+
+
+class EveryCall(StreamCalls, AppendCalls, ReadCalls, FragmentCalls):
+    """The calls that read an answer's members."""
+
+
+class Says(Transport):
+    """Answers everything with one value."""
+
+    def __init__(self, value: object) -> None:
+        self._answer = Answer(200, {"Request-Id": "01TEST"}, orjson.dumps(value))
+
+    async def send(self, _request: Request) -> Answer:
+        return self._answer
+
+    async def close(self) -> None:
+        pass
+
+
+async def all_of(items: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in items]
+
+
+numbers = st.dictionaries(
+    st.sampled_from(["first_offset", "next_offset", "timestamp", "count", "duplicates"]),
+    json_values | st.just("2026-11-21T08:00:00.000Z"),
+    max_size=5,
+)
+
+
+@settings(max_examples=200)
+@given(numbers | json_values)
+@example({})
+@example({"first_offset": 0, "next_offset": 1, "timestamp": "x", "count": 1, "duplicates": 0})
+@example({"first_offset": 0, "next_offset": "1", "timestamp": None, "count": 1, "duplicates": 0})
+async def test_an_append_that_is_answered_with_anything_is_stored_or_unknown(value: Any) -> None:
+    """It ended with a KeyError, or with the error of a bad time, of which nothing was stored."""
+    says: Any = Says(value)
+    client = AppendCalls(says, says, says, retry_seconds=0)
+    try:
+        stored = await client.append_raw("orders", b"x")
+    except StoreError as error:
+        outcome = error.outcome
+    else:
+        assert isinstance(stored.next_offset, int)
+        return
+    assert outcome is Outcome.UNKNOWN
+
+
+@settings(max_examples=100)
+@given(numbers | json_values)
+@example({})
+@example({"items": 5})
+async def test_questions_that_are_answered_with_anything_are_read_or_an_error(value: Any) -> None:
+    says: Any = Says(value)
+    client = EveryCall(says, says, says, retry_seconds=0)
+    with suppress(StoreError):
+        await client.offsets("orders")
+    with suppress(StoreError):
+        await client.read("orders", 0)
+    with suppress(StoreError):
+        await all_of(client.list_streams())
+    with suppress(StoreError):
+        await all_of(client.list_fragments("orders"))
+    with suppress(StoreError):
+        await identify(client, Wanted("orders"))

@@ -28,6 +28,10 @@ SECRET = "sk_1_very-secret"
         "http://host:0",
         "http://ho st",
         "http://host\r\nX: y",
+        "http://host?",
+        "http://host/#",
+        "http://@host",
+        "http://host\\path",
     ],
 )
 def test_what_is_no_url_of_a_server_is_refused_and_not_repeated(text: str) -> None:
