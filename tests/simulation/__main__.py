@@ -22,7 +22,7 @@ from collections import Counter  # noqa: E402
 
 from simulation.flood import commits_beside_a_flood  # noqa: E402
 from simulation.guards import GUARDS, without  # noqa: E402
-from simulation.run import STORM_SECONDS, simulate  # noqa: E402
+from simulation.run import STORM_SECONDS, replay_line, simulate  # noqa: E402
 from simulation.tables import ROUNDS, streams_come_and_go  # noqa: E402
 
 TWIN_QUIET_SECONDS = 30.0
@@ -75,7 +75,7 @@ def run_many(first: int, last: int, storm_seconds: float, troubles: str) -> int:
         if outcome.failure is not None:
             failed.append(seed)
             print(f"seed {seed} FAILED: {outcome.failure}")
-            print(*outcome.lines[-5:], f"replay: ./dev sim {seed}", sep="\n")
+            print(*outcome.lines[-5:], replay_line(seed, storm_seconds, troubles), sep="\n")
         else:
             took = time.monotonic() - began
             print(f"seed {seed} holds, story {outcome.digest}, {took:.0f} s")

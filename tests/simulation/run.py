@@ -358,6 +358,13 @@ class Simulation:
             await asyncio.sleep(0.05)
 
 
+def replay_line(seed: int, storm_seconds: float, troubles: str) -> str:
+    """The command that shows a seed again, with all options without which it is another story."""
+    storm = "" if storm_seconds == STORM_SECONDS else f" --storm-seconds {storm_seconds:g}"
+    chosen = "" if troubles == "all" else f" --troubles {troubles}"
+    return f"replay: ./dev sim {seed}{storm}{chosen}"
+
+
 def simulate(
     seed: int,
     *,

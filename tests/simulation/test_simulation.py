@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from simulation.run import STORM_SECONDS, replay_line
+
 FIRST = int(os.environ.get("BOTTOMLESS_TEST_SEED", "1"))
 COUNT = int(os.environ.get("BOTTOMLESS_TEST_SEEDS", "20"))
 TESTS = Path(__file__).parents[1]
@@ -30,6 +32,13 @@ def simulated(*arguments: str) -> tuple[int, str]:
     )
     assert "Traceback" not in ended.stderr, ended.stderr
     return ended.returncode, ended.stdout
+
+
+def test_the_line_that_replays_a_seed_has_the_options_of_its_run() -> None:
+    """It left out the seconds of trouble once, and showed another story, in which all was well."""
+    assert replay_line(7, STORM_SECONDS, "all") == "replay: ./dev sim 7"
+    told = replay_line(7, float(STORM), "losses")
+    assert told == "replay: ./dev sim 7 --storm-seconds 6 --troubles losses"
 
 
 @pytest.mark.timeout(COUNT * 60)
