@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from bottomless_server.ingest.local import handover
 from unit.ingest.harness import IngestHarness
+
+
+@pytest.fixture(autouse=True)
+def nobody_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No uploader is on its way, so a drain need not wait for one."""
+    monkeypatch.setattr(handover, "FOLLOWER_SECONDS", 0.0)
 
 
 @pytest.fixture

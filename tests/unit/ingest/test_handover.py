@@ -7,12 +7,14 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import CoordinationUnknown
+from bottomless_server.ingest.local import handover
 from bottomless_server.node import owner as owner_module
 from bottomless_server.node.core import ownership
 from bottomless_server.node.lease import NodeLease
@@ -163,10 +165,28 @@ async def test_a_drain_asks_for_an_upload_of_everything_and_waits_for_it(
     await draining
 
 
+async def test_a_drain_waits_for_an_uploader_that_begins_to_follow_after_it(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gave up at once within a second of a start, and the stream waited for this node's return.
+    The tests of hand-overs were blind: their uploader always followed before the drain."""
+    monkeypatch.setattr(handover, "FOLLOWER_SECONDS", 600.0)
+    await harness.append("a")
+    with capture_logs() as logs:
+        draining = asyncio.create_task(harness.service.drain())
+        await eventually(lambda: harness.service.feed._hurried)
+        assert not draining.done()
+        assert (await harness.internal.get(COMMITS)).json()["streams"][0]["max_age_ms"] == 0
+        await harness.published(1)
+        await draining
+    assert not any("nobody uploads" in line["event"] for line in logs)
+
+
 async def test_a_drain_that_nobody_follows_waits_for_nobody(harness: IngestHarness) -> None:
     await harness.append("a")
-    async with asyncio.timeout(10):
+    with capture_logs() as logs:
         await harness.service.drain()
+    assert any("nobody uploads" in line["event"] for line in logs)
     assert (await harness.record()).dirty
 
 

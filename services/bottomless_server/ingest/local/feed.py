@@ -36,7 +36,7 @@ from bottomless_server.protocol.tail import (
 )
 from bottomless_server.runtime.base.on_loop import in_thread
 
-_FOLLOWED_SECONDS: Final = 6.0
+FOLLOWED_SECONDS: Final = 6.0
 """A caller that did not ask for so long follows no more. Between two questions hardly any time
 passes, but on a machine that has too much to do; and a stream that is taken for one that nobody
 uploads waits for this node's return."""
@@ -66,7 +66,7 @@ class CommitFeed:
     def followed(self) -> bool:
         """Whether somebody asks for what is new."""
         since = asyncio.get_running_loop().time() - self._asked_at
-        return self._waiting_count > 0 or since < _FOLLOWED_SECONDS
+        return self._waiting_count > 0 or since < FOLLOWED_SECONDS
 
     def hurry(self) -> None:
         """Treat everything as old enough to be uploaded from now on, also what was told of before."""

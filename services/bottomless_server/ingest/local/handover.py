@@ -23,24 +23,30 @@ from typing import Final
 import structlog
 
 from bottomless_server.ingest.local.appender_context import HasBegun
-from bottomless_server.ingest.local.feed import CommitFeed
+from bottomless_server.ingest.local.feed import FOLLOWED_SECONDS, CommitFeed
 from bottomless_server.ingest.local.streams import OwnedStreams
 
 log = structlog.get_logger(__name__)
 
 _LOOK_SECONDS: Final = 0.02
+FOLLOWER_SECONDS: Final = FOLLOWED_SECONDS
+"""An uploader that was just started, or hears of this node only now, is waited for so long. It asks
+every second which nodes there are."""
 
 
 async def await_upload(streams: OwnedStreams, feed: CommitFeed, has_begun: HasBegun) -> None:
-    """Return when object storage holds everything, or when no uploader follows; it may be cancelled."""
+    """Return when object storage holds everything, or when no uploader follows and none came within
+    `FOLLOWER_SECONDS`; it may be cancelled."""
     bound = [a.stream_id for a in streams.opened() if has_begun(a.stream_id, a.tracking)]
     if bound:
         log.warning("streams stay here: commits of staged batches are not finished", streams=bound)
     if unopened := streams.unopened():
         log.warning("streams stay here: they could not be opened", streams=unopened)
     feed.hurry()
+    now = asyncio.get_running_loop().time
+    until = now() + FOLLOWER_SECONDS
     while left := await _unpublished(streams):
-        if not feed.followed:
+        if not feed.followed and now() >= until:
             log.warning("streams stay here: nobody uploads them", streams=left)
             return
         await asyncio.sleep(_LOOK_SECONDS)
