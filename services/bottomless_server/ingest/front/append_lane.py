@@ -32,7 +32,7 @@ from bottomless_server.ingest.front.forms import (
     read_form,
     reading_of,
 )
-from bottomless_server.ingest.front.lookup import AppenderLookup
+from bottomless_server.ingest.front.lookup import AppenderLookup, note_begun_with
 from bottomless_server.ingest.front.metrics import AppendCounts
 from bottomless_server.ingest.front.routes import APPEND
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
@@ -195,11 +195,13 @@ class AppendOnLane:
         return True
 
     def leave(self) -> None:
-        self._room.end()
-        self._lane.under_way.end()
+        # As on the usual way, the name means for all of a request what it meant at its head.
+        note_begun_with(self._scope, self._appender.stream_id)
+        self.lose()
 
     def lose(self) -> None:
-        self.leave()
+        self._room.end()
+        self._lane.under_way.end()
 
     def _answered(self, appended: asyncio.Future[Appended]) -> None:
         try:

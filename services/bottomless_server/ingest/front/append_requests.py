@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope
 
 from bottomless.model.names import FullName, StreamId
 from bottomless_server.ingest.front.forms import STAGED, Form, read_append, read_form
-from bottomless_server.ingest.front.lookup import AppenderLookup
+from bottomless_server.ingest.front.lookup import AppenderLookup, begun_with
 from bottomless_server.ingest.front.metrics import AppendCounts
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender
@@ -67,7 +67,7 @@ class AppendRequests:
         form = read_form(scope)
         name = full_name_of(scope, text)
         with self._under_way.counted():
-            appender = await self._lookup.find(name)
+            appender = await self._lookup.find(name, begun_with(scope))
             appender.require_space()
             take = self._commit if form.media_type == STAGED else self._append
             appended = await take(name, appender, form, scope, receive)

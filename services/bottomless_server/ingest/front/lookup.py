@@ -1,12 +1,29 @@
 """From the name of a stream to what appends to it."""
 
+from typing import Final
+
+from starlette.types import Scope
+
 from bottomless.errors import NotFound
 from bottomless.guards import guard
-from bottomless.model.names import FullName
+from bottomless.model.names import FullName, StreamId
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender, Appenders
+
+_BEGUN_WITH: Final = "bottomless.begun_with"
+
+
+def note_begun_with(scope: Scope, stream_id: StreamId) -> None:
+    """Remember for which stream a request was begun that goes the usual way from here on."""
+    scope[_BEGUN_WITH] = stream_id
+
+
+def begun_with(scope: Scope) -> StreamId | None:
+    """The stream for which a request was begun, if somebody has looked at its name before."""
+    found: StreamId | None = scope.get(_BEGUN_WITH)
+    return found
 
 
 class AppenderLookup:
@@ -23,19 +40,23 @@ class AppenderLookup:
         self._appenders = appenders
         self._under_way = under_way
 
-    async def find(self, name: FullName) -> Appender:
-        """The appender of a stream.
+    async def find(self, name: FullName, at_head: StreamId | None = None) -> Appender:
+        """The appender of a stream; `at_head` is the one that an earlier look at the name found.
 
         Raises:
-            NotFound: no stream has this name.
+            NotFound: no stream has this name, or another one than at first.
             OwnedElsewhere: another node has to be asked.
             StoreError: nobody can append to it here now; outcome none.
         """
         self._under_way.require_accepting()
         stream_id = await self._names.find(name)
+        if at_head not in (None, stream_id):
+            raise stream_not_found()
         try:
             return await self._appenders.get(stream_id)
         except NotFound:
+            if at_head is not None:
+                raise
             # Deleted; the name may be another stream's by now.
             return await self._appenders.get(await self._names.find_other(name, stream_id))
 
