@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
+from bottomless.client.address import require_text
 from bottomless.client.answer_parser import NotHttp, TooLong
 from bottomless.client.pipe import BrokenOff, Pipe
 from bottomless.client.transport import (
@@ -277,6 +278,7 @@ def _field(name: str, text: str) -> str:
         raise InvalidRequest("the name of a header must be a token", code=Code.BAD_HEADER)
     if name.lower() in _OURS:
         raise InvalidRequest("this header is made by the client itself", code=Code.BAD_HEADER)
+    require_text(text, f"the header {name}")
     if not text.isascii() or not text.isprintable():
         raise InvalidRequest(f"the header {name} must be printable ASCII", code=Code.BAD_HEADER)
     if text != text.strip(" "):

@@ -12,6 +12,7 @@ import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from enum import Enum, auto
+from typing import Any
 
 import pytest
 from support.connections import Connections
@@ -247,6 +248,13 @@ async def test_a_header_cannot_move_the_bounds_of_a_request_or_lose_a_part(
         await exchange.send(Request("POST", "/", headers=headers, body=b"x"))
     assert caught.value.code is Code.BAD_HEADER
     assert "Evil" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [5, b"key", None])
+async def test_a_header_that_is_no_text_is_a_type_error(value: Any) -> None:
+    exchange = Exchange(Target("http://127.0.0.1:1"))
+    with pytest.raises(TypeError, match="the header Stream-Key must be a str"):
+        await exchange.send(Request("POST", "/", headers={"Stream-Key": value}))
 
 
 async def test_without_the_look_at_headers_a_request_can_have_two_lengths(
