@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -88,11 +89,16 @@ async def test_a_child_of_a_fork_is_told_and_sends_nothing_by_its_parents_connec
 
 
 def _call_in_child(client: AsyncClient, told: int) -> None:
-    # The child has the parent's thread, in the midst of its loop.
-    asyncio._set_running_loop(None)
+    def call() -> None:
+        try:
+            asyncio.run(append(client))
+        except RuntimeError as error:
+            os.write(told, str(error).encode())
+
     try:
-        asyncio.new_event_loop().run_until_complete(append(client))
-    except RuntimeError as error:
-        os.write(told, str(error).encode())
+        # This thread is in the midst of the parent's loop.
+        calling = threading.Thread(target=call)
+        calling.start()
+        calling.join()
     finally:
         os._exit(0)

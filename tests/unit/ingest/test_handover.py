@@ -174,7 +174,7 @@ async def test_a_drain_waits_for_an_uploader_that_begins_to_follow_after_it(
     await harness.append("a")
     with capture_logs() as logs:
         draining = asyncio.create_task(harness.service.drain())
-        await eventually(lambda: harness.service.feed._hurried)
+        await eventually(lambda: harness.service.feed.hurried)
         assert not draining.done()
         assert (await harness.internal.get(COMMITS)).json()["streams"][0]["max_age_ms"] == 0
         await harness.published(1)

@@ -57,7 +57,8 @@ class CommitFeed:
         self._changes: OrderedDict[StreamId, tuple[int, LocalAppender]] = OrderedDict()
         self._count = 0
         self._pulse = Pulse()
-        self._hurried = False
+        self.hurried = False
+        """Whether all is to be uploaded now, since this node drains."""
         self._ended = False
         self._waiting_count = 0
         self._asked_at = float("-inf")
@@ -70,7 +71,7 @@ class CommitFeed:
 
     def hurry(self) -> None:
         """Treat everything as old enough to be uploaded from now on, also what was told of before."""
-        self._hurried = True
+        self.hurried = True
         for _, appender in list(self._changes.values()):
             if appender.log.next_offset > appender.published_next:
                 self.note(appender)
@@ -141,7 +142,7 @@ class CommitFeed:
                 published_next=appender.published_next,
                 log_end=appender.log.log_end,
                 target_bytes=appender.config.fragment.target_bytes,
-                max_age_ms=0 if self._hurried else appender.config.fragment.max_age_ms,
+                max_age_ms=0 if self.hurried else appender.config.fragment.max_age_ms,
             )
             for appender in appenders
             # One whose claim is in doubt is told of again when it is confirmed.
