@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -68,6 +69,10 @@ SLOW = (
 )
 """What has the mark `slow` as a whole: it starts programs, or an S3 server."""
 
+S3_SERVER = re.compile(r"[\[-](moto|seaweed)\b")
+"""Cases of a test that need a server of S3 are `slow` too; those of the same test over the fakes,
+a directory and Valkey are not."""
+
 os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
 
@@ -84,7 +89,7 @@ gc.disable()
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort by `LONG_FIRST`; what is not named there comes last, as it was. Mark `SLOW`."""
     for item in items:
-        if item.nodeid.startswith(SLOW):
+        if item.nodeid.startswith(SLOW) or S3_SERVER.search(item.nodeid):
             item.add_marker("slow")
 
     def place(item: pytest.Item) -> int:
