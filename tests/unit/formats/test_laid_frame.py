@@ -90,11 +90,18 @@ def test_what_says_where_nulls_are_is_laid_as_values_are(size: int, kept: bool) 
     assert (lay_bytes(9, 1, piece(size), offsets, NO_PIECE) is not None) is kept
 
 
-def headers_of(entries: Any, count: int) -> Any:
-    """One record, whose headers are these entries."""
+def test_fewer_offsets_than_rows_need_are_not_laid() -> None:
+    assert lay_bytes(9, 0, NO_PIECE, piece(4 * 10), NO_PIECE) is not None
+    assert lay_bytes(9, 0, NO_PIECE, piece(4 * 10 - 1), NO_PIECE) is None
+
+
+def headers_of(entries: Any, count: int, nulls: bytes | None = None) -> Any:
+    """One record, whose headers are these entries; with `nulls` it has none."""
     kind = FIELDS[Columns.HEADERS].type
     offsets = pa.py_buffer(struct.pack("<2i", 0, count))
-    return pa.Array.from_buffers(kind, 1, [None, offsets], 0, children=[entries])
+    validity = None if nulls is None else pa.py_buffer(nulls)
+    null_count = int(nulls is not None)
+    return pa.Array.from_buffers(kind, 1, [validity, offsets], null_count, children=[entries])
 
 
 def test_headers_whose_entries_arrow_would_shift_or_cut_are_not_laid() -> None:
@@ -105,6 +112,8 @@ def test_headers_whose_entries_arrow_would_shift_or_cut_are_not_laid() -> None:
     assert lay_map(headers_of(entries, 2)) is not None
     assert lay_map(headers_of(entries, 1)) is None, "one that no record has"
     assert lay_map(headers_of(entries.slice(1), 1)) is None
+    assert lay_map(headers_of(entries, 2, bytes(64))) is not None
+    assert lay_map(headers_of(entries, 2, bytes(65))) is None
 
 
 def test_buffers_that_lie_as_they_are_to_be_stored_are_one_view() -> None:

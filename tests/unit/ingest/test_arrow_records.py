@@ -147,6 +147,16 @@ def test_a_column_that_does_not_fit_is_named(columns: dict[str, Any], pointer: s
     assert [fault.pointer for fault in error.faults] == [pointer]
 
 
+@pytest.mark.parametrize(
+    "ids", [[1.0, 2.0], ["1", "2"], [-1, 2], [1, None], [1, 1], [1, 2**53]], ids=str
+)
+def test_publishing_ids_that_are_none_are_refused(ids: list[Any]) -> None:
+    table = pa.table({"value": [b"a", b"b"], "publishing_id": ids})
+    with pytest.raises(InvalidRequest) as refused:
+        read_arrow(arrow(table), 8 * MIB, numbered=True)
+    assert [fault.pointer for fault in refused.value.faults] == ["/publishing_id"]
+
+
 def test_a_value_beyond_the_limit_is_too_large() -> None:
     assert refused(arrow(pa.table({"value": [b"a" * (MIB + 1)]}))).code is Code.RECORD_TOO_LARGE
 
