@@ -39,6 +39,7 @@ from bottomless.formats.fragment import FOOTER_SIZE, decode_fragment_header, dec
 from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
 from bottomless.formats.manifest import HEADER_SIZE as NODE_HEADER_SIZE
 from bottomless.formats.manifest import decode_node, encode_node
+from bottomless.formats.placing import place
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from bottomless.formats.segment import (
     INDEX_RECORD_SIZE,
@@ -55,8 +56,19 @@ from bottomless.formats.stream_record import (
     encode_registry,
 )
 from bottomless.formats.tracking import decode_tracking
+from bottomless.formats.wal import decode_directory, decode_wal, verify_piece
 from bottomless.model.chunk import ChunkKind
 from bottomless_server.ingest.producers.commit_plan import decode_plan, encode_plan
+from bottomless_server.leaderless.instance import decode_instance, encode_instance
+from bottomless_server.leaderless.tail_format import (
+    decode_entry,
+    decode_held,
+    decode_known,
+    decode_tail,
+    encode_entry,
+    encode_held,
+    encode_tail,
+)
 from bottomless_server.stores import generation
 from bottomless_server.stores.operations import decode_operation
 
@@ -147,6 +159,35 @@ def sealed_node(data: bytes) -> bytes:
     return with_crcs(data, (end - 8, end, len(data)), (end - 4, 0, end - 4))
 
 
+def of_wal(data: bytes) -> None:
+    directory = decode_wal(data)
+    for number in range(directory.header.piece_count):
+        line = directory.line(number)
+        piece = data[line.position : line.position + line.size]
+        verify_piece(line, piece)
+        count = line.record_count
+        placed = place(piece, first_offset=7, record_count=count, timestamp=1, epoch=2)
+        assert sum(one.header.record_count for one in placed) == count
+        of_chunks(b"".join(part for one in placed for part in (one.front, one.body)))
+
+
+def of_directory(data: bytes) -> None:
+    directory = decode_directory(data)
+    for stream_id in directory.stream_ids():
+        for number in directory.pieces_of(stream_id):
+            assert directory.line(number).stream_id == stream_id
+    for number in range(directory.header.note_count):
+        assert directory.note(number).sequence < directory.header.sequence
+
+
+def sealed_wal(data: bytes) -> bytes:
+    """Of lines, notes, data and header; positions are those of the golden object's three pieces."""
+    lines, start = 128 + 3 * 64, 128 + 4 * 64
+    return with_crcs(
+        data, (76, 128, lines), (80, lines, start), (84, start, len(data)), (124, 0, 124)
+    )
+
+
 def sealed_index(data: bytes) -> bytes:
     """Index and footer."""
     footer = len(data) - FOOTER_SIZE
@@ -210,6 +251,15 @@ DECODERS = {
     "plan": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan"), sealed_object),
     "plan 2": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan_2"), sealed_object),
     "generation": Decoder(generation.decode_generation, golden("generation"), unsealed),
+    "WAL object": Decoder(of_wal, golden("wal"), sealed_wal),
+    "WAL directory": Decoder(of_directory, golden("wal")[: 128 + 4 * 64], sealed_wal),
+    "WAL instance": Decoder(
+        and_back(decode_instance, encode_instance), golden("wal_instance"), unsealed
+    ),
+    "tail record": Decoder(and_back(decode_tail, encode_tail), golden("tail_record"), seal),
+    "tail entry": Decoder(in_one_form(decode_entry, encode_entry), golden("tail_entry"), unsealed),
+    "held member": Decoder(and_back(decode_held, encode_held), golden("held_member"), unsealed),
+    "known value": Decoder(decode_known, golden("tail_producer"), unsealed),
     "group of chunks": Decoder(of_chunks, golden("chunk_group"), sealed_first_chunk),
     "empty root": Decoder(of_node, golden("manifest_root_empty"), sealed_node),
     "high group": Decoder(of_node, golden("manifest_group_high"), sealed_node),

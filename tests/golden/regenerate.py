@@ -20,12 +20,17 @@ from unit.formats.examples import (
     CONSUMERS,
     ENTRY,
     FULL_ENTRY,
+    HELD,
     OTHER_UID,
     RECORD,
     SEGMENT_HEADER,
     STREAM_ID,
+    TAIL,
+    TAIL_ENTRY,
     TIMESTAMP,
+    TRACKED,
     UID,
+    WAL_INSTANCE,
     a_bare_chunk,
     a_batch,
     a_chunk,
@@ -33,6 +38,7 @@ from unit.formats.examples import (
     a_frame,
     a_full_batch,
     a_tracking_chunk,
+    a_wal,
 )
 
 from bottomless.formats.api_key import encode_key_object, encode_key_record
@@ -57,6 +63,13 @@ from bottomless.model.manifest import (
 )
 from bottomless.model.stream import StreamState
 from bottomless_server.ingest.producers.commit_plan import CommitPlan, encode_plan
+from bottomless_server.leaderless.instance import encode_instance
+from bottomless_server.leaderless.tail_format import (
+    encode_entry,
+    encode_held,
+    encode_known,
+    encode_tail,
+)
 from bottomless_server.stores import generation
 from bottomless_server.stores.operations import Operation, encode_operation, new_operation
 from bottomless_server.tree.rebalance import group_entry
@@ -192,6 +205,12 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "consumers": lambda: encode_snapshot(CONSUMERS),
     "api_key": lambda: encode_key_object(API_KEY_OBJECT),
     "api_key_record": lambda: encode_key_record(API_KEY_RECORD),
+    "wal": lambda: b"".join(a_wal().parts),
+    "wal_instance": lambda: encode_instance(WAL_INSTANCE),
+    "tail_record": lambda: encode_tail(TAIL),
+    "tail_entry": lambda: encode_entry(TAIL_ENTRY),
+    "tail_producer": lambda: encode_known(1040, TRACKED[:2]),
+    "held_member": lambda: encode_held(HELD),
 }
 """What each golden file holds: `{name}.hex`."""
 

@@ -8,6 +8,7 @@
     {prefix}/_system/generation.json
     {prefix}/_system/generation.{generation:010d}.json
     {prefix}/_system/keys/{key_id}.{generation:010d}.{version:010d}.json
+    {prefix}/_system/wal/{instance}/{sequence:012d}.wal
 
 Each rebuild puts one more generation object, and the highest counts.
 
@@ -19,13 +20,16 @@ import re
 from typing import Final, NamedTuple
 
 from bottomless.model.api_key import KeyId
-from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.limits import OFFSET_MAX, WAL_SEQUENCE_MAX
 from bottomless.model.names import StreamId, Uid
 
 GENERATION_KEY: Final = "_system/generation.json"
 GENERATION_PREFIX: Final = "_system/generation."
 API_KEYS_PREFIX: Final = "_system/keys/"
 """Below it lie API keys, which are credentials and not keys of objects."""
+
+WAL_PREFIX: Final = "_system/wal/"
+"""Below it lie the WAL objects of all streams and tenants, by the instance that put them."""
 
 _GENERATION = re.compile(r"_system/generation\.([0-9]{10})\.json", re.ASCII)
 _FRAGMENT = re.compile(r"([0-9]{20})\.([0-9a-f]{32})\.fragment", re.ASCII)
@@ -35,6 +39,7 @@ _ROOT = re.compile(
 )
 _REGISTRY = re.compile(r"stream\.([0-9]{10})\.json", re.ASCII)
 _API_KEY = re.compile(r"_system/keys/([0-9a-f]{24})\.([0-9]{10})\.([0-9]{10})\.json", re.ASCII)
+_WAL = re.compile(r"_system/wal/([0-9a-f]{32})/([0-9]{12})\.wal", re.ASCII)
 _CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
 
 
@@ -60,6 +65,13 @@ class ApiKeyKey(NamedTuple):
     key_id: KeyId
     generation: int
     version: int
+
+
+class WalKey(NamedTuple):
+    """What the object key of a WAL object says."""
+
+    instance: Uid
+    sequence: int
 
 
 def generation_key(generation: int) -> str:
@@ -89,6 +101,19 @@ def parse_api_key_key(object_key: str) -> ApiKeyKey | None:
     if match is None:
         return None
     return ApiKeyKey(KeyId(match[1]), int(match[2]), int(match[3]))
+
+
+def wal_key(instance: Uid, sequence: int) -> str:
+    """Make the key of a WAL object; those of an instance sort by `sequence`."""
+    return f"{WAL_PREFIX}{instance}/{sequence:012d}.wal"
+
+
+def parse_wal_key(object_key: str) -> WalKey | None:
+    """Read instance and sequence from the key of a WAL object; None for any other key."""
+    match = _WAL.fullmatch(object_key)
+    if match is None or int(match[2]) > WAL_SEQUENCE_MAX:
+        return None
+    return WalKey(Uid(match[1]), int(match[2]))
 
 
 def stream_prefix(stream_id: StreamId, tenant: str) -> str:

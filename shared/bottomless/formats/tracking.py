@@ -61,7 +61,7 @@ def seal_tracking(
     Raises:
         Corrupt: no reader would accept one of the entries, or the chunk.
     """
-    trailer = b"".join(_encode_entry(entry) for entry in entries)
+    trailer = encode_tracking(entries)
     end = padding(len(trailer))
     header = ChunkHeader(
         kind=ChunkKind.TRACKING,
@@ -78,6 +78,15 @@ def seal_tracking(
         body_crc=crc32c(end, crc32c(trailer)),
     )
     return [encode_header(header), trailer, end]
+
+
+def encode_tracking(entries: Sequence[TrackedEntry]) -> bytes:
+    """Encode entries one after the other, as they stand in the trailer of a tracking chunk.
+
+    Raises:
+        Corrupt: no reader would accept one of the entries.
+    """
+    return b"".join(_encode_entry(entry) for entry in entries)
 
 
 def decode_tracking(data: bytes | memoryview) -> list[TrackedEntry]:

@@ -54,6 +54,14 @@ FRAGMENT_AGE_MS_DEFAULT: Final = 60_000
 FRAGMENT_CHUNK_COUNT_MAX: Final = 4_000_000
 """Bounds the index: 48 bytes each, so that index and footer stay below 2^32 bytes."""
 
+WAL_SIZE_MAX: Final = 512 * MIB
+"""A position in a WAL object is 32 bits wide, and who reads one whole holds it in memory."""
+WAL_PIECE_COUNT_MAX: Final = 65_535
+WAL_NOTE_COUNT_MAX: Final = 65_535
+"""Pieces and notes of one WAL object: a directory of at most 8 MiB."""
+WAL_SEQUENCE_MAX: Final = 2**32 - 1
+"""A tail entry has 32 bits for it; at ten objects a second it lasts for thirteen years."""
+
 FANOUT_DEFAULT: Final = 1024
 FANOUT_MIN: Final = 2
 NODE_ENTRY_COUNT_MAX: Final = 1_000_000

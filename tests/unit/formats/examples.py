@@ -14,6 +14,7 @@ from bottomless.formats.chunk import encode_header, seal_chunk
 from bottomless.formats.consumers import ConsumersSnapshot
 from bottomless.formats.fragment import PackedFragment, pack_fragment
 from bottomless.formats.tracking import seal_tracking
+from bottomless.formats.wal import PackedWal, pack_wal
 from bottomless.model.api_key import ApiKey, KeyId, KeyRecord, KeySecret, hash_secret
 from bottomless.model.chunk import (
     AppendEntry,
@@ -26,7 +27,14 @@ from bottomless.model.chunk import (
 )
 from bottomless.model.config import parse_config
 from bottomless.model.consumer import StoredOffset
-from bottomless.model.names import NodeId, Uid, parse_reference, parse_stream_id, parse_stream_name
+from bottomless.model.names import (
+    NodeId,
+    StreamId,
+    Uid,
+    parse_reference,
+    parse_stream_id,
+    parse_stream_name,
+)
 from bottomless.model.record import Columns
 from bottomless.model.segment import Checkpoint, SegmentHeader
 from bottomless.model.stream import (
@@ -37,6 +45,9 @@ from bottomless.model.stream import (
     StreamRecord,
     StreamState,
 )
+from bottomless.model.wal import Note, Piece, WalFlags
+from bottomless_server.leaderless.instance import WalInstance
+from bottomless_server.leaderless.tail import HeldMember, Tail, TailEntry, TailState
 
 STREAM_ID = parse_stream_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 UID = Uid("000102030405060708090a0b0c0d0e0f")
@@ -116,6 +127,58 @@ RECORD = StreamRecord(
 )
 
 
+OTHER_STREAM_ID = parse_stream_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12")
+TAIL = Tail(
+    state=TailState.OPEN,
+    epoch=(1 << 40) + 1,
+    next_offset=1047,
+    number=17,
+    last_timestamp=TIMESTAMP,
+    last_chunk_offset=1045,
+    log_end=9_000,
+    pruned_next=1040,
+    pruned_end=8_000,
+    published_next=1042,
+    manifest_version=12,
+    created_at=TIMESTAMP - 86_400_000,
+    entry_count=2,
+    producer_count=1,
+    key_count=3,
+    max_age_ms=600_000,
+    generation=1,
+)
+TAIL_ENTRY = TailEntry(
+    next_offset=1047,
+    number=17,
+    timestamp=TIMESTAMP,
+    log_end=9_000,
+    instance=UID,
+    sequence=5,
+    position=320,
+    size=624,
+    record_count=4,
+)
+HELD = HeldMember(sequence=5, shard=1, committed_at=TIMESTAMP, max_age_ms=10_000, entry_count=2)
+WAL_INSTANCE = WalInstance(
+    url="http://ingest-0:9000",
+    generation=1,
+    reserved=1024,
+    settled=6,
+    deleted=2,
+    attempt=41,
+    keep_until=TIMESTAMP,
+)
+NOTE = Note(
+    sequence=3,
+    first_piece=0,
+    piece_count=2,
+    first_offset=1040,
+    timestamp=TIMESTAMP - 5,
+    epoch=(1 << 40) + 1,
+    number=16,
+)
+
+
 def a_batch(values: Sequence[bytes] = (b"a", b"bc")) -> pa.RecordBatch:
     return pa.record_batch([pa.array(values, pa.binary())], schema=schema_of(Columns.VALUE))
 
@@ -158,6 +221,35 @@ def a_chunk(
             epoch=epoch,
             flags=flags,
         )
+    )
+
+
+def a_piece(
+    stream_id: StreamId = STREAM_ID,
+    count: int = 1,
+    values: Sequence[bytes] = (b"a", b"bc"),
+) -> Piece:
+    """A piece of `count` unplaced chunks, each with two records and one append."""
+    chunks = [
+        a_chunk(2 * number, frames=[a_frame(values)], timestamp=0, epoch=0)
+        for number in range(count)
+    ]
+    return Piece(stream_id, chunks, 2 * count, count, count)
+
+
+def a_wal(sequence: int = 5, pieces: Sequence[Piece] | None = None) -> PackedWal:
+    """Two pieces of one stream and one of another, and a note."""
+    if pieces is None:
+        pieces = (a_piece(OTHER_STREAM_ID), a_piece(count=2), a_piece(values=(b"d", b"e")))
+    return pack_wal(
+        UID,
+        sequence,
+        pieces,
+        [NOTE] if sequence > NOTE.sequence else [],
+        noted_below=min(sequence, 3),
+        created_at=TIMESTAMP,
+        generation=1,
+        flags=WalFlags.SYNC,
     )
 
 

@@ -36,6 +36,7 @@ from bottomless.formats.consumers import decode_offset, decode_snapshot
 from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
 from bottomless.formats.fragment import decode_fragment_header, decode_index
 from bottomless.formats.manifest import decode_node
+from bottomless.formats.placing import place
 from bottomless.formats.segment import (
     HEADER_SIZE,
     decode_checkpoint,
@@ -45,10 +46,19 @@ from bottomless.formats.segment import (
 )
 from bottomless.formats.stream_record import decode_record, decode_registry
 from bottomless.formats.tracking import decode_tracking
+from bottomless.formats.wal import decode_wal
 from bottomless.model.chunk import ChunkFlags, ChunkKind, ChunkPlace
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamState
 from bottomless_server.ingest.producers.commit_plan import decode_plan
+from bottomless_server.leaderless.instance import decode_instance
+from bottomless_server.leaderless.tail_format import (
+    Known,
+    decode_entry,
+    decode_held,
+    decode_known,
+    decode_tail,
+)
 from bottomless_server.stores import generation
 from bottomless_server.stores.operations import decode_operation
 from unit.formats.examples import (
@@ -58,10 +68,18 @@ from unit.formats.examples import (
     CONSUMERS,
     ENTRY,
     FULL_ENTRY,
+    HELD,
+    NOTE,
+    OTHER_STREAM_ID,
     RECORD,
     SEGMENT_HEADER,
+    STREAM_ID,
+    TAIL,
+    TAIL_ENTRY,
     TIMESTAMP,
     TRACKED,
+    UID,
+    WAL_INSTANCE,
     a_batch,
     a_fragment,
     a_full_batch,
@@ -108,10 +126,19 @@ def test_a_frozen_file_is_never_made_anew(tmp_path: Path, monkeypatch: pytest.Mo
 
 NEWEST = {"plan": 2, "plan 2": 2}
 """Of those that have more than one version."""
+VERSIONLESS = {
+    "index record",
+    "offset",
+    "operation",
+    "generation",
+    "tail entry",
+    "held member",
+    "known value",
+}
 VERSIONED = sorted(
     (name, version)
     for name, decoder in DECODERS.items()
-    if name not in {"index record", "offset", "operation", "generation"}
+    if name not in VERSIONLESS
     for version in (0, NEWEST.get(name, VERSION) + 1)
 )
 
@@ -223,6 +250,28 @@ def test_what_stands_in_coordination_beside_records_is_read() -> None:
     assert decode_offset(golden("consumer_offset")) == CONSUMERS.consumers[1]
     assert decode_operation(golden("operation")) == OPERATION
     assert generation.decode_generation(golden("generation")) == 2
+
+
+def test_the_wal_object_is_read() -> None:
+    raw = golden("wal")
+    directory = decode_wal(raw)
+    assert (directory.header.instance, directory.header.sequence) == (UID, 5)
+    assert directory.stream_ids() == [STREAM_ID, OTHER_STREAM_ID]
+    assert directory.note(0) == NOTE
+    assert [directory.line(number).record_count for number in range(3)] == [4, 2, 2]
+    line = directory.line(2)
+    [placed] = place(
+        raw[line.position :], first_offset=1040, record_count=2, timestamp=TIMESTAMP, epoch=3
+    )
+    assert placed.front + placed.body == golden("chunk"), "what it becomes is an ordinary chunk"
+
+
+def test_what_coordination_keeps_of_leaderless_streams_is_read() -> None:
+    assert decode_tail(golden("tail_record")) == TAIL
+    assert decode_entry(golden("tail_entry")) == TAIL_ENTRY
+    assert decode_held(golden("held_member")) == HELD
+    assert decode_known(golden("tail_producer")) == Known(1040, TRACKED[:2])
+    assert decode_instance(golden("wal_instance")) == WAL_INSTANCE
 
 
 def test_the_plan_of_a_commit_is_read() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import orjson
 import pytest
 
 from bottomless.formats import (
@@ -25,15 +26,30 @@ from bottomless.formats import (
     segment,
     stream_record,
     tracking,
+    wal,
 )
 from bottomless.formats.batch import FIELDS, Codec
 from bottomless.model import limits
 from bottomless.model.chunk import AppendMode, ChunkFlags, ChunkKind, TrackedKind
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason
 from bottomless.model.record import Columns
+from bottomless.model.wal import WalFlags
+from bottomless_server.leaderless import instance, tail_format
+from bottomless_server.leaderless.tail import TailState
+from unit.formats.examples import WAL_INSTANCE
 
 SPEC = (Path(__file__).parents[3] / "docs" / "formats.md").read_text("utf-8")
-TYPES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q", "bytes16": "16s"}
+TYPES = {
+    "u8": "B",
+    "u16": "H",
+    "u32": "I",
+    "u64": "Q",
+    "i32": "i",
+    "i64": "q",
+    "bytes16": "16s",
+    # The codec turns them by itself.
+    "u64 big-endian": "8s",
+}
 DTYPES = {"u8": "|u1", "u32": "<u4", "u64": "<u8", "i64": "<i8", "bytes16": "|V16"}
 
 STRUCTS = [
@@ -48,6 +64,10 @@ STRUCTS = [
     ("Fragment header", fragment, "_HEADER"),
     ("Fragment footer", fragment, "_FOOTER"),
     ("Manifest node", manifest, "_HEADER"),
+    ("WAL object", wal, "_HEADER"),
+    ("Tail record", tail_format, "_RECORD"),
+    ("Tail entry", tail_format, "_ENTRY"),
+    ("Held member", tail_format, "_HELD"),
 ]
 ENUMS: list[tuple[str, type[IntEnum] | type[IntFlag]]] = [
     ("Chunk kinds", ChunkKind),
@@ -56,6 +76,7 @@ ENUMS: list[tuple[str, type[IntEnum] | type[IntFlag]]] = [
     ("Codecs", Codec),
     ("Entry kinds", EntryKind),
     ("Gap reasons", GapReason),
+    ("Tail states", TailState),
 ]
 MAGICS = {
     "Chunk": chunk.MAGIC,
@@ -66,6 +87,8 @@ MAGICS = {
     "Fragment header": fragment.MAGIC,
     "Fragment footer": fragment.FOOTER_MAGIC,
     "Manifest node": manifest.MAGIC,
+    "WAL object": wal.MAGIC,
+    "Tail record": tail_format.MAGIC,
 }
 
 
@@ -108,7 +131,12 @@ def test_a_header_is_as_its_table_says(heading: str, module: ModuleType, name: s
 
 @pytest.mark.parametrize(
     ("heading", "dtype"),
-    [("Manifest entry", ENTRY_DTYPE), ("Index record", segment.INDEX_RECORD_DTYPE)],
+    [
+        ("Manifest entry", ENTRY_DTYPE),
+        ("Index record", segment.INDEX_RECORD_DTYPE),
+        ("Piece line", wal.LINE_DTYPE),
+        ("Note", wal.NOTE_DTYPE),
+    ],
 )
 def test_an_array_is_as_its_table_says(heading: str, dtype: np.dtype[np.void]) -> None:
     said = [
@@ -134,6 +162,16 @@ def test_numbers_are_as_their_table_says(heading: str, enum: type[IntEnum] | typ
 def test_chunk_flags_are_as_their_table_says() -> None:
     said = {row["Name"]: int(row["Number"]) for row in table("Chunk flags")}
     assert said == {"MORE_FOLLOWS": ChunkFlags.MORE_FOLLOWS}
+
+
+def test_wal_flags_are_as_their_table_says() -> None:
+    said = {row["Name"]: int(row["Number"]) for row in table("WAL flags")}
+    assert said == {"SYNC": WalFlags.SYNC}
+
+
+def test_members_of_an_instance_are_as_their_table_says() -> None:
+    members = orjson.loads(instance.encode_instance(WAL_INSTANCE))
+    assert [row["Member"] for row in table("WAL instance")] == list(members)
 
 
 def test_columns_are_as_their_table_says() -> None:

@@ -1,0 +1,1 @@
+"""Leaderless streams: what coordination keeps of their tails and writers, and what changes it. Pure."""

@@ -1,0 +1,230 @@
+"""What commits, prunes, fences and closes make of the tail of a leaderless stream.
+
+Nothing here awaits, and nothing knows a clock: times come in. `stores/tails.py` carries it out, each
+of them in one transaction on the tail's record and its index.
+"""
+
+from collections.abc import Sequence
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from bottomless.guards import guard
+from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.names import Uid
+from bottomless.model.wal import Note
+from bottomless_server.leaderless.tail import (
+    UNSEEN,
+    SeenTail,
+    Tail,
+    TailEntry,
+    TailState,
+    check_step,
+)
+
+_RECORD_COUNT_MAX: Final = 2**32 - 1
+"""Records of one entry, which has 32 bits for their number."""
+
+
+class TailBounds(NamedTuple):
+    """How much may wait in one tail."""
+
+    size_max: int
+    entry_count_max: int
+
+
+class Accepted(NamedTuple):
+    """A piece of a WAL object that its conditions allow."""
+
+    instance: Uid
+    sequence: int
+    number: int
+    """Its place in the object's directory, from 0."""
+    position: int
+    size: int
+    record_count: int
+    last_chunk: int
+    """Records of the piece that lie before its last chunk."""
+
+
+class Refusal(Enum):
+    """Why nothing of a stream is committed; all its pieces share it."""
+
+    GONE = auto()
+    """There is no tail, or the stream is being deleted."""
+    FENCED = auto()
+    REGRESSED = auto()
+    """The tail is of another generation, or shows less than was seen before."""
+    FULL = auto()
+    """Too much waits to be made fragments of."""
+
+
+class Committed(NamedTuple):
+    """What a commit makes of a tail."""
+
+    tail: Tail
+    entries: list[TailEntry]
+    notes: list[tuple[Uid, Note]]
+    """A note for each entry, with the instance whose object it speaks of."""
+
+
+class Pruned(NamedTuple):
+    """What a prune makes of a tail."""
+
+    tail: Tail
+    gone: list[TailEntry]
+
+
+@guard("the state of the tail in the EXEC of a commit")
+def refusal_by_state(tail: Tail) -> Refusal | None:
+    """Say why nothing may be committed to a stream that is fenced or being deleted."""
+    if tail.state is TailState.CLOSED:
+        return Refusal.GONE
+    return Refusal.FENCED if tail.state is TailState.FENCED else None
+
+
+def refusal_of(
+    tail: Tail | None, generation: int, seen: SeenTail, bounds: TailBounds
+) -> Refusal | None:
+    """Say why nothing of a stream may be committed now; None where its pieces may be looked at.
+
+    `seen` is what the process had seen of the tail before it began to ask, since answers overtake
+    each other.
+    """
+    if tail is None:
+        return Refusal.GONE
+    if tail.generation != generation or has_gone_back(tail, seen):
+        return Refusal.REGRESSED
+    by_state = refusal_by_state(tail)
+    if by_state is not None:
+        return by_state
+    full = tail.size >= bounds.size_max or tail.entry_count >= bounds.entry_count_max
+    return Refusal.FULL if full else None
+
+
+def has_gone_back(tail: Tail, seen: SeenTail) -> bool:
+    """Tell whether a tail shows less than somebody had seen of it before they asked."""
+    if tail.epoch != seen.epoch:
+        return tail.epoch < seen.epoch
+    return tail.next_offset < seen.next_offset or tail.pruned_next < seen.pruned_next
+
+
+def seen_of(tail: Tail, before: SeenTail = UNSEEN) -> SeenTail:
+    """Remember the highest of what was seen before and of a tail; a rebuild's epoch begins anew."""
+    if tail.epoch != before.epoch:
+        return max(before, SeenTail(tail.epoch, tail.next_offset, tail.pruned_next))
+    next_offset = max(before.next_offset, tail.next_offset)
+    return SeenTail(tail.epoch, next_offset, max(before.pruned_next, tail.pruned_next))
+
+
+def commit(tail: Tail, pieces: Sequence[Accepted], clock: int) -> Committed:
+    """Give accepted pieces their offsets, in this order: one commit of a stream.
+
+    Pieces that follow each other in one object share an entry. `clock` is in ms since 1970; the
+    timestamp of a stream never goes back. Without pieces nothing changes.
+    """
+    if not pieces:
+        return Committed(tail, [], [])
+    number, timestamp = tail.number + 1, max(tail.last_timestamp, clock)
+    entries: list[TailEntry] = []
+    notes: list[tuple[Uid, Note]] = []
+    next_offset, log_end = tail.next_offset, tail.log_end
+    for run in _runs(pieces):
+        first, size = run[0], sum(piece.size for piece in run)
+        record_count = sum(piece.record_count for piece in run)
+        note = Note(
+            first.sequence, first.number, len(run), next_offset, timestamp, tail.epoch, number
+        )
+        notes.append((first.instance, note))
+        next_offset, log_end = next_offset + record_count, log_end + size
+        entries.append(
+            TailEntry(
+                next_offset,
+                number,
+                timestamp,
+                log_end,
+                first.instance,
+                first.sequence,
+                first.position,
+                size,
+                record_count,
+            )
+        )
+    assert next_offset <= OFFSET_MAX + 1
+    last = pieces[-1]
+    after = tail._replace(
+        next_offset=next_offset,
+        number=number,
+        last_timestamp=timestamp,
+        last_chunk_offset=next_offset - last.record_count + last.last_chunk,
+        log_end=log_end,
+        entry_count=tail.entry_count + len(entries),
+    )
+    check_step(tail, after)
+    return Committed(after, entries, notes)
+
+
+def _runs(pieces: Sequence[Accepted]) -> list[list[Accepted]]:
+    """Divide pieces into runs that lie beside each other in one object."""
+    runs: list[list[Accepted]] = []
+    records = 0
+    for piece in pieces:
+        last = runs[-1][-1] if runs else None
+        beside = (
+            last is not None
+            and (last.instance, last.sequence) == (piece.instance, piece.sequence)
+            and last.number + 1 == piece.number
+            and last.position + last.size == piece.position
+            and records + piece.record_count <= _RECORD_COUNT_MAX
+        )
+        if beside:
+            runs[-1].append(piece)
+            records += piece.record_count
+        else:
+            runs.append([piece])
+            records = piece.record_count
+    return runs
+
+
+def prune(
+    tail: Tail, oldest: Sequence[TailEntry], published_next: int, manifest_version: int
+) -> Pruned:
+    """Take out entries that end at or below the end of the manifest.
+
+    `oldest` are the first entries of the index, perhaps as they were a while ago: what is pruned
+    since is passed over. `published_next` and `manifest_version` are those of the stream's record
+    in this very transaction.
+    """
+    gone = [entry for entry in oldest if tail.pruned_next < entry.next_offset <= published_next]
+    if gone:
+        assert gone[0].first_offset == tail.pruned_next, "the index has a hole"
+    # A floor that passed everything, or a gap, may end where no entry does.
+    after = tail._replace(
+        pruned_next=gone[-1].next_offset if gone else tail.pruned_next,
+        pruned_end=gone[-1].log_end if gone else tail.pruned_end,
+        published_next=published_next,
+        manifest_version=manifest_version,
+        entry_count=tail.entry_count - len(gone),
+    )
+    check_step(tail, after)
+    return Pruned(after, gone)
+
+
+def configured(tail: Tail, *, fenced: bool, max_age_ms: int) -> Tail:
+    """Make a tail follow its stream's configuration; one that is closed stays as it is."""
+    if tail.state is TailState.CLOSED:
+        return tail
+    state = TailState.FENCED if fenced else TailState.OPEN
+    return tail._replace(state=state, max_age_ms=max_age_ms)
+
+
+def closed(tail: Tail) -> Tail:
+    """Close a tail for good: its stream is being deleted."""
+    return tail._replace(state=TailState.CLOSED)
+
+
+def waiting(tail: Tail, entries: Sequence[TailEntry]) -> list[TailEntry]:
+    """List the entries that may still be needed: those above `pruned_next`, of a tail that is not
+    closed."""
+    if tail.state is TailState.CLOSED:
+        return []
+    return [entry for entry in entries if entry.next_offset > tail.pruned_next]

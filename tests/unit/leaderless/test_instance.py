@@ -1,0 +1,98 @@
+"""The record of an instance, and what its writer may still commit."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottomless.errors import Corrupt
+from bottomless.model.limits import WAL_SEQUENCE_MAX
+from bottomless_server.leaderless.instance import (
+    RESERVED_COUNT,
+    RESERVED_LEFT_MIN,
+    Loss,
+    WalInstance,
+    Writer,
+    committed,
+    decode_instance,
+    encode_instance,
+    loss_of,
+    settled_whole,
+)
+from unit.formats.examples import UID, WAL_INSTANCE
+
+WRITER = Writer(UID, generation=1, attempt=41, used=41)
+
+
+@pytest.mark.parametrize("record", [WAL_INSTANCE, WalInstance(None, 0, 0, 0)])
+def test_records_come_back(record: WalInstance) -> None:
+    assert decode_instance(encode_instance(record)) == record
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"format": 2},
+        {"url": 1},
+        {"settled": 1025},
+        {"settled": True},
+        {"deleted": 7},
+        {"deleted": -1},
+        {"reserved": WAL_SEQUENCE_MAX + 2},
+        {"attempt": "41"},
+        {"keep_until": 2**62},
+        {"more": 1},
+    ],
+)
+def test_a_record_that_no_writer_made_is_refused(changed: dict[str, Any]) -> None:
+    members = orjson.loads(encode_instance(WAL_INSTANCE)) | changed
+    with pytest.raises(Corrupt):
+        decode_instance(orjson.dumps(members))
+    del members[next(iter(changed))]
+    if next(iter(changed)) != "more":
+        with pytest.raises(Corrupt):
+            decode_instance(orjson.dumps(members))
+
+
+@pytest.mark.parametrize(
+    ("record", "sequence", "loss"),
+    [
+        (WAL_INSTANCE, 6, None),
+        (WAL_INSTANCE, 5, Loss.SETTLED),
+        (None, 6, Loss.GONE),
+        (replace(WAL_INSTANCE, attempt=40), 6, Loss.REGRESSED),
+        (replace(WAL_INSTANCE, attempt=42), 6, Loss.GONE),
+        (replace(WAL_INSTANCE, generation=2), 6, Loss.REGRESSED),
+    ],
+)
+def test_a_writer_commits_only_what_is_still_its_own(
+    record: WalInstance | None, sequence: int, loss: Loss | None
+) -> None:
+    assert loss_of(record, WRITER, sequence) is loss
+
+
+def test_no_number_of_an_attempt_is_given_twice() -> None:
+    """Also where nothing is known of what became of the one before."""
+    asking = WRITER.asking()
+    again = asking.asking()
+    assert [asking.used, again.used, again.decided(asking.used).asking().used] == [42, 43, 44]
+
+
+@given(st.integers(0, 2_000), st.integers(0, 2_000), st.integers(0, 2_000))
+def test_sequences_never_run_out_and_nothing_goes_back(
+    reserved: int, settled: int, next_sequence: int
+) -> None:
+    before = WalInstance(None, 1, reserved, min(reserved, 7))
+    after = committed(before, attempt=1, settled=settled, next_sequence=next_sequence)
+    assert before.settled <= after.settled <= after.reserved
+    assert after.reserved - before.reserved in (0, RESERVED_COUNT)
+    if next_sequence <= reserved:
+        assert after.reserved - next_sequence > RESERVED_LEFT_MIN
+
+
+def test_a_dead_writer_commits_nothing_of_what_it_reserved() -> None:
+    settled = settled_whole(WAL_INSTANCE)
+    assert loss_of(settled, WRITER, WAL_INSTANCE.reserved - 1) is Loss.SETTLED
