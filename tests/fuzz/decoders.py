@@ -5,6 +5,7 @@ that what lies behind the checksums is met as well.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import orjson
@@ -50,6 +51,7 @@ from bottomless.formats.segment import (
     encode_checkpoint,
 )
 from bottomless.formats.stream_record import (
+    LEADERLESS,
     decode_record,
     decode_registry,
     encode_record,
@@ -211,6 +213,8 @@ def unsealed(data: bytes) -> bytes:
     return data
 
 
+read_record_2 = partial(decode_record, served=frozenset({LEADERLESS}))
+read_registry_2 = partial(decode_registry, served=frozenset({LEADERLESS}))
 INDEX = golden("segment_index")
 INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
 """Of the fragment in the golden file, which has two chunks."""
@@ -251,6 +255,12 @@ DECODERS = {
     "plan": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan"), sealed_object),
     "plan 2": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan_2"), sealed_object),
     "generation": Decoder(generation.decode_generation, golden("generation"), unsealed),
+    "registry 2": Decoder(
+        and_back(read_registry_2, encode_registry), golden("stream_registry_2"), sealed_object
+    ),
+    "record 2": Decoder(
+        and_back(read_record_2, encode_record), golden("stream_record_2"), unsealed
+    ),
     "WAL object": Decoder(of_wal, golden("wal"), sealed_wal),
     "WAL directory": Decoder(of_directory, golden("wal")[: 128 + 4 * 64], sealed_wal),
     "WAL instance": Decoder(

@@ -4,14 +4,15 @@ import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import orjson
 
 from bottomless.drives.base import Body, DriveAmbiguous, DriveUnavailable
 from bottomless.errors import StoreError
 from bottomless.formats.fragment import pack_fragment
-from bottomless.model.config import StreamConfig
+from bottomless.formats.stream_record import decode_record, encode_record
+from bottomless.model.config import StreamConfig, parse_stored_config
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import NodeId, StreamId, StreamName, Uid, uid_from_bytes
@@ -310,6 +311,25 @@ async def of_a_later_release(harness: "ManifestHarness", stream_id: StreamId = N
     key = stream_key(stream_id)
     value = orjson.loads(await harness.coordination.get(key) or b"")
     harness.coordination.write(Changes({key: orjson.dumps({**value, "format": 99})}))
+
+
+async def that_is_leaderless(harness: "ManifestHarness", stream_id: StreamId = NEIGHBOUR) -> None:
+    """Its record is of version 2, with the feature of a leaderless stream."""
+    key = stream_key(stream_id)
+    record = decode_record(await harness.coordination.get(key) or b"")
+    leaderless = replace(
+        record,
+        config=parse_stored_config({"profile": "leaderless"}),
+        home=None,
+        owner_url=None,
+        dirty=False,
+        reserved_next=0,
+    )
+    harness.coordination.write(Changes({key: encode_record(leaderless)}))
+
+
+OF_OTHERS: Final = {"of a later release": of_a_later_release, "leaderless": that_is_leaderless}
+"""Ways to make a stream's record one that the services of this release do not serve."""
 
 
 def a_fragment(

@@ -22,13 +22,14 @@ store was emptied. Who knows the generation therefore says so, instead of 404.
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import orjson
 
 from bottomless.errors import Corrupt, Exists, NotFound, Unavailable
-from bottomless.formats.stream_record import decode_record, encode_record
+from bottomless.formats.stream_record import SERVED, decode_record, encode_record
 from bottomless.guards import guard
 from bottomless.model.names import (
     FullName,
@@ -110,6 +111,9 @@ def delete_later(object_key: str, due_at: int) -> Due:
     return Due(DELETES_KEY, object_key.encode("ascii"), due_at)
 
 
+NOTHING: Final = Changes()
+
+
 class Loaded(NamedTuple):
     """The records of several streams."""
 
@@ -121,8 +125,10 @@ class Loaded(NamedTuple):
 class Streams:
     """The records of all streams. Holds no state of its own."""
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, coordination: Coordination, served: AbstractSet[str] = SERVED) -> None:
         self._coordination = coordination
+        self._served = served
+        """Features of records that are given out; a record with another is one that cannot be read."""
         self.generation: int | None = None
         """The generation that coordination has to show; None where nobody has found out."""
 
@@ -159,7 +165,10 @@ class Streams:
         if value is None:
             await self.check_generation()
             raise stream_not_found()
-        return self.believed(decode_record(value))
+        return self._read(value)
+
+    def _read(self, value: bytes) -> StreamRecord:
+        return self.believed(decode_record(value, self._served))
 
     @guard("the generation of each record")
     def believed(self, record: StreamRecord) -> StreamRecord:
@@ -180,7 +189,7 @@ class Streams:
             if value is None:
                 continue
             try:
-                loaded.records.append(self.believed(decode_record(value)))
+                loaded.records.append(self._read(value))
             except Corrupt as error:
                 loaded.unreadable[stream_id] = error
             except Unavailable:
@@ -194,8 +203,11 @@ class Streams:
             await self.check_generation()
         return [parse_named(member) for member in found]
 
-    async def create(self, record: StreamRecord, room: Room | None = None) -> None:
-        """Enter a new stream under its name, with its place in the indexes, or none of it.
+    async def create(
+        self, record: StreamRecord, room: Room | None = None, also: Changes = NOTHING
+    ) -> None:
+        """Enter a new stream under its name, with its place in the indexes and `also`, or none of
+        it.
 
         Raises:
             IndexFull: its tenant has as many streams as `room` says.
@@ -218,7 +230,7 @@ class Streams:
                 raise Unavailable("coordination was rebuilt while the stream was created")
             if any(values[key] is not None for key in keys):
                 raise Exists("a stream of this name exists")
-            return entered, None
+            return entered | also, None
 
         await self._coordination.transact([*keys, GENERATION_KEY], change, room=room)
 
@@ -230,11 +242,12 @@ class Streams:
         also: Changes,
         *,
         watched: Sequence[str] = (),
-        require: Callable[[Values], None] | None = None,
+        require: Callable[[Values], Changes | None] | None = None,
     ) -> StreamRecord:
         """Write a stream's tombstone and free its name, with `also` in the same transaction.
 
-        `require` looks at these keys too that are `watched`, and raises to leave all as it is.
+        `require` looks at these keys too that are `watched`; it raises to leave all as it is, and
+        may say what else is to be written.
 
         Raises:
             NotFound: there is no such stream.
@@ -243,12 +256,11 @@ class Streams:
         key = stream_key(stream_id)
 
         def change(values: Values) -> tuple[Changes, StreamRecord]:
-            if require is not None:
-                require(values)
+            required = None if require is None else require(values)
             value = values[key]
             if value is None:
                 raise stream_not_found()
-            record = decide(self.believed(decode_record(value)))
+            record = decide(self._read(value))
             assert record.state is StreamState.DELETING
             assert record.tenant == name.tenant
             own_name = name_key(name)
@@ -260,7 +272,7 @@ class Streams:
                 Member(names_key(StreamState.ACTIVE, record.tenant), named, False),
                 Member(names_key(StreamState.DELETING, record.tenant), named, True),
             ]
-            return buried | Changes(members=members) | also, record
+            return buried | Changes(members=members) | also | (required or NOTHING), record
 
         try:
             return await self._coordination.transact([key, name_key(name), *watched], change)
@@ -349,7 +361,7 @@ class Streams:
             if value is None:
                 raise stream_not_found()
             held = holder is not None and values[node_key(holder)] is not None
-            record = decide(self.believed(decode_record(value)), held)
+            record = decide(self._read(value), held)
             return Changes({**also, key: encode_record(record)}, queued), record
 
         try:

@@ -3,17 +3,21 @@
 The registry object is what a rebuild starts from when coordination is lost: it says that the stream
 exists, how it is configured and which node holds its tail. Its form is that of sealed_json.py, so
 that any other byte is damage. Spec: docs/formats.md, "Stream record" and "Stream registry object".
+
+Both are written in the lowest version that can say them: 1, or 2 with the features that they need.
+A record with a feature that the reader does not serve is refused by the feature's name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import orjson
 
 from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import VERSION, check, corrupt
-from bottomless.formats.sealed_json import parse_object, seal, unseal
-from bottomless.model.config import encode_config, parse_config
+from bottomless.formats.sealed_json import parse_object, seal, unseal, version_of
+from bottomless.model.config import encode_config, parse_stored_config
 from bottomless.model.limits import OFFSET_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN
 from bottomless.model.names import parse_stream_id, parse_stream_name, parse_uid
 from bottomless.model.stream import (
@@ -40,39 +44,75 @@ REGISTRY_MEMBERS: Final = (
 )
 
 
+LEADERLESS: Final = "leaderless"
+"""The feature of a stream that no ingest node owns: `config.profile` and `config.fenced`."""
+SERVED: Final[frozenset[str]] = frozenset()
+"""Features of streams that the services of this release serve. Of others they touch nothing."""
+_VERSION_2: Final = 2
+_KNOWN: Final = frozenset({LEADERLESS})
+_NAME_SIZE_MAX: Final = 32
+"""What is longer, or no word, is no feature's name and is not shown."""
+
+
 def encode_record(record: StreamRecord) -> bytes:
     """Encode the value of a stream's key in coordination: JSON."""
     check_record(record)
-    return orjson.dumps({"format": VERSION, **_as_json(record)})
+    version, also = _version_of(record)
+    return orjson.dumps({"format": version, **_as_json(record), **also})
 
 
-def decode_record(data: bytes) -> StreamRecord:
+def decode_record(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRecord:
     """Read what `encode_record` wrote.
 
     Raises:
-        Corrupt: it is not such a value.
+        Corrupt: it is not such a value, or has a feature that is not among those `served`.
     """
     what = "stream record"
-    members = parse_object(what, data)
-    check(what, members.keys() == READERS.keys(), "its members are not those of its version")
-    return _from_json(what, members)
+    version = _version_in(data)
+    members = parse_object(what, data, version)
+    names = _names(READERS, version)
+    check(what, members.keys() == set(names), "its members are not those of its version")
+    return _from_json(what, version, members, served)
 
 
 def encode_registry(record: StreamRecord) -> bytes:
     """Encode what of a record must outlive coordination as a registry object: sealed JSON."""
     check_record(record)
+    version, also = _version_of(record)
     whole = _as_json(record)
-    return seal({name: whole[name] for name in REGISTRY_MEMBERS})
+    return seal({name: whole[name] for name in REGISTRY_MEMBERS} | also, version)
 
 
-def decode_registry(data: bytes) -> StreamRecord:
+def decode_registry(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRecord:
     """Read a registry object as a record; members that only coordination knows have their defaults.
 
     Raises:
-        Corrupt: it is damaged, or not such an object.
+        Corrupt: it is damaged, is not such an object, or has a feature that is not among those
+            `served`.
     """
     what = "stream registry object"
-    return _from_json(what, unseal(what, data, REGISTRY_MEMBERS))
+    version = _version_in(data)
+    members = unseal(what, data, _names(REGISTRY_MEMBERS, version), version)
+    return _from_json(what, version, members, served)
+
+
+def _version_of(record: StreamRecord) -> tuple[int, dict[str, list[str]]]:
+    """The lowest version that can say a record, and the members that this version has more."""
+    features = _features_of(record)
+    return (_VERSION_2, {"features": features}) if features else (VERSION, {})
+
+
+def _features_of(record: StreamRecord) -> list[str]:
+    return [LEADERLESS] if record.config.leaderless else []
+
+
+def _version_in(data: bytes) -> int:
+    """The version of an object as far as it is known; any other is refused where it is read."""
+    return _VERSION_2 if version_of(data) == _VERSION_2 else VERSION
+
+
+def _names(names: Iterable[str], version: int) -> list[str]:
+    return [*names, "features"] if version == _VERSION_2 else [*names]
 
 
 def _as_json(record: StreamRecord) -> dict[str, Any]:
@@ -117,12 +157,24 @@ def _lease_as_json(lease: Lease) -> list[Any]:
     return [lease.lease_id, lease.first_offset, lease.next_offset, lease.expires_at, lease.holder]
 
 
-def _from_json(what: str, members: Mapping[str, Any]) -> StreamRecord:
+def _from_json(
+    what: str, version: int, members: dict[str, Any], served: AbstractSet[str]
+) -> StreamRecord:
+    features = members.pop("features", [])
+    check(what, isinstance(features, list), "its features are no list")
+    for feature in features:
+        check(what, isinstance(feature, str), "a feature is no text")
+        name = feature if feature.isidentifier() and len(feature) <= _NAME_SIZE_MAX else "?"
+        check(what, feature in _KNOWN, f"its feature {name} is not known")
+        check(what, feature in served, f"its feature {name} is not served by this release")
     try:
         record = StreamRecord(**{name: READERS[name](value) for name, value in members.items()})
         check_record(record)
     except (AssertionError, TypeError, ValueError, InvalidRequest) as error:
         raise corrupt(what, "its members do not fit its schema") from error
+    lowest, _ = _version_of(record)
+    fits = version == lowest and features == _features_of(record)
+    check(what, fits, "its features are not those of its members")
     return record
 
 
@@ -183,7 +235,7 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "tenant": _text,
     "state": StreamState,
     "created_at": _timestamp,
-    "config": parse_config,
+    "config": parse_stored_config,
     "config_version": _count,
     "generation": _count,
     "version": _count,

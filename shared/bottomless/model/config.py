@@ -4,10 +4,18 @@ The parsing is pydantic's, strict and closed: an unknown member or a number in q
 and the answer names its place, never what was sent.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import orjson
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.duration import parse_duration, stored_duration
@@ -90,25 +98,61 @@ class FragmentConfig(_Closed):
     )
 
 
+_Config = TypeVar("_Config", bound=BaseModel)
 _Label = Annotated[str, Field(max_length=LABEL_SIZE_MAX)]
 
 
-class StreamConfig(_Closed):
-    """The body of `PUT /v1/streams/{name}`; every member has a default."""
+class _AskedConfig(_Closed):
+    """What a request may say; every member has a default."""
 
     retention: RetentionConfig = RetentionConfig()
     fragment: FragmentConfig = FragmentConfig()
     labels: Annotated[dict[_Label, _Label], Field(max_length=LABEL_COUNT_MAX)] = {}
 
 
+class StreamConfig(_AskedConfig):
+    """The configuration of a stream as it is kept: what a request said, and what no request may
+    say yet.
+    """
+
+    profile: Literal["local", "leaderless"] = "local"
+    """How the newest records are kept until they are in fragments; it never changes."""
+    fenced: bool = False
+    """Whether a leaderless stream takes no appends, because an operator said so."""
+
+    @model_validator(mode="after")
+    def _only_leaderless_streams_are_fenced(self) -> Self:
+        if self.fenced and self.profile == "local":
+            raise ValueError("only a leaderless stream is fenced")
+        return self
+
+    @property
+    def leaderless(self) -> bool:
+        """Whether no ingest node owns the stream."""
+        return self.profile == "leaderless"
+
+
 def parse_config(value: object) -> StreamConfig:
-    """Check a readable JSON value against the schema of a stream's configuration.
+    """Check a readable JSON value against the schema of what a request may say of a configuration.
 
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault.
     """
+    return StreamConfig(**dict(_checked(_AskedConfig, value)))
+
+
+def parse_stored_config(value: object) -> StreamConfig:
+    """Check a readable JSON value against the schema of a configuration as it is kept.
+
+    Raises:
+        InvalidRequest: `validation-failed`, with a pointer to each fault.
+    """
+    return _checked(StreamConfig, value)
+
+
+def _checked(schema: type[_Config], value: object) -> _Config:
     try:
-        return StreamConfig.model_validate(value)
+        return schema.model_validate(value)
     except ValidationError as error:
         found = [_fault(item) for item in error.errors(include_input=False, include_url=False)]
         # A member of several types fails once for each of them.
@@ -134,7 +178,7 @@ def _fault(item: Any) -> Fault:
 def _known(place: tuple[object, ...]) -> list[str]:
     """The members that the schema knows at a place."""
     sections: dict[tuple[object, ...], type[BaseModel]] = {
-        (): StreamConfig,
+        (): _AskedConfig,
         ("retention",): RetentionConfig,
         ("fragment",): FragmentConfig,
     }
@@ -146,8 +190,15 @@ def _pointer(place: tuple[object, ...]) -> str:
 
 
 def encode_config(config: StreamConfig) -> dict[str, Any]:
-    """Turn a configuration into plain JSON values."""
-    return config.model_dump(mode="json")
+    """Turn a configuration into plain JSON values; members of later versions only where they say
+    something, so that what has none of them is what it always was.
+    """
+    members = config.model_dump(mode="json")
+    if not config.leaderless:
+        del members["profile"]
+    if not config.fenced:
+        del members["fenced"]
+    return members
 
 
 def patch_config(config: StreamConfig, patch: object) -> StreamConfig:
@@ -157,7 +208,9 @@ def patch_config(config: StreamConfig, patch: object) -> StreamConfig:
         InvalidRequest: `validation-failed`, with a pointer to each fault. A null for an unknown
             member is a fault too, since it can only be a typing error.
     """
-    return parse_config(_merged(encode_config(config), patch, anything_may_go=False))
+    asked = config.model_dump(mode="json", include=set(_AskedConfig.model_fields))
+    patched = parse_config(_merged(asked, patch, anything_may_go=False))
+    return patched.model_copy(update={"profile": config.profile, "fenced": config.fenced})
 
 
 def _merged(target: Any, patch: Any, *, anything_may_go: bool) -> Any:
@@ -177,7 +230,7 @@ def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:
     """List JSON pointers to the members in which two configurations differ; empty if they are
     equal.
     """
-    pointers = []
+    pointers = [] if mine.profile == theirs.profile else ["/profile"]
     for section in ("retention", "fragment"):
         left, right = encode_config(mine)[section], encode_config(theirs)[section]
         pointers += [f"/{section}/{member}" for member in left if left[member] != right[member]]

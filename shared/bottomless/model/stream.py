@@ -179,6 +179,10 @@ def check_record(record: StreamRecord) -> None:
         a.first_offset <= b.first_offset
         for a, b in zip(record.epochs, record.epochs[1:], strict=False)
     )
+    if record.config.leaderless:
+        # Nobody owns it, and nothing of it is on a disk.
+        assert (record.home, record.owner_url, record.dirty) == (None, None, False)
+        assert record.reserved_next == 0
     live = [intent.uid for intent in (*record.intents, *record.quarantine)]
     assert len(live) == len(set(live))
     assert record.root is None or record.root.version <= record.version

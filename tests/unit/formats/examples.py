@@ -1,6 +1,7 @@
 """Small values of every format, for tests and for the golden files."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,7 @@ from bottomless.model.chunk import (
     TrackedEntry,
     TrackedKind,
 )
-from bottomless.model.config import parse_config
+from bottomless.model.config import parse_config, parse_stored_config
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import (
     NodeId,
@@ -127,6 +128,24 @@ RECORD = StreamRecord(
 )
 
 
+LEADERLESS_RECORD = replace(
+    RECORD,
+    config=parse_stored_config(
+        {
+            "fragment": {"max_age_ms": 600_000},
+            "labels": {"team": "é"},
+            "profile": "leaderless",
+            "fenced": True,
+        }
+    ),
+    epoch=(1 << 40) + 1,
+    home=None,
+    owner_url=None,
+    dirty=False,
+    reserved_next=0,
+    epochs=(EpochStart((1 << 40) + 1, 0),),
+    root=RootPointer(UID, generation=1, epoch=(1 << 40) + 1, version=17, size=384, crc=0xC0FFEE),
+)
 OTHER_STREAM_ID = parse_stream_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12")
 TAIL = Tail(
     state=TailState.OPEN,

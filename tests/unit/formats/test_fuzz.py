@@ -70,7 +70,20 @@ def test_bytes_of_any_kind_are_read_or_refused(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["registry", "record", "consumers", "offset", "key", "key record", "operation", "plan"]
+    "name",
+    [
+        "registry",
+        "registry 2",
+        "record",
+        "record 2",
+        "consumers",
+        "offset",
+        "key",
+        "key record",
+        "operation",
+        "plan",
+        "WAL instance",
+    ],
 )
 @settings(max_examples=COUNT)
 @given(value=json_values, number=st.integers(0, 30))

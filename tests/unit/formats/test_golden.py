@@ -44,7 +44,7 @@ from bottomless.formats.segment import (
     decode_index_record,
     decode_segment_header,
 )
-from bottomless.formats.stream_record import decode_record, decode_registry
+from bottomless.formats.stream_record import LEADERLESS, decode_record, decode_registry
 from bottomless.formats.tracking import decode_tracking
 from bottomless.formats.wal import decode_wal
 from bottomless.model.chunk import ChunkFlags, ChunkKind, ChunkPlace
@@ -69,6 +69,7 @@ from unit.formats.examples import (
     ENTRY,
     FULL_ENTRY,
     HELD,
+    LEADERLESS_RECORD,
     NOTE,
     OTHER_STREAM_ID,
     RECORD,
@@ -124,7 +125,9 @@ def test_a_frozen_file_is_never_made_anew(tmp_path: Path, monkeypatch: pytest.Mo
     assert (copy / FROZEN).read_text() == (FOLDER / FROZEN).read_text()
 
 
-NEWEST = {"plan": 2, "plan 2": 2}
+NEWEST = dict.fromkeys(
+    ("plan", "plan 2", "registry", "registry 2", "record", "record 2", "tombstone"), 2
+)
 """Of those that have more than one version."""
 VERSIONLESS = {
     "index record",
@@ -231,6 +234,19 @@ def test_the_nodes_are_read(name: str, node: Node) -> None:
 def test_the_records_are_read() -> None:
     assert decode_record(golden("stream_record")) == RECORD
     assert decode_registry(golden("stream_registry")).config == RECORD.config
+
+
+def test_the_records_of_a_leaderless_stream_are_read_by_who_serves_them() -> None:
+    served = frozenset({LEADERLESS})
+    assert decode_record(golden("stream_record_2"), served) == LEADERLESS_RECORD
+    registry = decode_registry(golden("stream_registry_2"), served)
+    assert registry.config == LEADERLESS_RECORD.config
+    for decode, name in (
+        (decode_record, "stream_record_2"),
+        (decode_registry, "stream_registry_2"),
+    ):
+        with pytest.raises(Corrupt, match="its feature leaderless is not served by this release"):
+            decode(golden(name))
 
 
 def test_the_consumers_snapshot_is_read() -> None:

@@ -41,7 +41,7 @@ def test_placed_chunks_are_those_that_would_have_been_sealed(
 
 
 def test_bodies_are_views_of_what_was_read() -> None:
-    data = bytearray(unplaced())
+    data = unplaced()
     [one] = place(data, first_offset=9, record_count=2, timestamp=1, epoch=1)
     assert one.body.obj is data
     assert (one.header.first_offset, one.header.next_offset) == (9, 11)

@@ -9,16 +9,24 @@ from hypothesis import strategies as st
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless.formats.stream_record import (
+    LEADERLESS,
     decode_record,
     decode_registry,
     encode_record,
     encode_registry,
 )
-from bottomless.model.config import StreamConfig
+from bottomless.model.config import StreamConfig, parse_stored_config
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import parse_stream_name
 from bottomless.model.stream import EpochStart, Intent, StreamRecord, StreamState
-from unit.formats.examples import OTHER_UID, RECORD, STREAM_ID, UID, assert_refuses_damage
+from unit.formats.examples import (
+    LEADERLESS_RECORD,
+    OTHER_UID,
+    RECORD,
+    STREAM_ID,
+    UID,
+    assert_refuses_damage,
+)
 
 FRESH = StreamRecord(
     STREAM_ID, parse_stream_name("a"), "default", StreamState.DELETING, 0, StreamConfig()
@@ -108,10 +116,84 @@ def test_what_is_no_json_object_is_refused(data: bytes) -> None:
             decode(data)
 
 
-@pytest.mark.parametrize("version", [2, -1, 2**63])
+@pytest.mark.parametrize("version", [3, -1, 2**63])
 def test_an_unknown_version_is_named(version: int) -> None:
     with pytest.raises(Corrupt, match=f"version {version} is not known, only 1"):
         decode_record(changed("format", version))
+
+
+SERVED = frozenset({LEADERLESS})
+
+
+def later(**members: Any) -> bytes:
+    """The record of a leaderless stream with other members."""
+    return orjson.dumps({**orjson.loads(encode_record(LEADERLESS_RECORD)), **members})
+
+
+def test_a_record_is_written_in_the_lowest_version_that_can_say_it() -> None:
+    local, leaderless = encode_record(RECORD), encode_record(LEADERLESS_RECORD)
+    assert orjson.loads(local)["format"] == 1
+    assert b"profile" not in local + encode_registry(RECORD)
+    assert orjson.loads(leaderless)["format"] == 2
+    assert orjson.loads(leaderless)["features"] == ["leaderless"]
+    unfenced = replace(LEADERLESS_RECORD, config=parse_stored_config({"profile": "leaderless"}))
+    assert "fenced" not in orjson.loads(encode_record(unfenced))["config"]
+    for record in (LEADERLESS_RECORD, unfenced):
+        assert decode_record(encode_record(record), SERVED) == record
+        assert decode_registry(encode_registry(record), SERVED).config == record.config
+
+
+@pytest.mark.parametrize(
+    ("features", "why"),
+    [
+        (["tiers"], "its feature tiers is not known"),
+        (["leaderless", "x" * 33], r"its feature \? is not known"),
+        (["leaderless", "leaderless"], "not those of its members"),
+        ([], "not those of its members"),
+        ("leaderless", "no list"),
+        ([["leaderless"]], "no text"),
+    ],
+)
+def test_features_that_no_writer_wrote_are_refused(features: Any, why: str) -> None:
+    with pytest.raises(Corrupt, match=why):
+        decode_record(later(features=features), SERVED)
+
+
+def test_a_feature_that_is_not_served_is_refused_by_its_name() -> None:
+    for decode, data in (
+        (decode_record, encode_record(LEADERLESS_RECORD)),
+        (decode_registry, encode_registry(LEADERLESS_RECORD)),
+    ):
+        with pytest.raises(Corrupt, match="feature leaderless is not served"):
+            decode(data)
+
+
+def test_a_version_says_no_more_than_it_has() -> None:
+    """Members of version 2 under version 1, and the other way round."""
+    with pytest.raises(Corrupt, match="members are not those"):
+        decode_record(later(format=1), SERVED)
+    without = orjson.loads(later())
+    del without["features"]
+    with pytest.raises(Corrupt, match="members are not those"):
+        decode_record(orjson.dumps(without), SERVED)
+    with pytest.raises(Corrupt, match="not those of its members"):
+        decode_record(orjson.dumps({**without, "format": 1}), SERVED)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"home": "0" * 32},
+        {"owner_url": "http://ingest-0:9000"},
+        {"dirty": True},
+        {"reserved_next": 2_000},
+        {"config": {"profile": "local", "fenced": True}},
+        {"config": {"profile": "both"}},
+    ],
+)
+def test_a_leaderless_stream_has_no_owner(changes: dict[str, Any]) -> None:
+    with pytest.raises(Corrupt):
+        decode_record(later(**changes), SERVED)
 
 
 @pytest.mark.parametrize("version", [False, 0.0, "0", None, [], DELETED])

@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
 from support.manifest import (
+    NEIGHBOUR,
+    OF_OTHERS,
     STREAM,
     ManifestHarness,
     a_record,
     damage_a_neighbour,
-    of_a_later_release,
 )
 from unit.manifest.test_edits import tens
 
@@ -16,6 +18,7 @@ from bottomless.model.names import StreamId, StreamName
 from bottomless.model.stream import StreamState
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.removal.retention_timer import RetentionTimer
+from bottomless_server.stores.streams import stream_key
 
 
 async def limited(harness: ManifestHarness, **retention: object) -> None:
@@ -89,13 +92,15 @@ async def test_streams_that_pause_are_counted_for_the_alarm() -> None:
     await mutators.aclose()
 
 
-async def test_a_record_that_cannot_be_read_ends_the_walk_for_no_other() -> None:
+@pytest.mark.parametrize("which", OF_OTHERS)
+async def test_a_record_that_cannot_be_read_ends_the_walk_for_no_other(which: str) -> None:
     """All tests of the walk had records of this very release."""
     harness = ManifestHarness()
     await tens(harness, 5)
     await limited(harness, max_bytes=1)
     await damage_a_neighbour(harness, count=0)
-    await of_a_later_release(harness)
+    await OF_OTHERS[which](harness)
+    before = harness.coordination.peek(stream_key(NEIGHBOUR))
     mutators = Mutators(harness.context)
     timer = RetentionTimer(harness.context, mutators)
 
@@ -103,4 +108,5 @@ async def test_a_record_that_cannot_be_read_ends_the_walk_for_no_other() -> None
 
     assert [leaf.first_offset for leaf in await harness.leaves()] == [40]
     assert timer.unreadable_count == 1
+    assert harness.coordination.peek(stream_key(NEIGHBOUR)) == before
     await mutators.aclose()

@@ -12,6 +12,7 @@ import pytest
 from support.api_keys import a_harness, create, is_good, nobody_checks
 from support.manifest import (
     NEIGHBOUR,
+    OF_OTHERS,
     STREAM,
     ManifestHarness,
     a_record,
@@ -38,17 +39,18 @@ from bottomless_server.stores.keys import key_key
 from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
 
 
-async def test_a_list_names_what_it_cannot_read_beside_its_items() -> None:
+@pytest.mark.parametrize("which", OF_OTHERS)
+async def test_a_list_names_what_it_cannot_read_beside_its_items(which: str) -> None:
     async with running(ManifestHarness()) as service:
-        await look_at_a_list(service)
+        await look_at_a_list(service, which)
 
 
-async def look_at_a_list(service: Service) -> None:
+async def look_at_a_list(service: Service, which: str) -> None:
     ids = {}
     for name in ("a", "b", "c"):
         answer = await service.public.put(f"/v1/streams/{name}")
         ids[name] = answer.json()["stream_id"]
-    await of_a_later_release(service.harness, StreamId(ids["b"]))
+    await OF_OTHERS[which](service.harness, StreamId(ids["b"]))
 
     listed = (await service.public.get("/v1/streams")).json()
     assert [item["name"] for item in listed["items"]] == ["a", "c"]
@@ -72,11 +74,12 @@ async def named_in_pages_of_one(service: Service, path: str, member: str) -> lis
         query = f"?limit=1&page_token={page['next_page_token']}"
 
 
-async def test_a_question_for_many_names_is_answered_for_the_others() -> None:
+@pytest.mark.parametrize("which", OF_OTHERS)
+async def test_a_question_for_many_names_is_answered_for_the_others(which: str) -> None:
     harness = ManifestHarness()
     await harness.streams.create(a_record())
     await damage_a_neighbour(harness, count=0)
-    await of_a_later_release(harness)
+    await OF_OTHERS[which](harness)
     names = [a_record(name=StreamName(name)).full_name for name in ("orders", "damaged")]
 
     assert await Registry(harness.context).find_many(names) == {names[0]: STREAM}
@@ -101,11 +104,12 @@ async def test_operations_that_cannot_be_read_or_are_not_known_stop_no_others() 
     assert await coordination.member_count(OPERATIONS_KEY) == 201
 
 
-async def test_garbage_of_a_stream_whose_record_cannot_be_read_is_left_and_said() -> None:
+@pytest.mark.parametrize("which", OF_OTHERS)
+async def test_garbage_of_a_stream_whose_record_cannot_be_read_is_left_and_said(which: str) -> None:
     harness = ManifestHarness()
     await harness.open()
     await damage_a_neighbour(harness, count=0)
-    await of_a_later_release(harness)
+    await OF_OTHERS[which](harness)
     mine, other = (fragment_key(one, 50, Uid("e" * 32)) for one in (STREAM, NEIGHBOUR))
     for key in (mine, other):
         await put(harness, key, b"something")

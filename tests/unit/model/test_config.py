@@ -12,6 +12,8 @@ from bottomless.model.config import (
     config_differences,
     encode_config,
     parse_config,
+    parse_stored_config,
+    patch_config,
 )
 from bottomless.model.duration import parse_duration, stored_duration
 from bottomless.model.limits import OFFSET_MAX
@@ -309,3 +311,23 @@ def test_differences_are_pointers() -> None:
 def test_labels_in_another_order_are_the_same() -> None:
     left, right = ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})
     assert config_differences(parse_config({"labels": left}), parse_config({"labels": right})) == []
+
+
+@pytest.mark.parametrize("member", ["profile", "fenced"])
+def test_no_request_says_what_only_a_stored_configuration_has(member: str) -> None:
+    stored = parse_stored_config({"profile": "leaderless", "fenced": True})
+    value = encode_config(stored)[member]
+    [asked] = faults_of({member: value})
+    with pytest.raises(InvalidRequest) as raised:
+        patch_config(stored, {member: value})
+    assert [asked.code, *(fault.code for fault in raised.value.faults)] == ["unknown-member"] * 2
+
+
+def test_a_patch_leaves_the_profile_and_the_fence_as_they_are() -> None:
+    stored = parse_stored_config({"profile": "leaderless", "fenced": True})
+    patched = patch_config(stored, {"labels": {"a": "b"}})
+    assert (patched.leaderless, patched.fenced, patched.labels) == (True, True, {"a": "b"})
+    assert config_differences(StreamConfig(), patched) == ["/profile", "/labels"]
+    assert encode_config(StreamConfig()).keys() == {"retention", "fragment", "labels"}
+    with pytest.raises(InvalidRequest):
+        parse_stored_config({"fenced": True})
