@@ -17,8 +17,8 @@ from support.power_loss import PowerLossDisk
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import FullName, NodeId, StreamId
 from bottomless_server.coordination.base import Changes, Due
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.log.segments import Segment
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.staged import files as staged_files
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust

@@ -7,6 +7,8 @@ from typing import Final
 
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination
+from bottomless_server.core.tracking.known_producers import TrackingBounds
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls
 from bottomless_server.ingest.front.names import StreamNames
@@ -23,8 +25,6 @@ from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.ingest.log.segments import RollBounds
 from bottomless_server.ingest.log.whole_syncs import WholeSyncs
 from bottomless_server.ingest.producers.commit_parts import progress
-from bottomless_server.ingest.producers.known_producers import TrackingBounds
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings

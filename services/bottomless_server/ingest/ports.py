@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
+from bottomless_server.core.tracking.known_producers import Producer
 from bottomless_server.ingest.producers.commit_plan import StagedBatch
-from bottomless_server.ingest.producers.known_producers import Producer
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions
 from bottomless_server.ingest.records.intake import Append

@@ -5,7 +5,7 @@ the rest still tells repeats from new appends. A change without an append, such 
 is a small tracking chunk in between. A reader that applies them in order, each entry replacing what
 it names, ends with the same state wherever it begins.
 
-On the record's path: beside it; made by services/bottomless_server/ingest/producers/tracking.py.
+On the record's path: beside it; made by services/bottomless_server/core/tracking/tracking.py.
 Byte tables: docs/formats.md, "Tracking entry".
 """
 

@@ -5,6 +5,7 @@ import pytest
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.chunk import AppendMode
 from bottomless_server.core.principal import Principal
+from bottomless_server.core.short_hash import hash_of
 from bottomless_server.ingest.front.forms import read_form
 from bottomless_server.ingest.records.conditions import (
     NO_CONDITIONS,
@@ -12,7 +13,6 @@ from bottomless_server.ingest.records.conditions import (
     Conditions,
     FromProducer,
     WithKey,
-    hash_of,
     read_conditions,
 )
 from bottomless_server.runtime.base.principal import note_principal

@@ -12,11 +12,11 @@ from support.guards import remove
 
 from bottomless.errors import StoreError
 from bottomless.model.chunk import AppendEntry, AppendMode
+from bottomless_server.core.tracking.known_producers import TrackingBounds
+from bottomless_server.core.tracking.open_commits import name_of_parts
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.commit_parts import OpenCommit, open_commit
-from bottomless_server.ingest.producers.known_producers import TrackingBounds
-from bottomless_server.ingest.producers.open_commits import name_of_parts
 from bottomless_server.ingest.producers.producers import New, decide
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 from bottomless_server.ingest.records.intake import Append

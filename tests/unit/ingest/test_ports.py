@@ -13,10 +13,10 @@ from bottomless.formats.rows import Frame
 from bottomless.model.chunk import AppendMode
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId
+from bottomless_server.core.tracking.known_producers import Producer
 from bottomless_server.ingest.front.public import create_public_app
 from bottomless_server.ingest.ports import Appender, Appenders, Staged
 from bottomless_server.ingest.producers.commit_plan import StagedBatch
-from bottomless_server.ingest.producers.known_producers import Producer
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions
 from bottomless_server.ingest.records.intake import Append

@@ -14,18 +14,18 @@ from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
+from bottomless_server.core.short_hash import hash_of
+from bottomless_server.core.tracking.known_producers import TrackingBounds
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.log.core.batcher import seal_round, seal_state
-from bottomless_server.ingest.producers.known_producers import TrackingBounds
 from bottomless_server.ingest.producers.producer_changes import forget, raise_epoch
 from bottomless_server.ingest.producers.producers import Appended, New, decide
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.records.conditions import (
     SEQUENCE_MAX,
     Conditions,
     FromProducer,
     WithKey,
-    hash_of,
 )
 from bottomless_server.ingest.records.intake import Append
 

@@ -15,13 +15,14 @@ from support.guards import remove
 
 from bottomless.errors import Code, Overloaded
 from bottomless.model.chunk import AppendMode
+from bottomless_server.core.short_hash import hash_of
+from bottomless_server.core.tracking.known_producers import TrackingBounds
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.waiting import WaitingAppends
 from bottomless_server.ingest.log.core.batcher import seal_round
-from bottomless_server.ingest.producers.known_producers import TrackingBounds
 from bottomless_server.ingest.producers.producers import Appended
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
-from bottomless_server.ingest.records.conditions import Conditions, FromProducer, WithKey, hash_of
+from bottomless_server.ingest.records.conditions import Conditions, FromProducer, WithKey
 from bottomless_server.ingest.records.intake import Append
 from unit.ingest.test_waiting import SIZE_MAX, an_append
 

@@ -21,8 +21,8 @@ from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.ingest.producers.known_producers import KEY_SIZE, TrackingBounds
-from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.core.tracking.known_producers import KEY_SIZE, TrackingBounds
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from unit.ingest.harness import ROUTE, IngestHarness
 

@@ -9,16 +9,16 @@ from bottomless.errors import Code, Overloaded, StoreError
 from bottomless.model.chunk import AppendMode
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
+from bottomless_server.core.short_hash import hash_of
+from bottomless_server.core.tracking.known_producers import TrackingBounds
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.waiting import WaitingAppends
-from bottomless_server.ingest.producers.known_producers import TrackingBounds
 from bottomless_server.ingest.producers.producers import Appended
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.conditions import (
     NO_CONDITIONS,
     Conditions,
     FromProducer,
     WithKey,
-    hash_of,
 )
 from bottomless_server.ingest.records.intake import Append
 

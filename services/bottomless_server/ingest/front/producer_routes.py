@@ -15,9 +15,9 @@ from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId, parse_reference
 from bottomless.model.offset_spec import format_timestamp
+from bottomless_server.core.tracking.known_producers import Producer
 from bottomless_server.ingest.front.lookup import AppenderLookup
 from bottomless_server.ingest.ports import Appender
-from bottomless_server.ingest.producers.known_producers import Producer
 from bottomless_server.ingest.producers.producer_changes import producer_not_found
 from bottomless_server.ingest.producers.producers import MODES
 from bottomless_server.runtime.http.app import (

@@ -25,13 +25,13 @@ from bottomless.errors import Fenced, Outcome, StoreError
 from bottomless.guards import guard
 from bottomless.model.chunk import TrackedEntry
 from bottomless.model.stream import StreamRecord
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.appender_context import AppenderContext, log_broken, restated
 from bottomless_server.ingest.local.freeing import SegmentFreeing
 from bottomless_server.ingest.local.waiting import Chosen, WaitingAppends
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk, seal_round, seal_state
 from bottomless_server.ingest.log.segments import LogBroken, SegmentLog
 from bottomless_server.ingest.producers.producers import Appended
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.node.core.clock import commit_timestamp
 from bottomless_server.node.core.ownership import not_owner

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from bottomless.errors import Outcome, StoreError, Unavailable
 from bottomless.model.names import StreamId
+from bottomless_server.core.tracking.known_producers import TrackingBounds
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
 from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.ingest.log.segments import LogBroken
-from bottomless_server.ingest.producers.known_producers import TrackingBounds
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.node.core.clock import CommitClock
 from bottomless_server.node.lease import Clocks

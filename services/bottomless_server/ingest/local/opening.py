@@ -22,6 +22,7 @@ from bottomless.errors import Corrupt, Outcome, Unavailable
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.log.layout import aside_dir, stream_dir, streams_dir
@@ -29,7 +30,6 @@ from bottomless_server.ingest.log.leftovers import give_up, local_ids
 from bottomless_server.ingest.log.producer_log import read_tracking, take_left
 from bottomless_server.ingest.log.recovery import Recovered, recover
 from bottomless_server.ingest.log.segments import LogBroken, RollBounds, Segment, SegmentLog
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.node.core.ownership import LocalView, is_outdated
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Claim, Owner

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from bottomless.errors import StoreError
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.log.core.batcher import RoundSpace
 from bottomless_server.ingest.producers.places import Places
 from bottomless_server.ingest.producers.producers import Appended, decide, in_flight
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.conditions import NO_CONDITIONS, Conditions, WithKey
 from bottomless_server.ingest.records.intake import Append
 

@@ -28,10 +28,10 @@ from bottomless.formats.chunk import (
 )
 from bottomless.formats.tracking import decode_tracking
 from bottomless.model.chunk import AppendMode, ChunkFlags, ChunkHeader, ChunkKind, ChunkPlace
+from bottomless_server.core.tracking.known_producers import TrackingBounds
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.segments import Segment
-from bottomless_server.ingest.producers.known_producers import TrackingBounds
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 
 _WINDOW_SIZE: Final = 64 * 1024

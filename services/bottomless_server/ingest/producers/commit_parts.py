@@ -22,10 +22,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from bottomless.model.chunk import AppendMode
+from bottomless_server.core.tracking.known_producers import Producer, Remembered
+from bottomless_server.core.tracking.open_commits import name_of_parts
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.commit_plan import CommitPlan
-from bottomless_server.ingest.producers.known_producers import Producer, Remembered
-from bottomless_server.ingest.producers.open_commits import name_of_parts
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.conditions import FromProducer
 
 

@@ -16,7 +16,7 @@ from bottomless.formats.checks import check
 from bottomless.formats.sealed_json import seal, unseal, version_of
 from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
 from bottomless.model.unknown_member import unknown_member
-from bottomless_server.ingest.records.conditions import hash_of
+from bottomless_server.core.short_hash import hash_of
 
 COMMIT_COUNT_MAX: Final = 10_000
 """Batches that one commit names."""

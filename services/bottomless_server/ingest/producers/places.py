@@ -15,8 +15,8 @@ from typing import Generic, Protocol, TypeVar
 
 from bottomless.errors import Code, Overloaded
 from bottomless.guards import guard
-from bottomless_server.ingest.producers.known_producers import KEY_SIZE, KeyUse, Producer
-from bottomless_server.ingest.producers.tracking import Tracking
+from bottomless_server.core.tracking.known_producers import KEY_SIZE, KeyUse, Producer
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.records.conditions import FromProducer, WithKey
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from bottomless.errors import Code, InvalidRequest, NotFound
 from bottomless.model.chunk import AppendMode, TrackedEntry
-from bottomless_server.ingest.producers.known_producers import Producer, forgotten, tracked
-from bottomless_server.ingest.producers.open_commits import name_of_parts
+from bottomless_server.core.tracking.known_producers import Producer, forgotten, tracked
+from bottomless_server.core.tracking.open_commits import name_of_parts
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.places import Places, check_place
-from bottomless_server.ingest.producers.tracking import Tracking
 from bottomless_server.ingest.records.conditions import SEQUENCE_MAX, FromProducer
 
 

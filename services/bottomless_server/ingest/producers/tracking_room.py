@@ -20,8 +20,8 @@ taken up, as far as there is no room for it.
 
 from collections.abc import Callable
 
+from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.dues import Dues
-from bottomless_server.ingest.producers.tracking import Tracking
 
 
 class TrackingRoom:

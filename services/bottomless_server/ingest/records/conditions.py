@@ -7,7 +7,6 @@ On the record's path: after front/append_requests.py, before intake.py; producer
 decides about them.
 """
 
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.chunk import AppendMode
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import parse_reference
+from bottomless_server.core.short_hash import hash_of
 
 SEQUENCE_MAX: Final = OFFSET_MAX
 """Numbers of producers are integers of JSON, as offsets are."""
@@ -77,11 +77,6 @@ class Conditions:
 
 
 NO_CONDITIONS: Final = Conditions()
-
-
-def hash_of(data: bytes) -> bytes:
-    """The first 16 bytes of a SHA-256, as formats keep them."""
-    return hashlib.sha256(data).digest()[:16]
 
 
 def read_conditions(header: Callable[[str], str | None], sender: str = "") -> Conditions:

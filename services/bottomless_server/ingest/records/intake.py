@@ -24,13 +24,13 @@ from bottomless.model.limits import (
 )
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
+from bottomless_server.core.short_hash import hash_of
 from bottomless_server.ingest.records.arrow_in_place import read_in_place
 from bottomless_server.ingest.records.arrow_records import read_arrow
 from bottomless_server.ingest.records.conditions import (
     NO_CONDITIONS,
     Conditions,
     bad_header,
-    hash_of,
 )
 from bottomless_server.ingest.records.faults import invalid, record_too_large
 from bottomless_server.ingest.records.frames import read_frames

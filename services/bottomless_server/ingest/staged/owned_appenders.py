@@ -14,14 +14,14 @@ from typing import Any, Final
 from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
+from bottomless_server.core.tracking.known_producers import Producer
+from bottomless_server.core.tracking.open_commits import is_of_parts
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.freeing import DiskUse
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.ports import Staged
 from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.commit_plan import CommitPlan
-from bottomless_server.ingest.producers.known_producers import Producer
-from bottomless_server.ingest.producers.open_commits import is_of_parts
 from bottomless_server.ingest.producers.producer_changes import forget, raise_epoch
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions

@@ -6,15 +6,15 @@ failed was never here.
 
 All of it is bounded: the last few appends of each producer; so many producers, of which the one
 that was silent for longest goes first; keys for as long as their window, and so many. What would
-make another name go too early is refused before it comes (places.py): no name is forgotten
-within its time.
+make another name go too early is refused before it comes (ingest/producers/places.py): no name is
+forgotten within its time.
 
-All streams of a process together have a bound as well (tracking_room.py).
+All streams of a process together have a bound as well (ingest/producers/tracking_room.py).
 
 Tracking chunks (formats/tracking.py) in each segment keep it durable. A node that loses its disk
 loses this too: no root names a snapshot of it so far.
 
-On the record's path: beside it; asked by producers.py.
+On the record's path: beside it; asked by ingest/producers/producers.py.
 """
 
 from collections import OrderedDict
@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 from bottomless.guards import guard
 from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry, TrackedKind
-from bottomless_server.ingest.producers.known_producers import (
+from bottomless_server.core.tracking.known_producers import (
     KEY_SIZE,
     KeyUse,
     Producer,
@@ -35,11 +35,11 @@ from bottomless_server.ingest.producers.known_producers import (
     remembered_of,
     tracked,
 )
-from bottomless_server.ingest.producers.open_commits import OpenCommits, is_of_parts
+from bottomless_server.core.tracking.open_commits import OpenCommits, is_of_parts
 
 
 class SharedRoom(Protocol):
-    """Memory for all streams of a process; see tracking_room.py."""
+    """Memory for all streams of a process; see ingest/producers/tracking_room.py."""
 
     elapsed: int
     """The time of this node, in ms of a clock that never goes back."""

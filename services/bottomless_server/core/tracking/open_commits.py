@@ -1,9 +1,9 @@
 """The commits of a stream that are begun and not whole: their names keep their places.
 
-Two names say of a commit how far it is: that of its parts, and its producer's (commit_parts.py). If
-one of them were forgotten, its repeat would store again what is stored, or could never be refused
-as it has to be. So neither makes room for a new name, however long it is silent, until the commit
-is whole or its producer is forgotten.
+Two names say of a commit how far it is: that of its parts, and its producer's
+(ingest/producers/commit_parts.py). If one of them were forgotten, its repeat would store again what
+is stored, or could never be refused as it has to be. So neither makes room for a new name, however
+long it is silent, until the commit is whole or its producer is forgotten.
 
 Told by tracking.py of each change, in the order of the log.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from bottomless.guards import guard
-from bottomless_server.ingest.records.conditions import hash_of
+from bottomless_server.core.short_hash import hash_of
 
 _MARK: Final = "~"
 """No name that a request may give begins with it."""
