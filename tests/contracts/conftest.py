@@ -86,6 +86,8 @@ class Shared:
     """Write a value from outside, at once, in the middle of whatever is going on."""
     expire: Callable[[str], None]
     """Let a lease's time pass."""
+    fill: Callable[[float], None]
+    """Give the store so much memory that this share of it is used, or no limit for 0."""
 
 
 def _memory(
@@ -98,9 +100,12 @@ def _memory(
     def expire(redis_key: str) -> None:
         now[0] += 60_000
 
+    def fill(share: float) -> None:
+        coordination.used_share = share
+
     coordination = made(lambda: now[0])
     return Shared(
-        coordination, lambda key, value: coordination.write(Changes({key: value})), expire
+        coordination, lambda key, value: coordination.write(Changes({key: value})), expire, fill
     )
 
 
@@ -111,11 +116,18 @@ def _faulty(request: pytest.FixtureRequest, stack: ExitStack) -> Shared:
 def _redis(request: pytest.FixtureRequest, stack: ExitStack) -> Shared:
     url: str = request.getfixturevalue("valkey_url")
     client = stack.enter_context(another_client(url))
+
+    def fill(share: float) -> None:
+        used = int(client.info("memory")["used_memory"])
+        _done(client.config_set("maxmemory", int(used / share) if share else 0))
+
+    stack.callback(fill, 0)
     return Shared(
         RedisCoordination.connect(url),
         lambda key, value: _done(client.set(key, value)),
         # The server's own way of running out, without waiting for it.
         lambda key: _done(client.pexpireat(key, 1)),
+        fill,
     )
 
 

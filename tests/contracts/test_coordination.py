@@ -436,3 +436,13 @@ async def test_the_clock_of_the_store_goes_on(coordination: Coordination) -> Non
     before = await coordination.clock()
 
     assert 0 < before <= await coordination.clock()
+
+
+async def test_a_store_says_how_full_it_is(shared: Shared) -> None:
+    """Used memory moves a little by itself, so only a share of it is compared."""
+    assert await shared.coordination.fullness() == 0.0
+    for share in (0.5, 0.9):
+        shared.fill(share)
+        assert share * 0.8 < await shared.coordination.fullness() < share * 1.2
+    shared.fill(0)
+    assert await shared.coordination.fullness() == 0.0

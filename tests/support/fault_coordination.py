@@ -102,6 +102,9 @@ class FaultCoordination(MemoryCoordination):
     async def clock(self) -> int:
         return await self._read("clock", lambda: MemoryCoordination.clock(self))
 
+    async def fullness(self) -> float:
+        return await self._read("fullness", lambda: MemoryCoordination.fullness(self))
+
     async def check(self) -> None:
         await self._read("check", lambda: MemoryCoordination.check(self))
 

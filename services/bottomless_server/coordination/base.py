@@ -257,6 +257,15 @@ class Coordination(Protocol):
         """
         ...
 
+    async def fullness(self) -> float:
+        """How full the store's memory is: what is used, over the most that may be; 0 where it has
+        no limit. A full store refuses every write, also those that make room.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        ...
+
     async def check(self) -> None:
         """Find out whether the store answers and keeps what it is given.
 

@@ -70,6 +70,8 @@ class MemoryCoordination:
         self._clock = clock
         self._stored = Stored()
         self.connected_count = 1
+        self.used_share = 0.0
+        """What `fullness` says."""
 
     async def get(self, redis_key: str) -> bytes | None:
         await asyncio.sleep(0)
@@ -189,6 +191,10 @@ class MemoryCoordination:
         await asyncio.sleep(0)
         return self._clock()
 
+    async def fullness(self) -> float:
+        await asyncio.sleep(0)
+        return self.used_share
+
     async def check(self) -> None:
         """It answers; what it is given lives as long as the process, and callers know that."""
 
@@ -220,6 +226,10 @@ class MemoryCoordination:
     def peek_queue(self, redis_key: str) -> dict[bytes, int]:
         """Return the members of a queue, and when each is due."""
         return dict(self._stored.queues.get(redis_key, {}))
+
+    def peek_members(self, redis_key: str) -> list[bytes]:
+        """Return the members of an index in the order of their bytes."""
+        return sorted(self._stored.indexes.get(redis_key, ()))
 
     def peek(self, redis_key: str) -> bytes | None:
         """Return the value of a key, or None where there is none."""

@@ -212,6 +212,12 @@ class RedisCoordination:
         ((seconds, microseconds),) = await self._ask(("TIME",))
         return int(seconds) * 1000 + int(microseconds) // 1000
 
+    async def fullness(self) -> float:
+        (told,) = await self._ask(("INFO", "memory"))
+        lines = dict(line.partition(":")[::2] for line in told.decode("ascii").split("\r\n"))
+        limit = int(lines["maxmemory"])
+        return int(lines["used_memory"]) / limit if limit else 0.0
+
     async def check(self) -> None:
         if self._accept_unsafe:
             await self._ask(("PING",))

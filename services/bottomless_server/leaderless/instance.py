@@ -43,7 +43,7 @@ class WalInstance:
     deleted: int = 0
     """Below it all objects are gone."""
     attempt: int = 0
-    """Of the last EXEC of the writer, be it a commit or one that decides about a lost commit."""
+    """The number of the writer's last EXEC, be it a commit or one that decides about a lost one."""
     keep_until: int = 0
     """Before this time (ms since 1970) no object of it is deleted; 0 for no such time."""
 
@@ -95,6 +95,7 @@ class Writer(NamedTuple):
     used: int
     """The highest number that any EXEC of it has carried, whatever became of that."""
 
+    @guard("a number of its own for each attempt")
     def asking(self) -> "Writer":
         """Take the number of the next EXEC: `used` of the result. It is never given again."""
         return self._replace(used=self.used + 1)
@@ -111,7 +112,8 @@ class Loss(Enum):
     """The instance has no record any more, or another writes as it: take a new instance, and put
     the flush again."""
     SETTLED = auto()
-    """Others have settled the sequence: put the flush again under a later one."""
+    """Others took the writer for dead and settled all that it had reserved: take a new instance, and
+    put the flush again."""
     REGRESSED = auto()
     """Coordination shows less than it did, or another generation."""
 

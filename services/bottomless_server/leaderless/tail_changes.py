@@ -56,6 +56,8 @@ class Refusal(Enum):
     """The tail is of another generation, or shows less than was seen before."""
     FULL = auto()
     """Too much waits to be made fragments of."""
+    DAMAGED = auto()
+    """What coordination holds of the stream cannot be read."""
 
 
 class Committed(NamedTuple):

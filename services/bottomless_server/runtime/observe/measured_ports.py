@@ -228,6 +228,10 @@ class MeasuredCoordination:
         with self._calls.one("clock"):
             return await self._coordination.clock()
 
+    async def fullness(self) -> float:
+        with self._calls.one("fullness"):
+            return await self._coordination.fullness()
+
     async def check(self) -> None:
         with self._calls.one("check"):
             await self._coordination.check()

@@ -1,0 +1,87 @@
+"""Releases: what holds a WAL object goes when no tail entry can need the object any more.
+
+A release is for one shard of streams: each uploader judges the shards that it has. When the last
+member of an object is gone, and those of all earlier objects of its instance, the vacuum may delete it
+(`wal.py`). In S3 nothing changes here.
+"""
+
+from collections.abc import Collection, Mapping
+
+from bottomless.guards import guard
+from bottomless.model.names import StreamId, Uid
+from bottomless_server.coordination.base import Changes, Coordination, Member, Values
+from bottomless_server.leaderless.instance import decode_instance
+from bottomless_server.leaderless.tail import HeldMember, TailEntry, shard_of
+from bottomless_server.leaderless.tail_changes import waiting
+from bottomless_server.leaderless.tail_format import decode_tail, encode_held
+from bottomless_server.stores.streams import GENERATION_KEY
+from bottomless_server.stores.tail_keys import entries_from, tail_key
+from bottomless_server.stores.wal import each_held, held_key, instance_key, require_generation
+
+
+@guard("what is settled, read before the index in a release")
+async def look(
+    coordination: Coordination, instance: Uid, stream_ids: Collection[StreamId]
+) -> tuple[int, set[tuple[int, int]]]:
+    """Find what is settled, and then which (sequence, shard) of an instance entries still need.
+
+    What is below `settled` gets no entry any more, so an object that none needs afterwards is
+    never needed again.
+    """
+    value = await coordination.get(instance_key(instance))
+    settled = 0 if value is None else decode_instance(value).settled
+    needed: set[tuple[int, int]] = set()
+    for stream_id in stream_ids:
+        for entry in await _waiting_entries(coordination, stream_id):
+            if entry.instance == instance:
+                needed.add((entry.sequence, shard_of(stream_id)))
+    return settled, needed
+
+
+async def _waiting_entries(coordination: Coordination, stream_id: StreamId) -> list[TailEntry]:
+    value = await coordination.get(tail_key(stream_id))
+    if value is None:
+        return []
+    tail, found = decode_tail(value), list[TailEntry]()
+    offset = tail.pruned_next
+    while page := await entries_from(coordination, stream_id, offset):
+        found += page
+        offset = page[-1].next_offset
+    return waiting(tail, found)
+
+
+async def release(
+    coordination: Coordination,
+    instance: Uid,
+    generation: int,
+    streams: Mapping[int, Collection[StreamId]],
+    shards: Collection[int],
+) -> list[HeldMember]:
+    """Take away what holds objects that no entry of these shards needs; returns what went.
+
+    `streams` has, for each sequence, all streams of those shards in the object's directory. In
+    Redis after a crash: the members or none of them; what was found stays true, so they go next
+    time.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    wanted = {one for found in streams.values() for one in found}
+    settled, needed = await look(coordination, instance, wanted)
+    gone = [
+        held
+        async for held in each_held(coordination, instance, min(streams, default=0))
+        if held.sequence in streams
+        and held.sequence < settled
+        and held.shard in shards
+        and (held.sequence, held.shard) not in needed
+    ]
+    if gone:
+        members = [Member(held_key(instance), encode_held(held), False) for held in gone]
+
+        def change(values: Values) -> tuple[Changes, None]:
+            require_generation(values, generation)
+            return Changes(members=members), None
+
+        await coordination.transact([GENERATION_KEY], change)
+    return gone

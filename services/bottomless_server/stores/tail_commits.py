@@ -1,0 +1,352 @@
+"""Commits to the tails of leaderless streams, and what becomes of one whose reply was lost.
+
+A commit is one EXEC for the pieces that one flush has of many streams. It changes their tails and the
+instance of the writer, and never a stream's record. Every EXEC watches the generation. What it makes
+of a tail is decided in `leaderless/`; here it is read and written.
+
+In S3 nothing changes: the WAL object that a commit names was durable before it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from bottomless.errors import Corrupt
+from bottomless.guards import guard
+from bottomless.model.chunk import TrackedEntry
+from bottomless.model.names import StreamId
+from bottomless_server.coordination.base import (
+    Changes,
+    Coordination,
+    CoordinationUnknown,
+    Due,
+    Member,
+    Values,
+)
+from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.leaderless.instance import (
+    Loss,
+    WalInstance,
+    Writer,
+    committed,
+    decode_instance,
+    encode_instance,
+    loss_of,
+)
+from bottomless_server.leaderless.tail import HeldMember, SeenTail, Tail, TailState, shard_of
+from bottomless_server.leaderless.tail_changes import (
+    Accepted,
+    Committed,
+    Refusal,
+    TailBounds,
+    refusal_of,
+)
+from bottomless_server.leaderless.tail_changes import commit as commit_pieces
+from bottomless_server.leaderless.tail_format import (
+    Known,
+    encode_entry,
+    encode_held,
+    encode_known,
+    encode_tail,
+)
+from bottomless_server.stores.streams import GENERATION_KEY
+from bottomless_server.stores.tail_keys import (
+    KnownName,
+    known_in,
+    known_index_key,
+    tail_in,
+    tail_index_key,
+    tail_key,
+)
+from bottomless_server.stores.wal import held_key, instance_key, require_generation
+
+COMMIT_STREAM_COUNT_MAX: Final = 256
+"""Streams of one EXEC: nobody else is served meanwhile."""
+COMMIT_KEY_COUNT_MAX: Final = 1_024
+"""Keys that one EXEC watches."""
+
+
+class NewKnown(NamedTuple):
+    """What is known of a name from now on."""
+
+    entries: Sequence[TrackedEntry]
+    forget_at: int
+    """When it may be forgotten if nothing more is heard of it, in ms since 1970."""
+
+
+class Decided(NamedTuple):
+    """What one stream gets of a flush."""
+
+    accepted: Sequence[Accepted]
+    """In the order in which their appends came."""
+    known: Mapping[KnownName, NewKnown]
+
+
+class Asked(NamedTuple):
+    """What a flush has for one stream."""
+
+    stream_id: StreamId
+    names: Sequence[KnownName]
+    """Producers and keys of its appends: what is known of them is watched."""
+    seen: SeenTail
+    """What this process had seen of the tail before it began to ask."""
+    decide: Callable[[Tail, Mapping[KnownName, Known | None]], Decided]
+    """Decides piece after piece, each seeing those before it. It may be called again, and has no
+    effects of its own."""
+
+    @property
+    def redis_keys(self) -> list[str]:
+        return [tail_key(self.stream_id), *(one.redis_key(self.stream_id) for one in self.names)]
+
+
+class Commit(NamedTuple):
+    """What became of a commit, stream by stream."""
+
+    record: WalInstance
+    """The instance as the commit has written it."""
+    streams: dict[StreamId, Committed | Refusal]
+
+
+class CommitUnknown(CoordinationUnknown):
+    """The reply of a commit was lost. `decide_lost` tells whether `commit` is what happened."""
+
+    def __init__(self, commit: Commit) -> None:
+        super().__init__("the coordination store did not answer a commit")
+        self.commit = commit
+
+
+async def commit(
+    coordination: Coordination,
+    writer: Writer,
+    asked: Sequence[Asked],
+    *,
+    sequence: int,
+    clock: int,
+    settled: int,
+    next_sequence: int,
+    bounds: TailBounds,
+) -> Commit | Loss:
+    """Give the accepted pieces of a flush their offsets: one attempt, all of its streams or none.
+
+    `writer` is asking: `writer.asking()` is taken anew for each call. `sequence` is the lowest of the
+    objects whose pieces are accepted; all of them are durable. `settled` is the first sequence with
+    anything left to decide after this, `next_sequence` the one that the writer gives next. `clock` is
+    in ms since 1970.
+
+    In Redis after a crash: before EXEC nothing; after it tails, entries, what is known of names,
+    what holds the objects, and the instance with its new `attempt`: visible, and recognised when it
+    is repeated. A stream that is refused changes nothing of the others.
+
+    Raises:
+        CommitUnknown: the reply of EXEC was lost; nothing else is committed before that is decided.
+        CoordinationUnknown: another reply was lost; nothing was to be written.
+        CoordinationConflict: others changed one of the keys; nothing is written.
+        Unavailable: `coordination-regressed`, or not now; nothing is written.
+    """
+    key = instance_key(writer.instance)
+    watched = [GENERATION_KEY, key, *(one for each in asked for one in each.redis_keys)]
+    assert len(asked) <= COMMIT_STREAM_COUNT_MAX
+    assert len(watched) <= COMMIT_KEY_COUNT_MAX
+    assert len(set(watched)) == len(watched), "pieces of a stream belong together"
+    last: list[Commit] = []
+
+    def decide(values: Values) -> tuple[Changes, Commit | Loss]:
+        require_generation(values, writer.generation)
+        value = values[key]
+        record = None if value is None else decode_instance(value)
+        loss = loss_of(record, writer, sequence)
+        if record is None or loss is not None:
+            return Changes(), loss or Loss.GONE
+        after = committed(record, attempt=writer.used, settled=settled, next_sequence=next_sequence)
+        streams, changes = _decide_all(asked, values, writer, sequence, clock, bounds)
+        last[:] = [Commit(after, streams)]
+        return changes | Changes({key: encode_instance(after)}), last[0]
+
+    try:
+        return await coordination.transact(watched, decide, attempts=1)
+    except CoordinationUnknown as error:
+        if not last:
+            # The instance was lost already, and nothing was to be written.
+            raise
+        raise CommitUnknown(last[0]) from error
+
+
+def _decide_all(
+    asked: Sequence[Asked],
+    values: Values,
+    writer: Writer,
+    sequence: int,
+    clock: int,
+    bounds: TailBounds,
+) -> tuple[dict[StreamId, Committed | Refusal], Changes]:
+    """What becomes of each stream's pieces, and all that is written for it but the instance."""
+    streams = dict[StreamId, Committed | Refusal]()
+    held = dict[tuple[int, int], HeldMember]()
+    written: list[Changes] = []
+    for one in asked:
+        found, changes = _decide_stream(one, values, writer.generation, clock, bounds)
+        streams[one.stream_id] = found
+        written.append(changes)
+        if isinstance(found, Committed):
+            places = {(entry.instance, entry.sequence) for entry in found.entries}
+            assert all(place >= (writer.instance, sequence) for place in places)
+            assert all(instance == writer.instance for instance, _ in places)
+            _hold(held, one.stream_id, found, clock)
+    members = [Member(held_key(writer.instance), encode_held(one), True) for one in held.values()]
+    # At once, and not one after the other: that would copy what is there for each stream.
+    return streams, Changes(
+        {key: value for changes in written for key, value in changes.values.items()},
+        [due for changes in written for due in changes.queued],
+        [*(member for changes in written for member in changes.members), *members],
+    )
+
+
+def _decide_stream(
+    asked: Asked, values: Values, generation: int, clock: int, bounds: TailBounds
+) -> tuple[Committed | Refusal, Changes]:
+    """What becomes of one stream's pieces; whatever is wrong with it is not of the others."""
+    stream_id = asked.stream_id
+    try:
+        tail = tail_in(values, stream_id)
+        known = {name: known_in(values, stream_id, name) for name in asked.names}
+    except Corrupt:
+        return Refusal.DAMAGED, Changes()
+    refusal = refusal_of(tail, generation, asked.seen, bounds)
+    if tail is None or refusal is not None:
+        return refusal or Refusal.GONE, Changes()
+    decided = asked.decide(tail, known)
+    done = commit_pieces(tail, decided.accepted, clock)
+    if not done.entries and not decided.known:
+        return done, Changes()
+    new = [name for name in decided.known if known[name] is None]
+    producers = sum(name.is_producer for name in new)
+    after = done.tail._replace(
+        producer_count=tail.producer_count + producers,
+        key_count=tail.key_count + len(new) - producers,
+    )
+    changes = Changes(
+        {tail_key(stream_id): encode_tail(after)},
+        members=[
+            Member(tail_index_key(stream_id), encode_entry(entry), True) for entry in done.entries
+        ],
+    )
+    for name, now in decided.known.items():
+        changes |= known_written(stream_id, name, now, after.next_offset)
+    return done._replace(tail=after), changes
+
+
+def known_written(stream_id: StreamId, name: KnownName, now: NewKnown, next_offset: int) -> Changes:
+    """Write what is known of a name from now on, with its places in index and queue."""
+    return Changes(
+        {name.redis_key(stream_id): encode_known(next_offset, now.entries)},
+        queued=[name.silent(stream_id, now.forget_at)],
+        members=[Member(known_index_key(stream_id), name.member, True)],
+    )
+
+
+def _hold(
+    held: dict[tuple[int, int], HeldMember], stream_id: StreamId, found: Committed, clock: int
+) -> None:
+    """Count the entries of a commit among those that hold their objects."""
+    shard = shard_of(stream_id)
+    for entry in found.entries:
+        place = (entry.sequence, shard)
+        before = held.get(place, HeldMember(*place, clock, found.tail.max_age_ms, 0))
+        age = min(before.max_age_ms, found.tail.max_age_ms)
+        held[place] = before._replace(max_age_ms=age, entry_count=before.entry_count + 1)
+
+
+class Fate(Enum):
+    """What became of a commit whose reply was lost."""
+
+    APPLIED = auto()
+    NOT_APPLIED = auto()
+    """It never will be: the watch of its EXEC is broken."""
+    UNKNOWN = auto()
+    """The instance has no record any more, so nobody can tell."""
+
+
+@guard("a new attempt before a lost commit is taken for none")
+def outdating(redis_key: str, record: WalInstance, attempt: int) -> Changes:
+    """Give an instance a new attempt, which breaks the watch of every EXEC that is still under way."""
+    return Changes({redis_key: encode_instance(replace(record, attempt=attempt))})
+
+
+async def decide_lost(coordination: Coordination, writer: Writer, lost: int) -> Fate:
+    """Find out whether the commit with the attempt `lost` was applied, and see to it that it cannot
+    be any more if it was not.
+
+    `writer` is asking: `writer.asking()` is taken anew for each call, also after a call whose own
+    reply was lost, so that no bump ever looks like the commit. In Redis after a crash: the
+    instance as it was, or with a new attempt; nothing else.
+
+    Raises:
+        CoordinationUnknown, CoordinationUnavailable: ask again, with a new number.
+        Unavailable: `coordination-regressed`.
+    """
+    key = instance_key(writer.instance)
+
+    def decide(values: Values) -> tuple[Changes, Fate]:
+        require_generation(values, writer.generation)
+        value = values[key]
+        if value is None:
+            return Changes(), Fate.UNKNOWN
+        record = decode_instance(value)
+        if record.attempt == lost:
+            return Changes(), Fate.APPLIED
+        if record.attempt < writer.attempt or record.generation != writer.generation:
+            raise coordination_lost()
+        return outdating(key, record, writer.used), Fate.NOT_APPLIED
+
+    return await coordination.transact([GENERATION_KEY, key], decide)
+
+
+async def change_known(
+    coordination: Coordination,
+    stream_id: StreamId,
+    name: KnownName,
+    generation: int,
+    decide: Callable[[Tail, Known | None], NewKnown | None],
+    settled: Sequence[Due] = (),
+) -> None:
+    """Change what is known of a name without an append: raise an epoch, or forget it with None.
+
+    `decide` raises to change nothing. `settled` leaves the queue of silent names in the same
+    transaction, unless more was heard of it since.
+
+    Raises:
+        NotFound: there is no such stream, or it is being deleted.
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    keys = [GENERATION_KEY, tail_key(stream_id), name.redis_key(stream_id)]
+
+    def change(values: Values) -> tuple[Changes, None]:
+        require_generation(values, generation)
+        tail = _open_tail(values, stream_id, generation)
+        known = known_in(values, stream_id, name)
+        now = decide(tail, known)
+        difference = (now is not None) - (known is not None)
+        if name.is_producer:
+            after = tail._replace(producer_count=tail.producer_count + difference)
+        else:
+            after = tail._replace(key_count=tail.key_count + difference)
+        changes = Changes(settled=settled)
+        if difference:
+            changes |= Changes({tail_key(stream_id): encode_tail(after)})
+        if now is not None:
+            return changes | known_written(stream_id, name, now, tail.next_offset), None
+        gone = Member(known_index_key(stream_id), name.member, False)
+        return changes | Changes({name.redis_key(stream_id): None}, members=[gone]), None
+
+    await coordination.transact(keys, change)
+
+
+def _open_tail(values: Values, stream_id: StreamId, generation: int) -> Tail:
+    tail = tail_in(values, stream_id)
+    if tail is None or tail.state is TailState.CLOSED:
+        raise stream_not_found()
+    if tail.generation != generation:
+        raise coordination_lost()
+    return tail

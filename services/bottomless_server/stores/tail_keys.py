@@ -1,0 +1,113 @@
+"""Where coordination keeps the tails of leaderless streams, and how they are read.
+
+bottomless:tail:{stream_id}                      the tail record
+bottomless:tail-index:{stream_id}                index of its entries
+bottomless:tail-producer:{stream_id}:{producer}  what is known of a producer
+bottomless:tail-key:{stream_id}:{hash}           what is known of an idempotency key
+bottomless:tail-known:{stream_id}                index of both
+bottomless:tail-silent                           the same of all streams, by when they may be forgotten
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from bottomless.model.names import StreamId
+from bottomless_server.coordination.base import Coordination, Due, Values
+from bottomless_server.leaderless.tail import Tail, TailEntry
+from bottomless_server.leaderless.tail_format import (
+    Known,
+    after_offset,
+    decode_entry,
+    decode_known,
+    decode_tail,
+)
+from bottomless_server.stores.streams import GENERATION_KEY
+from bottomless_server.stores.wal import require_generation
+
+SILENT_KEY: Final = "bottomless:tail-silent"
+_PAGE_COUNT: Final = 1_000
+
+
+def tail_key(stream_id: StreamId) -> str:
+    return f"bottomless:tail:{stream_id}"
+
+
+def tail_index_key(stream_id: StreamId) -> str:
+    return f"bottomless:tail-index:{stream_id}"
+
+
+def known_index_key(stream_id: StreamId) -> str:
+    return f"bottomless:tail-known:{stream_id}"
+
+
+class KnownName(NamedTuple):
+    """The name under which repeats are recognised: a producer's, or the hash of a key in hex."""
+
+    name: str
+    is_producer: bool
+
+    @property
+    def member(self) -> bytes:
+        """How the index of a stream's names has it."""
+        return f"{'p' if self.is_producer else 'k'}{self.name}".encode("ascii")
+
+    def redis_key(self, stream_id: StreamId) -> str:
+        """The key of what is known of it."""
+        kind = "producer" if self.is_producer else "key"
+        return f"bottomless:tail-{kind}:{stream_id}:{self.name}"
+
+    def silent(self, stream_id: StreamId, due_at: int) -> Due:
+        """Its place in the queue of names that may be forgotten, at `due_at` (ms since 1970)."""
+        return Due(SILENT_KEY, stream_id.encode("ascii") + self.member, due_at)
+
+
+def parse_known_name(member: bytes) -> KnownName:
+    """Read a name from a member of the index of a stream's names."""
+    text = member.decode("ascii")
+    return KnownName(text[1:], text[0] == "p")
+
+
+def tail_in(values: Values, stream_id: StreamId) -> Tail | None:
+    """The tail record among watched values; None where there is none.
+
+    Raises:
+        Corrupt: it is damaged.
+    """
+    value = values[tail_key(stream_id)]
+    return None if value is None else decode_tail(value)
+
+
+def known_in(values: Values, stream_id: StreamId, name: KnownName) -> Known | None:
+    """What is known of a name among watched values; None where nothing is.
+
+    Raises:
+        Corrupt: it is damaged.
+    """
+    value = values[name.redis_key(stream_id)]
+    return None if value is None else decode_known(value)
+
+
+async def load_tails(
+    coordination: Coordination, stream_ids: Sequence[StreamId], generation: int
+) -> dict[StreamId, Tail | None]:
+    """Tail records as they are at one moment, of that generation; None of a stream without one.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+        Corrupt: one of them is damaged.
+    """
+    keys = [tail_key(one) for one in stream_ids]
+    held, *values = await coordination.get_many([GENERATION_KEY, *keys])
+    require_generation({GENERATION_KEY: held}, generation)
+    return {
+        stream_id: None if value is None else decode_tail(value)
+        for stream_id, value in zip(stream_ids, values, strict=True)
+    }
+
+
+async def entries_from(
+    coordination: Coordination, stream_id: StreamId, offset: int, limit: int = _PAGE_COUNT
+) -> list[TailEntry]:
+    """Entries in the order of their offsets; the first is the one that holds `offset`, if any does."""
+    found = await coordination.members(tail_index_key(stream_id), after_offset(offset), limit)
+    return [decode_entry(member) for member in found]

@@ -1,0 +1,218 @@
+"""Changes of leaderless streams that are no appends: created, configured, closed, pruned, restored.
+
+Each is one transaction that changes the stream's record and its tail together, or, as a prune does,
+looks at the one and changes the other. So an append, which looks at the tail alone, meets the stream
+as it is: fenced, closed, or of another configuration. Every EXEC watches the generation.
+
+In S3 nothing changes here: registry objects are put by the manifest, after the EXEC.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from bottomless.formats.stream_record import LEADERLESS, SERVED, decode_record, encode_record
+from bottomless.guards import guard
+from bottomless.model.names import FullName, StreamId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Changes, Coordination, Member, Room, Values
+from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.leaderless.tail import Tail, TailState, new_tail
+from bottomless_server.leaderless.tail_changes import Pruned, closed, configured
+from bottomless_server.leaderless.tail_changes import prune as prune_entries
+from bottomless_server.leaderless.tail_format import decode_entry, encode_entry, encode_tail
+from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.restored_streams import restore_stream
+from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
+from bottomless_server.stores.tail_commits import NewKnown, known_written
+from bottomless_server.stores.tail_keys import (
+    KnownName,
+    known_index_key,
+    parse_known_name,
+    tail_in,
+    tail_index_key,
+    tail_key,
+)
+from bottomless_server.stores.wal import require_generation
+
+PRUNE_COUNT_MAX: Final = 1_000
+"""Entries that one EXEC takes out."""
+
+
+async def create(streams: Streams, record: StreamRecord, room: Room | None = None) -> None:
+    """Enter a new leaderless stream, with an empty tail, or none of it.
+
+    Raises:
+        IndexFull, Exists, Unavailable: as of every stream.
+    """
+    assert record.config.leaderless
+    tail = new_tail(
+        generation=record.generation,
+        created_at=record.created_at,
+        max_age_ms=record.config.fragment.max_age_ms,
+    )
+    assert record.epoch == tail.epoch
+    await streams.create(record, room, Changes({tail_key(record.stream_id): encode_tail(tail)}))
+
+
+async def configure(
+    coordination: Coordination,
+    stream_id: StreamId,
+    generation: int,
+    change: Callable[[StreamRecord], StreamRecord],
+) -> StreamRecord:
+    """Change the configuration of a stream, or fence it: from then on no append commits.
+
+    `change` sees the record as it is and may be asked again; it raises to leave it. In Redis after
+    a crash: both records as they were, or both changed; the registry object comes after that.
+
+    Raises:
+        NotFound: there is no such stream, or it is being deleted.
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    key = stream_key(stream_id)
+
+    def decide(values: Values) -> tuple[Changes, StreamRecord]:
+        require_generation(values, generation)
+        tail, record = tail_in(values, stream_id), _record(values, stream_id)
+        if tail is None or record is None or tail.state is TailState.CLOSED:
+            raise stream_not_found()
+        after = change(record)
+        config = after.config
+        follows = configured(tail, fenced=config.fenced, max_age_ms=config.fragment.max_age_ms)
+        written = {key: encode_record(after), tail_key(stream_id): encode_tail(follows)}
+        return Changes(written), after
+
+    return await coordination.transact([GENERATION_KEY, tail_key(stream_id), key], decide)
+
+
+async def close(
+    streams: Streams,
+    stream_id: StreamId,
+    name: FullName,
+    generation: int,
+    decide: Callable[[StreamRecord], StreamRecord],
+    also: Changes,
+) -> StreamRecord:
+    """Write a stream's tombstone, free its name and close its tail, with `also`, all in one EXEC.
+
+    In Redis after a crash: nothing of it, or all. A commit that is under way finds the tail closed;
+    one that was first is in the tail, and goes with it (`clear_page`).
+
+    Raises:
+        NotFound: there is no such stream.
+        Unavailable: `coordination-regressed`, or not now.
+    """
+
+    def end_tail(values: Values) -> Changes | None:
+        require_generation(values, generation)
+        tail = tail_in(values, stream_id)
+        return None if tail is None else Changes({tail_key(stream_id): encode_tail(closed(tail))})
+
+    watched = (GENERATION_KEY, tail_key(stream_id))
+    return await streams.bury(stream_id, name, decide, also, watched=watched, require=end_tail)
+
+
+async def clear_page(
+    coordination: Coordination, stream_id: StreamId, generation: int, limit: int = PRUNE_COUNT_MAX
+) -> bool:
+    """Take out a page of what a closed tail still has; returns whether there is more.
+
+    The record goes with the last page, so it says that the stream is closed for as long as anything
+    of it is there. In Redis after a crash: a page is gone or not; the same again is right. What
+    stands in the queue of silent names is taken out when it is due.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    index, names = tail_index_key(stream_id), known_index_key(stream_id)
+    entries = await coordination.members(index, b"", limit)
+    known = await coordination.members(names, b"", limit)
+    members = [Member(index, entry, False) for entry in entries]
+    members += [Member(names, name, False) for name in known]
+    more = max(len(entries), len(known)) == limit
+    values: dict[str, bytes | None] = {
+        parse_known_name(name).redis_key(stream_id): None for name in known
+    }
+    if not more:
+        values[tail_key(stream_id)] = None
+
+    def change(found: Values) -> tuple[Changes, None]:
+        require_generation(found, generation)
+        tail = tail_in(found, stream_id)
+        assert tail is None or tail.state is TailState.CLOSED, "what is in use is never cleared"
+        return Changes(values, members=members), None
+
+    await coordination.transact([GENERATION_KEY, tail_key(stream_id)], change)
+    return more
+
+
+@guard("the stream record in the EXEC of a prune")
+def record_in(values: Values, stream_id: StreamId) -> StreamRecord | None:
+    """The stream's record in this very transaction, by which a prune goes."""
+    return _record(values, stream_id)
+
+
+def _record(values: Values, stream_id: StreamId) -> StreamRecord | None:
+    value = values[stream_key(stream_id)]
+    return None if value is None else decode_record(value, SERVED | {LEADERLESS})
+
+
+async def prune(
+    coordination: Coordination,
+    stream_id: StreamId,
+    generation: int,
+    limit: int = PRUNE_COUNT_MAX,
+) -> Pruned | None:
+    """Take out entries that fragments have replaced, at most `limit`; None of a stream that is gone.
+
+    In Redis after a crash: the entries and the old `pruned_next`, or neither; readers go by either,
+    since what is pruned is published. As long as `limit` entries go, there may be more.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    page = await coordination.members(tail_index_key(stream_id), b"", limit)
+    oldest = [decode_entry(member) for member in page]
+
+    def change(values: Values) -> tuple[Changes, Pruned | None]:
+        require_generation(values, generation)
+        tail, record = tail_in(values, stream_id), record_in(values, stream_id)
+        if tail is None or record is None or tail.state is TailState.CLOSED:
+            return Changes(), None
+        if not tail.published_next <= record.published_next <= tail.next_offset:
+            raise coordination_lost()
+        pruned = prune_entries(tail, oldest, record.published_next, record.version)
+        if pruned.tail == tail:
+            return Changes(), pruned
+        index = tail_index_key(stream_id)
+        gone = [Member(index, encode_entry(entry), False) for entry in pruned.gone]
+        return Changes({tail_key(stream_id): encode_tail(pruned.tail)}, members=gone), pruned
+
+    keys = [GENERATION_KEY, tail_key(stream_id), stream_key(stream_id)]
+    return await coordination.transact(keys, change)
+
+
+async def restore(
+    coordination: Coordination,
+    record: StreamRecord,
+    tail: Tail,
+    known: Mapping[KnownName, NewKnown],
+    also: Changes,
+    step: RebuildStep,
+) -> StreamId | None:
+    """Write record, tail and producers into a coordination that has lost them, with `also`.
+
+    `tail` is a new one that begins where the manifest ends. Returns another stream that has the name
+    of one that is active: then nothing was written. In Redis after a crash: all of it or nothing;
+    the same again is right.
+
+    Raises:
+        Unavailable: the step is not what goes on, so streams may be in use.
+    """
+    producers = sum(name.is_producer for name in known)
+    counted = tail._replace(producer_count=producers, key_count=len(known) - producers)
+    changes = Changes({tail_key(record.stream_id): encode_tail(counted)})
+    for name, now in known.items():
+        changes |= known_written(record.stream_id, name, now, counted.next_offset)
+    return await restore_stream(coordination, record, changes | also, step)

@@ -1,0 +1,244 @@
+"""Instances of writers of WAL objects, what holds their objects, and how the objects go.
+
+bottomless:wal-instance:{instance}    the record: what is reserved, settled, deleted
+bottomless:wal-instances              index of all instances
+bottomless:wal-held:{instance}        index of held members: which objects entries may still name
+bottomless:wal-live:{instance}        lease of the writer, for efficiency alone
+
+An object goes only with all earlier ones of its instance, so a note outlives what it speaks of. That
+is decided without a clock and without a grace: what is below `settled` gets no entry any more, and
+what no held member names has none.
+
+After a crash at each step of the vacuum of one instance:
+
+- `settle`: all that a dead writer reserved is settled; a writer that wakes takes a new instance.
+- `deletable`: nothing has changed.
+- `delete_objects`: the first objects are gone, without a hole; the same again finds them gone.
+- `note_deleted`: `deleted` is higher, or the record of a dead instance is gone with its last object.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple
+
+from bottomless.drives.base import Drive
+from bottomless.formats.keys import wal_key
+from bottomless.formats.wal import HEADER_SIZE, WalDirectory, decode_directory, decode_wal_header
+from bottomless.guards import guard
+from bottomless.model.names import Uid
+from bottomless_server.coordination.base import Changes, Coordination, Member, Values
+from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.leaderless.instance import (
+    RESERVED_COUNT,
+    WalInstance,
+    Writer,
+    decode_instance,
+    encode_instance,
+    settled_whole,
+)
+from bottomless_server.leaderless.tail import HeldMember
+from bottomless_server.leaderless.tail_format import after_sequence, decode_held
+from bottomless_server.stores.generation import decode_generation
+from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.streams import GENERATION_KEY
+
+INSTANCES_KEY: Final = "bottomless:wal-instances"
+_PAGE_COUNT: Final = 500
+_DIRECTORY_GUESS: Final = 16 * 1024
+"""Bytes that hold the directory of most objects, so that one request brings it."""
+
+
+def instance_key(instance: Uid) -> str:
+    return f"bottomless:wal-instance:{instance}"
+
+
+def held_key(instance: Uid) -> str:
+    return f"bottomless:wal-held:{instance}"
+
+
+def live_key(instance: Uid) -> str:
+    """The lease by which a writer says that it lives; without it others settle its instance."""
+    return f"bottomless:wal-live:{instance}"
+
+
+@guard("the generation in each EXEC of leaderless streams")
+def require_generation(values: Values, generation: int) -> None:
+    """Refuse to write where coordination does not show the generation of who writes.
+
+    Raises:
+        Unavailable: `coordination-regressed`.
+    """
+    held = values[GENERATION_KEY]
+    if held is None or decode_generation(held) != generation:
+        raise coordination_lost()
+
+
+async def begin(coordination: Coordination, instance: Uid, url: str, generation: int) -> Writer:
+    """Enter a new instance with its first sequences.
+
+    After a crash, or a lost reply, it is there and nobody writes as it: the vacuum takes it away.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    key = instance_key(instance)
+    record = WalInstance(url, generation, reserved=RESERVED_COUNT, settled=0)
+
+    def enter(values: Values) -> tuple[Changes, Writer]:
+        require_generation(values, generation)
+        assert values[key] is None, "an instance is never begun twice"
+        entered = Member(INSTANCES_KEY, instance.encode("ascii"), True)
+        writer = Writer(instance, generation, record.attempt, record.attempt)
+        return Changes({key: encode_instance(record)}, members=[entered]), writer
+
+    return await coordination.transact([GENERATION_KEY, key], enter)
+
+
+async def load_instances(coordination: Coordination) -> dict[Uid, WalInstance]:
+    """All instances that there are; one that is forgotten meanwhile is left out."""
+    found: dict[Uid, WalInstance] = {}
+    after = b""
+    while page := await coordination.members(INSTANCES_KEY, after, _PAGE_COUNT):
+        instances = [Uid(member.decode("ascii")) for member in page]
+        values = await coordination.get_many([instance_key(one) for one in instances])
+        for instance, value in zip(instances, values, strict=True):
+            if value is not None:
+                found[instance] = decode_instance(value)
+        after = page[-1]
+    return found
+
+
+async def each_held(
+    coordination: Coordination, instance: Uid, first_sequence: int = 0
+) -> AsyncIterator[HeldMember]:
+    """What holds objects of an instance, the oldest first, from a sequence on."""
+    after = after_sequence(first_sequence)
+    while page := await coordination.members(held_key(instance), after, _PAGE_COUNT):
+        for member in page:
+            yield decode_held(member)
+        after = page[-1]
+
+
+async def settle(coordination: Coordination, instance: Uid, generation: int) -> WalInstance | None:
+    """Settle a writer whose lease has run out; returns its record, None if there is none.
+
+    Of one that lives nothing is changed. In Redis after a crash: nothing, or `settled` = `reserved`;
+    an EXEC of the writer that comes later finds that and commits nothing.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    key, live = instance_key(instance), live_key(instance)
+
+    def change(values: Values) -> tuple[Changes, WalInstance | None]:
+        require_generation(values, generation)
+        value = values[key]
+        if value is None:
+            return Changes(), None
+        record = decode_instance(value)
+        if values[live] is not None or record.settled == record.reserved:
+            return Changes(), record
+        settled = settled_whole(record)
+        return Changes({key: encode_instance(settled)}), settled
+
+    return await coordination.transact([GENERATION_KEY, key, live], change)
+
+
+class Deletable(NamedTuple):
+    """Objects of an instance that nothing needs any more."""
+
+    sequences: range
+    keep_until: int
+    """Before this time (ms since 1970) they stay all the same."""
+
+
+@guard("what is settled, read before what is held")
+async def deletable(coordination: Coordination, instance: Uid) -> Deletable:
+    """Find which objects of an instance may go.
+
+    What is below `settled` gets no held member any more, so one that is not there when it is
+    looked for afterwards never comes. The other way round a commit between the two would be missed.
+    """
+    value = await coordination.get(instance_key(instance))
+    if value is None:
+        return Deletable(range(0), 0)
+    record = decode_instance(value)
+    oldest = await coordination.members(held_key(instance), b"", 1)
+    end = min([record.settled, *(decode_held(member).sequence for member in oldest)])
+    return Deletable(range(record.deleted, max(end, record.deleted)), record.keep_until)
+
+
+async def delete_objects(drive: Drive, instance: Uid, sequences: Sequence[int]) -> int:
+    """Delete objects in ascending order; returns the sequence below which all are gone.
+
+    One at a time, since a store does not say in which order it deletes several: an object must
+    never be left over whose notes, in a later one, are gone.
+
+    Raises:
+        DriveUnavailable, DriveRefused: the first that could not be deleted; those before it are gone.
+    """
+    deleted = sequences[0] if sequences else 0
+    for sequence in sequences:
+        key = wal_key(instance, sequence)
+        failed = await drive.delete([key])
+        if key in failed:
+            raise failed[key]
+        deleted = sequence + 1
+    return deleted
+
+
+async def note_deleted(
+    coordination: Coordination, instance: Uid, generation: int, deleted: int
+) -> None:
+    """Note that all objects below a sequence are gone; forget an instance of which nothing is left.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    key, live = instance_key(instance), live_key(instance)
+
+    def change(values: Values) -> tuple[Changes, None]:
+        require_generation(values, generation)
+        value = values[key]
+        if value is None:
+            return Changes(), None
+        record = decode_instance(value)
+        assert deleted <= record.settled, "what is not settled is never deleted"
+        after = replace(record, deleted=max(record.deleted, deleted))
+        if values[live] is None and after.deleted == after.reserved:
+            gone = Member(INSTANCES_KEY, instance.encode("ascii"), False)
+            return Changes({key: None}, members=[gone]), None
+        return Changes({key: encode_instance(after)}), None
+
+    await coordination.transact([GENERATION_KEY, key, live], change)
+
+
+async def restore_instance(
+    coordination: Coordination, instance: Uid, record: WalInstance, step: RebuildStep
+) -> None:
+    """Enter an instance whose objects a rebuild found: all settled, nothing held.
+
+    Raises:
+        Unavailable: the step is not what goes on.
+    """
+    assert record.settled == record.reserved
+    entered = Member(INSTANCES_KEY, instance.encode("ascii"), True)
+    changes = Changes({instance_key(instance): encode_instance(record)}, members=[entered])
+    await step.write(coordination, changes)
+
+
+async def load_directory(drive: Drive, instance: Uid, sequence: int) -> WalDirectory:
+    """Read what a WAL object says of itself, without its pieces.
+
+    Raises:
+        ObjectMissing: there is no such object.
+        Corrupt: it is damaged.
+        DriveUnavailable, DriveRefused
+    """
+    object_key = wal_key(instance, sequence)
+    front = bytes(await drive.get(object_key, 0, _DIRECTORY_GUESS))
+    header = decode_wal_header(front[:HEADER_SIZE])
+    if len(front) < header.data_position:
+        rest = await drive.get(object_key, len(front), header.data_position - len(front))
+        front += bytes(rest)
+    return decode_directory(front[: header.data_position])

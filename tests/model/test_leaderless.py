@@ -1,0 +1,142 @@
+"""Leaderless streams, beside everything that may happen to them: each run is drawn by its seed."""
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pytest
+from support.guards import guarded, remove
+
+from bottomless.formats.stream_record import decode_record
+from bottomless.model.names import StreamId, Uid
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Changes, Coordination, Values
+from bottomless_server.leaderless.instance import Writer, decode_instance
+from bottomless_server.leaderless.tail_format import decode_held
+from bottomless_server.stores.streams import stream_key
+from bottomless_server.stores.wal import Deletable, held_key, instance_key
+from model.leaderless import SERVED, Violation, World
+
+STEPS: Final = int(os.environ.get("BOTTOMLESS_LEADERLESS_STEPS", "2500"))
+"""Calls of one run; a long run by hand takes more of them."""
+RARE: Final = ("a lost bump", "put again: SETTLED", "killed between two EXECs", "deleted a stream")
+
+
+def run(seed: int, steps: int, prepare: Callable[[World], None] = lambda _: None) -> World:
+    """A world in which so many calls have happened."""
+    world = World(seed)
+    prepare(world)
+    try:
+        world.run(steps)
+    finally:
+        world.close()
+    return world
+
+
+def test_no_order_of_events_breaks_what_must_hold() -> None:
+    events: Counter[str] = Counter()
+    for seed in range(6):
+        events += run(seed, STEPS).events
+    assert all(events[name] > 0 for name in ("acknowledged", "pruned", "deleted", *RARE)), events
+
+
+def test_a_run_is_the_same_each_time() -> None:
+    first, second = run(7, 500), run(7, 500)
+    assert first.events == second.events
+    # The mark of freed names is drawn by nobody's seed.
+    assert first.coordination.copy().indexes == second.coordination.copy().indexes
+
+
+async def _held_first(coordination: Coordination, instance: Uid) -> Deletable:
+    oldest = await coordination.members(held_key(instance), b"", 1)
+    value = await coordination.get(instance_key(instance))
+    if value is None:
+        return Deletable(range(0), 0)
+    record = decode_instance(value)
+    end = min([record.settled, *(decode_held(member).sequence for member in oldest)])
+    return Deletable(range(record.deleted, max(end, record.deleted)), 0)
+
+
+async def _index_first(coordination: Coordination, instance: Uid, stream_ids: Any) -> Any:
+    look = guarded("what is settled, read before the index in a release")
+    _, needed = await look(coordination, instance, stream_ids)
+    settled, _ = await look(coordination, instance, ())
+    return settled, needed
+
+
+def _same_number(writer: Writer) -> Writer:
+    """A bump has the number of the commit that it decides about."""
+    return writer._replace(used=writer.attempt + 1)
+
+
+class _RecordOfBefore:
+    """Every second prune goes by the stream's record as somebody saw it some time ago."""
+
+    def __init__(self) -> None:
+        self._seen: dict[StreamId, list[bytes]] = {}
+
+    def __call__(self, values: Values, stream_id: StreamId) -> StreamRecord | None:
+        value = values[stream_key(stream_id)]
+        if value is None:
+            return None
+        seen = self._seen.setdefault(stream_id, [])
+        seen.append(value)
+        ago = 4 if len(seen) % 2 else 1
+        return decode_record(seen[max(0, len(seen) - ago)], SERVED)
+
+
+class Removed(NamedTuple):
+    """A guard, and what stands in its place."""
+
+    name: str
+    variant: Callable[[], Callable[..., Any]]
+    seed: int
+    """The seed that notices it soonest; others are searched only if it does not any more."""
+    trouble: float = 0.12
+    """The share of transactions that something befalls."""
+
+
+REMOVED: Final = [
+    Removed("the state of the tail in the EXEC of a commit", lambda: lambda _: None, 0),
+    Removed("the settled sequence in the EXEC of a commit", lambda: lambda *_: False, 11),
+    Removed("what is settled, read before what is held", lambda: _held_first, 0),
+    Removed("what is settled, read before the index in a release", lambda: _index_first, 2),
+    Removed(
+        "a new attempt before a lost commit is taken for none", lambda: lambda *_: Changes(), 0
+    ),
+    Removed("a number of its own for each attempt", lambda: _same_number, 1, trouble=0.6),
+    Removed("the stream record in the EXEC of a prune", _RecordOfBefore, 0),
+]
+
+
+def is_noticed(first: int, prepare: Callable[[World], None] = lambda _: None) -> int | None:
+    """The seed of the run that notices it; None if none does."""
+    seeds: list[int] = [first, *range(60)]
+    for seed in seeds:
+        try:
+            run(seed, 4_000, prepare)
+        except Violation:
+            return seed
+    return None
+
+
+@pytest.mark.parametrize("removed", REMOVED, ids=lambda removed: removed.name)
+def test_each_guard_that_is_taken_away_is_missed(
+    removed: Removed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(world: World) -> None:
+        world.coordination.trouble = removed.trouble
+
+    remove(monkeypatch, removed.name, removed.variant())
+    assert is_noticed(removed.seed, prepare) is not None
+
+
+@pytest.mark.parametrize("watched", ["bottomless:tail:", "bottomless:wal-instance:"])
+def test_a_commit_that_does_not_watch_what_it_read_is_noticed(watched: str) -> None:
+    """Must fail: the tail, or the instance, is read and not watched."""
+
+    def prepare(world: World) -> None:
+        world.coordination.unwatched = watched
+
+    assert is_noticed(0, prepare) is not None
