@@ -146,7 +146,7 @@ def _nothing(_: str, __: Path) -> None:
 def synced_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_shares, "ALL_FROM", 2)
     monkeypatch.setattr(round_shares, "SLOW_SECONDS", 10**6)
-    monkeypatch.setattr(round_shares, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(round_shares, "PAUSE_SECONDS", 0.0)
 
 
 async def run(directory: Path, lies_on: FileSystem) -> int:

@@ -32,7 +32,7 @@ GATHERING_COUNT: Final = 2
 SLOW_SECONDS: Final = 0.1
 """A sync of everything that takes longer has more to write than the rounds."""
 PAUSE_SECONDS_MAX: Final = 64.0
-_PAUSE_SECONDS: Final = 1.0
+PAUSE_SECONDS: Final = 1.0
 _PATIENCE_SECONDS_MIN: Final = 0.005
 
 
@@ -97,7 +97,7 @@ class RoundShares:
         if not share.syncs_all:
             return
         if failed or seconds > SLOW_SECONDS:
-            self._paused_until = now + backoff(self._slow_ones, _PAUSE_SECONDS, PAUSE_SECONDS_MAX)
+            self._paused_until = now + backoff(self._slow_ones, PAUSE_SECONDS, PAUSE_SECONDS_MAX)
             self._slow_ones += 1
         else:
             self._slow_ones = 0
