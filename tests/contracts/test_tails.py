@@ -1,0 +1,137 @@
+"""The transactions of leaderless streams on every coordination: members are bytes that sort as numbers,
+and an EXEC of many keys is written as a whole or not at all."""
+
+from dataclasses import replace
+
+import pytest
+
+from bottomless.model.config import parse_stored_config
+from bottomless.model.names import StreamId, StreamName, Uid
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.coordination.base import Changes, Coordination, CoordinationConflict
+from bottomless_server.leaderless.instance import Loss, Writer
+from bottomless_server.leaderless.tail import UNSEEN, first_epoch
+from bottomless_server.leaderless.tail_changes import Accepted, TailBounds
+from bottomless_server.stores import releases, tails, wal
+from bottomless_server.stores.streams import GENERATION_KEY, Streams
+from bottomless_server.stores.tail_commits import Asked, Commit, Decided, Fate, commit, decide_lost
+from bottomless_server.stores.tail_keys import entries_from, load_tails, tail_key
+from contracts.conftest import Shared
+
+UID = Uid("0f" * 16)
+IDS = [StreamId(f"0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c1{number}") for number in range(2)]
+
+
+async def two_streams(coordination: Coordination) -> tuple[Streams, Writer]:
+    generation = Changes({GENERATION_KEY: b'{"generation":1,"bucket":true}'})
+    await coordination.transact([GENERATION_KEY], lambda _: (generation, None))
+    streams = Streams(coordination, frozenset({"leaderless"}))
+    streams.generation = 1
+    for number, stream_id in enumerate(IDS):
+        record = StreamRecord(
+            stream_id=stream_id,
+            name=StreamName(f"s{number}"),
+            tenant="default",
+            state=StreamState.ACTIVE,
+            created_at=0,
+            config=parse_stored_config({"profile": "leaderless"}),
+            generation=1,
+            epoch=first_epoch(1),
+        )
+        await tails.create(streams, record)
+    return streams, await wal.begin(coordination, UID, "http://ingest-0", 1)
+
+
+async def commit_one(
+    coordination: Coordination, writer: Writer, sequence: int, count: int = 3
+) -> tuple[Commit | Loss, Writer]:
+    def asked(place: int, stream_id: StreamId) -> Asked:
+        piece = Accepted(UID, sequence, place, 1_024 + 64 * place, 64, count, 0)
+        return Asked(stream_id, (), UNSEEN, lambda *_: Decided([piece], {}))
+
+    writer = writer.asking()
+    done = await commit(
+        coordination,
+        writer,
+        [asked(place, stream_id) for place, stream_id in enumerate(IDS)],
+        sequence=sequence,
+        clock=7,
+        settled=sequence + 1,
+        next_sequence=sequence + 1,
+        bounds=TailBounds(2**40, 2**20),
+    )
+    return done, writer.decided(writer.used)
+
+
+async def test_what_is_committed_is_found_pruned_released_and_deleted(shared: Shared) -> None:
+    """So many commits that offsets and sequences have more than one byte."""
+    coordination = shared.coordination
+    streams, writer = await two_streams(coordination)
+    for sequence in range(300):
+        done, writer = await commit_one(coordination, writer, sequence)
+        assert isinstance(done, Commit)
+    found = await entries_from(coordination, IDS[0], 767, limit=3)
+    assert [entry.first_offset for entry in found] == [765, 768, 771]
+    assert [one.sequence async for one in wal.each_held(coordination, UID, 298)] == [
+        298,
+        298,
+        299,
+        299,
+    ]
+    for stream_id, published in zip(IDS, (900, 768), strict=True):
+        await streams.update(
+            stream_id,
+            lambda one, to=published: replace(one, published_next=to),  # type: ignore[misc]
+        )
+        pruned = await tails.prune(coordination, stream_id, 1)
+        assert pruned is not None
+        assert len(pruned.gone) == published // 3
+    directories = {sequence: set(IDS) for sequence in range(300)}
+    gone = await releases.release(coordination, UID, 1, directories, range(16))
+    assert len(gone) == 300 + 256
+    assert (await wal.deletable(coordination, UID)).sequences == range(256)
+    tail = (await load_tails(coordination, IDS, 1))[IDS[1]]
+    assert tail is not None
+    assert (tail.pruned_next, tail.next_offset, tail.entry_count) == (768, 900, 44)
+
+
+async def test_a_commit_that_meets_another_writes_nothing(shared: Shared) -> None:
+    coordination = shared.coordination
+    _, writer = await two_streams(coordination)
+    value = await coordination.get(tail_key(IDS[1]))
+    assert value is not None
+
+    def interfering(*_: object) -> Decided:
+        shared.interfere(tail_key(IDS[1]), value)
+        return Decided([], {})
+
+    asked = [Asked(stream_id, (), UNSEEN, interfering) for stream_id in IDS]
+    with pytest.raises(CoordinationConflict):
+        await commit(
+            coordination,
+            writer.asking(),
+            asked,
+            sequence=0,
+            clock=7,
+            settled=1,
+            next_sequence=1,
+            bounds=TailBounds(1, 1),
+        )
+    assert (await wal.load_instances(coordination))[UID].attempt == 0
+
+
+async def test_a_lost_commit_is_decided_by_the_number_of_its_attempt(shared: Shared) -> None:
+    coordination = shared.coordination
+    _, before = await two_streams(coordination)
+    done, writer = await commit_one(coordination, before, 0)
+    assert isinstance(done, Commit)
+    lost = writer.used
+    assert (
+        await decide_lost(coordination, before._replace(used=lost).asking(), lost) is Fate.APPLIED
+    )
+    never = writer.asking()
+    bump = never.asking()
+    assert await decide_lost(coordination, bump, never.used) is Fate.NOT_APPLIED
+    assert (await wal.load_instances(coordination))[UID].attempt == bump.used
+    refused, _ = await commit_one(coordination, writer, 1)
+    assert refused is Loss.GONE, "somebody else has gone on as this writer"
