@@ -349,6 +349,16 @@ def test_without_the_look_at_names_arrow_ends_the_process() -> None:
     assert ended.returncode == -signal.SIGABRT, ended.stderr.decode()
 
 
+def test_metadata_of_a_size_that_is_not_usual_is_left_to_arrow() -> None:
+    body = arrow(ONE)
+    start = _schema_size(body)
+    size = int(struct.unpack_from("<i", body, start + 4)[0])
+    end = start + 8 + size
+    odd = struct.pack("<i", size + 4) + body[start + 8 : end] + bytes(4)
+    with suppress(InvalidRequest):
+        assert not is_taken_in_place(body[: start + 4] + odd + body[end:])
+
+
 def test_shapes_that_nobody_sends_twice_keep_a_usual_one_from_no_place() -> None:
     """The table of a schema's shapes has a bound, and what is newest goes in."""
     body = arrow(ONE)
