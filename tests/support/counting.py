@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import bottomless
 import bottomless_server
+from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.node.file_calls import RealFileCalls
 
 _OURS: Final = tuple(
@@ -121,3 +122,15 @@ class CountedFiles(RealFileCalls):
     def _note(self, call: str, suffix: str) -> None:
         with self._lock:
             self.counts[f"{call} {suffix}".strip()] += 1
+
+
+class CountedCoordination:
+    """A coordination store whose calls are counted."""
+
+    def __init__(self, inner: MemoryCoordination) -> None:
+        self._inner = inner
+        self.calls: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        self.calls[name] += 1
+        return getattr(self._inner, name)

@@ -42,6 +42,7 @@ from bottomless_server.node.owner import Owner
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.shared_hops import SharedHops
 from bottomless_server.runtime.base.started_threads import StartedThreads
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer
@@ -171,6 +172,7 @@ def _context(
 
     return AppenderContext(
         executor=executor,
+        hops=SharedHops(executor, settings.ingest_thread_count),
         rounds=rounds,
         clocks=clocks,
         commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),

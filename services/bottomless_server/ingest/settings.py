@@ -85,7 +85,7 @@ class IngestSettings(CommonSettings):
     ingest_open_log_count_max: Annotated[int, Field(ge=1)] = 4_096
     """Streams whose two files stay open when they are not written, as far as the limit of
     descriptors allows (a sixteenth of it); of others they are opened for each round."""
-    ingest_open_count: Annotated[int, Field(ge=1)] = 16
+    ingest_open_count: Annotated[int, Field(ge=1)] = 256
     """Streams that are recovered and claimed at once at the start."""
 
     ingest_lease_ms: Annotated[int, Field(ge=100)] = 10_000

@@ -22,6 +22,7 @@ from bottomless_server.node.core import ownership
 from bottomless_server.node.core.ownership import LocalView
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.stores.generation import held_generation
+from bottomless_server.stores.joined_calls import JoinedCalls
 from bottomless_server.stores.streams import Streams
 
 log = structlog.get_logger(__name__)
@@ -181,6 +182,8 @@ class Owner:
         """`note_home` returns when the bucket says that a stream is here."""
         self._coordination = coordination
         self.streams = Streams(coordination)
+        # Calls that are made again after any failure, of which a start makes thousands at once.
+        self._joined = Streams(JoinedCalls(coordination))
         self.lease = lease
         self._note_home = note_home
 
@@ -197,7 +200,7 @@ class Owner:
             Unavailable: `coordination-unavailable`, outcome none.
         """
         try:
-            return await self.streams.load(stream_id)
+            return await self._joined.load(stream_id)
         except NotFound:
             await self.check_not_lost()
             raise
@@ -276,8 +279,8 @@ class Owner:
 
         try:
             if home is None or home == self.node_id:
-                return await self.streams.update(stream_id, decide)
-            return await self.streams.update_unless_held(stream_id, home, decide)
+                return await self._joined.update(stream_id, decide)
+            return await self._joined.update_unless_held(stream_id, home, decide)
         except NotFound:
             await self.check_not_lost()
             raise

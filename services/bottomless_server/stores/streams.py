@@ -24,7 +24,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import orjson
 
@@ -38,9 +38,11 @@ from bottomless.model.names import (
     StreamName,
 )
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
+from bottomless_server.coordination.base import Changes, Decide, Due, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
+
+T = TypeVar("T")
 
 GENERATION_KEY: Final = "bottomless:generation"
 FREED_KEY: Final = "bottomless:freed"
@@ -114,6 +116,24 @@ def delete_later(object_key: str, due_at: int) -> Due:
 NOTHING: Final = Changes()
 
 
+class KeyedCalls(Protocol):
+    """What `Streams` needs of coordination; each call promises what `Coordination` says of it."""
+
+    async def get(self, redis_key: str) -> bytes | None: ...
+
+    async def get_many(self, redis_keys: Sequence[str]) -> list[bytes | None]: ...
+
+    async def members(self, redis_key: str, after: bytes, limit: int) -> list[bytes]: ...
+
+    async def transact(
+        self,
+        redis_keys: Sequence[str],
+        decide: Decide[T],
+        attempts: int = 16,
+        room: Room | None = None,
+    ) -> T: ...
+
+
 class Loaded(NamedTuple):
     """The records of several streams."""
 
@@ -125,7 +145,7 @@ class Loaded(NamedTuple):
 class Streams:
     """The records of all streams. Holds no state of its own."""
 
-    def __init__(self, coordination: Coordination, served: AbstractSet[str] = SERVED) -> None:
+    def __init__(self, coordination: KeyedCalls, served: AbstractSet[str] = SERVED) -> None:
         self._coordination = coordination
         self._served = served
         """Features of records that are given out; a record with another is one that cannot be read."""

@@ -2,14 +2,14 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from support.counting import CountedFiles
+from support.counting import CountedCoordination, CountedFiles
 
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.stores.joined_calls import JOINED_COUNT_MAX
 from unit.ingest.harness import IngestHarness
 
 OF_EACH: Final = Counter(
@@ -29,22 +29,10 @@ OF_EACH: Final = Counter(
         "rename .new": 1,
     }
 )
-ASKED_OF_EACH: Final = Counter({"get": 1, "transact": 1})
-"""The record as it is, and the claim."""
+ASKED_TOGETHER: Final = Counter({"get_many": 1, "transact": 1})
+"""For each 64 streams: their records as they are, and their claims."""
 _READS: Final = ("close", "pread", "pwritev", "size")
 """As many as what lies there takes."""
-
-
-class CountedCoordination:
-    """A coordination store whose calls are counted."""
-
-    def __init__(self, inner: MemoryCoordination) -> None:
-        self._inner = inner
-        self.calls: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        self.calls[name] += 1
-        return getattr(self._inner, name)
 
 
 async def started(directory: Path, count: int) -> tuple[Counter[str], Counter[str]]:
@@ -66,7 +54,15 @@ async def started(directory: Path, count: int) -> tuple[Counter[str], Counter[st
     asked = CountedCoordination(before.coordination)
     before.coordination = asked  # type: ignore[assignment]
     files = CountedFiles()
-    after = IngestHarness(before.data_dir, before=before, files=files)  # type: ignore[arg-type]
+    # One thread, so that whoever is recovered with others always meets them again.
+    after = IngestHarness(
+        before.data_dir,
+        before=before,
+        files=files,  # type: ignore[arg-type]
+        ingest_thread_count=1,
+        # Nor does a slow machine renew its lease meanwhile.
+        ingest_renew_ms=3_600_000,
+    )
     try:
         asked.calls.clear()
         await after.start()
@@ -77,15 +73,18 @@ async def started(directory: Path, count: int) -> tuple[Counter[str], Counter[st
 
 
 async def test_a_start_costs_the_same_few_calls_for_each_stream(tmp_path: Path) -> None:
-    """It made and synced the directory of each stream once more, and read its record twice."""
-    (files_of_2, asked_2), (files_of_5, asked_5) = (
-        await started(tmp_path / "2", 2),
-        await started(tmp_path / "5", 5),
+    """It made and synced the directory of each stream once more, and asked coordination for each
+    stream alone, twice."""
+    few, many = 2, JOINED_COUNT_MAX + 6
+    (files_few, asked_few), (files_many, asked_many) = (
+        await started(tmp_path / "few", few),
+        await started(tmp_path / "many", many),
     )
-    files_of_5.subtract(files_of_2)
-    of_three = Counter(
-        {call: n for call, n in files_of_5.items() if n and not call.startswith(_READS)}
+    more = many - few
+    files_many.subtract(files_few)
+    of_more = Counter(
+        {call: n for call, n in files_many.items() if n and not call.startswith(_READS)}
     )
-    assert of_three == Counter({call: 3 * n for call, n in OF_EACH.items()})
-    asked_5.subtract(asked_2)
-    assert +asked_5 == Counter({call: 3 * n for call, n in ASKED_OF_EACH.items()})
+    assert of_more == Counter({call: more * n for call, n in OF_EACH.items()})
+    asked_many.subtract(asked_few)
+    assert +asked_many == ASKED_TOGETHER

@@ -20,11 +20,13 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("manifest/common/held_lease.py", "_renew"): "again and again, until the work has ended",
     ("reader/follow_answer.py", "_wait"): "one read, which has a time limit",
     ("runtime/base/end.py", "end_tasks"): "this is it",
+    ("runtime/base/shared_hops.py", "_settle"): "an answer that somebody waits for, no task",
     ("runtime/base/single_flight.py", "_give_up"): "nobody waits for it, and it ends by itself",
     ("runtime/base/single_flight.py", "stop_timer"): "a timer, no task",
     ("runtime/http/in_flight.py", "cut"): "one read each, which has a time limit",
     ("runtime/listener/listeners.py", "open"): "waits for an event only",
     ("runtime/process/service.py", "_unless"): "waits for an event only",
+    ("stores/joined_calls.py", "_make"): "an answer that somebody waits for, no task",
 }
 """Functions that cancel by themselves, and why nothing goes on for ever where that is lost."""
 

@@ -83,7 +83,7 @@ class LocalAppender:
         self._wake = asyncio.Event()
         published = (record.published_next, record.version)
         self._freeing = SegmentFreeing(
-            context.executor, context.clocks, context.disk, context.freeing, claim, local, published
+            context.hops, context.clocks, context.disk, context.freeing, claim, local, published
         )
         self._resting = False
         self._task: asyncio.Task[None] | None = None

@@ -14,6 +14,7 @@ from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.node.core.clock import CommitClock
 from bottomless_server.node.lease import Clocks
+from bottomless_server.runtime.base.shared_hops import SharedHops
 
 HasBegun = Callable[[StreamId, Tracking], bool]
 """Tells whether this node, and no other, has what finishes a commit of a stream."""
@@ -24,6 +25,8 @@ class AppenderContext:
     """What all appenders of a process share."""
 
     executor: Executor
+    hops: SharedHops
+    """For calls that many streams make at once."""
     rounds: RoundWriter
     clocks: Clocks
     commit_clock: CommitClock

@@ -11,7 +11,6 @@ deleted, their directory is synced. After a crash at any step the rest of the lo
 
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ from bottomless.model.segment import Checkpoint
 from bottomless_server.ingest.log.segments import Segment, SegmentLog
 from bottomless_server.node.lease import Clocks
 from bottomless_server.node.owner import Claim
-from bottomless_server.runtime.base.on_loop import in_thread
+from bottomless_server.runtime.base.shared_hops import SharedHops
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +63,7 @@ class SegmentFreeing:
 
     def __init__(
         self,
-        executor: Executor,
+        hops: SharedHops,
         clocks: Clocks,
         disk: DiskUse,
         bounds: FreeingBounds,
@@ -73,7 +72,7 @@ class SegmentFreeing:
         published: tuple[int, int],
     ) -> None:
         self.published_next, self.version = published
-        self._executor = executor
+        self._hops = hops
         self._clocks = clocks
         self._disk = disk
         self._bounds = bounds
@@ -134,7 +133,7 @@ class SegmentFreeing:
         )
         log_end = self._log.log_end
         self._wanted = False
-        await in_thread(self._executor, self._log.save_checkpoint, checkpoint)
+        await self._hops.call(self._log.save_checkpoint, checkpoint)
         self._checkpoint = checkpoint
         self._saved_log_end = log_end
         self._saved_at = self._clocks.elapsed()
@@ -180,7 +179,7 @@ class SegmentFreeing:
             self.count_disk()
         while self._removing:
             # In order, so that no hole can appear in the log.
-            await in_thread(self._executor, self._log.remove, self._removing[0])
+            await self._hops.call(self._log.remove, self._removing[0])
             self._removing.popleft()
 
 

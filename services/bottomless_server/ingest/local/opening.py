@@ -89,8 +89,8 @@ class Opener:
         directory = stream_dir(self._data_dir, stream_id)
         elapsed = self._context.clocks.elapsed()
         try:
-            found, tracking = await in_thread(
-                self._context.executor, self._read, directory, stream_id, elapsed, cut_at
+            found, tracking = await self._context.hops.call(
+                self._read, directory, stream_id, elapsed, cut_at
             )
         except OSError as error:
             raise _storage_failed() from error
