@@ -188,7 +188,8 @@ async def test_a_store_that_is_silent_is_given_up_and_not_asked_again(
         with pytest.raises(DriveUnavailable):
             await drive.get("a/b", 3, 4)
         await drive.aclose()
-        assert len(server.requests) == 1
+        # None, where the limit was over before the request had left this slow machine.
+        assert len(server.requests) <= 1
 
 
 async def test_credentials_that_end_are_refreshed_by_the_library(
