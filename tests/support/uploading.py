@@ -220,6 +220,8 @@ class FakeManifest:
         self.waiting: dict[int, FragmentInfo] = {}
         self.registered: list[Uid] = []
         """Every uid of every registration, as often as it came."""
+        self.intent_gates: dict[int, asyncio.Event] = {}
+        """Intents for these first offsets are answered when the event is set."""
         self.failures: list[StoreError] = []
         """Raised by registrations, one a call."""
         self.shares_roots = False
@@ -283,6 +285,9 @@ class FakeManifest:
         self._check(asked.session)
         uids = [Uid(secrets.token_hex(16)) for _ in asked.first_offsets]
         self.intents.update(zip(uids, asked.first_offsets, strict=True))
+        for first_offset in asked.first_offsets:
+            if first_offset in self.intent_gates:
+                await self.intent_gates[first_offset].wait()
         return encode_uids(uids)
 
     async def _fragments(self, body: Any) -> Any:

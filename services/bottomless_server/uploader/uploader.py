@@ -38,6 +38,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.protocol.tail import ChunkRun, HeadsRun
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.uploader.budget import ByteBudget
@@ -250,6 +251,8 @@ class Session:
         for uid in uids:
             self._window.started(uid)
         packed = [await self._pack(uid, piece) for uid, piece in zip(uids, pieces, strict=True)]
+        # Else what was cut while an upload failed would wait for ever to be applied after it.
+        self._check_failed()
         self._cutter.cut_taken()
         for fragment in packed:
             ticket = self._parts.budget.add(fragment.held_size)
@@ -266,7 +269,7 @@ class Session:
         info = fragment.info
         error = await self._put(info, fragment.body)
         if error is not None:
-            self._give_up_from(info.first_offset, error)
+            await self._give_up_from(info.first_offset, error)
             return
         await reach("uploader.put.after-object")
         del fragment  # The memory goes now; registering may take long.
@@ -317,16 +320,15 @@ class Session:
                 self._failures, f"put {info.fragment_id}", put, frozenset({Code.DATA_CORRUPT})
             )
 
-    def _give_up_from(self, first_offset: int, error: StoreError) -> None:
+    async def _give_up_from(self, first_offset: int, error: StoreError) -> None:
         """Let the session end with an error when what was cut before this has been applied; what was
         cut after it never would be."""
-        for offset, task in self._uploads.items():
-            # One that has ended was applied, and is not there any more, or has failed too.
-            if offset > first_offset:
-                task.cancel()
         if self._failed is None:
             self._failed = error
         self._woken.set()
+        # One that has ended was applied, and is not there any more, or has failed too.
+        later = [task for offset, task in self._uploads.items() if offset > first_offset]
+        await end_tasks(*later)
 
     def _check_failed(self) -> None:
         if self._failed is not None:

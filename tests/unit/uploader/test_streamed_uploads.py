@@ -32,10 +32,14 @@ class WatchedDrive(SlowDrive):
     def __init__(self) -> None:
         super().__init__()
         self.bodies: list[type] = []
+        self.ended_count = 0
 
     async def put(self, object_key: str, body: Body, crc: int) -> None:
         self.bodies.append(type(body))
-        await super().put(object_key, body, crc)
+        try:
+            await super().put(object_key, body, crc)
+        finally:
+            self.ended_count += 1
 
 
 def a_harness(directory: Path, count: int = 8, per_fragment: int = 4) -> UploaderHarness:
@@ -96,6 +100,31 @@ async def test_a_file_that_goes_away_ends_the_session_and_the_next_one_fetches_t
     assert len(harness.manifest.sessions) >= 2
     assert not harness.manifest.intents, "those of the first session were given up"
     assert list in harness.drive.bodies, "bytes of an answer"  # type: ignore[attr-defined]
+
+
+async def test_what_is_cut_while_an_upload_fails_does_not_wait_for_it_for_ever(
+    tmp_path: Path,
+) -> None:
+    """The first fragment proves to be damaged while the next one, which is sound, is being cut."""
+    harness = a_harness(tmp_path)
+    harness.damage_retry_seconds = 0.05
+    drive = harness.drive
+    assert isinstance(drive, WatchedDrive)
+    drive.gates[0] = asyncio.Event()
+    gate = harness.manifest.intent_gates[40] = asyncio.Event()
+    path = harness.ingest.segment()
+    good = path.read_bytes()
+    async with harness.running():
+        await eventually(lambda: drive.puts == [0] and 40 in harness.manifest.intents.values())
+        path.write_bytes(good[:5_000] + bytes([good[5_000] ^ 1]) + good[5_001:])
+        drive.gates[0].set()
+        await eventually(lambda: drive.ended_count == 1)
+        gate.set()
+        await eventually(lambda: len(harness.manifest.sessions) > 1)
+        path.write_bytes(good)
+        await harness.published(80)
+
+    assert harness.ranges() == [(0, 40), (40, 80)]
 
 
 async def test_damage_in_a_file_stops_its_fragment_and_none_before_it(tmp_path: Path) -> None:
