@@ -85,7 +85,8 @@ def test_a_single_stream_that_lies_on_another_disk_by_a_link_is_seen(tmp_path: P
     (tmp_path / "streams" / "a").mkdir(parents=True)
     files = RealFileCalls()
     before = files.file_system(tmp_path / "streams")
-    assert before is not None
+    if before is None:
+        pytest.skip("the system does not say what lies here, as in a chroot")
     assert before.is_single
     (tmp_path / "streams" / "b").symlink_to(tmp_path)
 
