@@ -83,7 +83,7 @@ LINES: Final = (
         "replay as chunks, S3, nothing cached",
         *COLD,
         0,
-        "one GET after the other: none is begun before it is wanted; the S3 server has the other core",
+        "the S3 server, which has the other core; the next run is fetched while one is given out",
     ),
 )
 
