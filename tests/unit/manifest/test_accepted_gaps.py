@@ -20,7 +20,7 @@ from bottomless.model.names import Uid
 from bottomless.model.stream import EpochStart
 from bottomless_server.manifest.mutators.accept_gap import accept_gap
 from bottomless_server.manifest.mutators.mutator import Mutators
-from bottomless_server.manifest.mutators.sessions import begin, intend
+from bottomless_server.manifest.mutators.sessions import begin, give_up, intend
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Why
 
@@ -82,6 +82,43 @@ async def test_what_is_durable_and_nobody_told_of_is_kept_when_a_gap_is_accepted
     record = await hole.harness.record()
     assert (record.home, record.owner_url, record.epoch) == (NODE, OWNER, 1)
     assert await hole.accept() == gap, "the same again finds its own work"
+
+
+@pytest.mark.parametrize("held_count_max", [1, 2, 3])
+async def test_no_bound_on_what_waits_has_durable_fragments_covered(held_count_max: int) -> None:
+    """They came as one, were refused as one for being too many, and the gap followed."""
+    harness = ManifestHarness(manifest_held_count_max=held_count_max)
+    hole = await Hole(harness, 10, 20, 30, 40).dig()
+
+    assert (await hole.accept())["first_offset"] is None
+    assert await hole.entries() == [*TENS, (30, 40), (40, 50)]
+
+
+async def test_the_next_session_adopts_what_is_durable_whatever_the_bound_on_what_waits() -> None:
+    harness = ManifestHarness(manifest_held_count_max=1)
+    hole = await Hole(harness, 10, 20, 30, 40).dig()
+
+    await begin(harness.context, await hole.open(), "s2")
+
+    assert await hole.entries() == [*TENS, (30, 40), (40, 50)]
+    assert (await harness.record()).quarantine == ()
+
+
+async def test_one_that_is_given_up_meanwhile_takes_none_along_that_stands_before_it() -> None:
+    hole = await a_hole(10, 20, 30)
+    committer, other = await hole.open(), await hole.open()
+    real: Any = committer.register
+
+    async def register(*args: Any) -> Any:
+        if hole.uids[30] in {intent.uid for intent in other.record.intents}:
+            await other.refresh()
+            await give_up(hole.harness.context, other, {hole.uids[30]})
+        return await real(*args)
+
+    vars(committer)["register"] = register
+
+    assert (await hole.accept(committer))["first_offset"] == 30
+    assert await hole.entries() == [*TENS, (30, 50)]
 
 
 async def test_nothing_is_given_up_where_all_of_the_hole_is_durable() -> None:

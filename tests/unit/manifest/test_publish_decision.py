@@ -181,6 +181,16 @@ def test_more_than_the_bound_are_refused_as_a_whole() -> None:
     assert story.register(60) == []
 
 
+def test_the_one_that_all_wait_for_is_taken_whatever_waits() -> None:
+    """Refused, it would be tried for ever, and those that wait would never go."""
+    story = Story()
+    story.register(10, 20, 30, 40, 50, 60)
+
+    assert refused_for(story.register(70)) is Why.FULL
+    (publish,) = [action for action in story.register(0) if isinstance(action, Publish)]
+    assert publish.next_offset == 70
+
+
 def test_one_bad_fragment_refuses_the_request_and_changes_nothing() -> None:
     story = Story()
 

@@ -16,7 +16,7 @@ later; what lies after a hole; what a session gave up before, since its deletion
 way; and what does not verify.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -55,22 +55,45 @@ async def publish_gap(
     Raises:
         NotFound, Unavailable, Corrupt: not now; the same again is right.
     """
-    adopts = True
     for _ in range(_ATTEMPT_COUNT):
         await _publish_waiting(committer)
         record, root = committer.record, committer.keeper.root
         if await find(record, root) is None:
             return
-        if adopts and (run := await durable_run(context, committer, end_max)):
-            refused = await committer.register(None, run)
-            if refused:
-                log.warning("durable fragments cannot be adopted", count=len(refused))
-            adopts = not refused
+        if run := await durable_run(context, committer, end_max):
+            # Also where some were refused no gap follows yet: they are looked for once more, and
+            # what is not to be had any more is not found then.
+            await register_run(committer, run)
             await _publish_waiting(committer)
-            log.info("adopted fragments", stream_id=record.stream_id, count=len(run))
         elif await _edit_at(committer, root.next_offset, find):
             return
     raise Unavailable("others keep changing the manifest", outcome=Outcome.UNKNOWN)
+
+
+async def register_run(committer: Committer, run: Sequence[FragmentInfo]) -> None:
+    """Register durable fragments that follow each other, up to the first that is refused.
+
+    The refusal of one is that of all it comes with: then each is registered by itself, and is
+    published before the next one, so that none waits for room.
+
+    Raises:
+        NotFound, Unavailable: not now; the same again is right.
+    """
+    refused = await committer.register(None, run)
+    count = len(run)
+    if refused:
+        count = await _count_registered(committer, run)
+        log.warning("durable fragments are refused", count=len(run) - count)
+    if count:
+        log.info("adopted fragments", stream_id=committer.record.stream_id, count=count)
+
+
+async def _count_registered(committer: Committer, run: Sequence[FragmentInfo]) -> int:
+    for count, fragment in enumerate(run):
+        if await committer.register(None, [fragment]):
+            return count
+        await committer.flush()
+    return len(run)
 
 
 async def _edit_at(committer: Committer, end: int, find: FindGap) -> bool:

@@ -29,13 +29,14 @@ from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.adopting import register_run
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Edit, FirstRoot
 from bottomless_server.manifest.tree.resolver import look_under
 from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
 from bottomless_server.stores.streams import delete_later
-from bottomless_server.tree.resolve import FoundUnderIntent, resolve_intents
+from bottomless_server.tree.resolve import resolve_intents
 
 log = structlog.get_logger(__name__)
 
@@ -83,22 +84,12 @@ async def _resolve(context: Context, committer: Committer, left: Sequence[Intent
         committed_next = await context.owners.committed_next(
             record.owner_url, record.stream_id, _OWNER_SECONDS
         )
-    await _adopt(committer, found, committed_next)
+    if run := resolve_intents(record, found, committed_next).adopted:
+        await register_run(committer, run)
+        await committer.flush()
+        if any(committer.outcome(fragment.uid) is False for fragment in run):
+            raise Unavailable("fragments of the last session are not published yet")
     await give_up(context, committer, {intent.uid for intent in left})
-
-
-async def _adopt(
-    committer: Committer, found: Sequence[FoundUnderIntent], committed_next: int | None
-) -> None:
-    resolution = resolve_intents(committer.record, found, committed_next)
-    if not resolution.adopted:
-        return
-    refused = await committer.register(None, resolution.adopted)
-    await committer.flush()
-    uids = {fragment.uid for fragment in resolution.adopted} - set(refused)
-    if any(committer.outcome(uid) is False for uid in uids):
-        raise Unavailable("fragments of the last session are not published yet")
-    log.info("adopted fragments", stream_id=committer.record.stream_id, count=len(uids))
 
 
 async def intend(

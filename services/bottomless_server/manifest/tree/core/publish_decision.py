@@ -55,7 +55,7 @@ class PublishBounds:
     debounce_count: int
     """A run this long is published without waiting."""
     held_count_max: int
-    """Fragments held at most; further ones are refused until the run closes."""
+    """Fragments held at most beside the next one; further ones are refused until the run closes."""
     root_wait_ms: int = 0
     """How long large fragments may wait for others to share their root, where no record of theirs
     becomes older by it than the stream allows."""
@@ -127,7 +127,9 @@ class Keeper:
         firsts = {fragment.first_offset: fragment for fragment in new}
         if len(firsts) < len(new):
             return [Refuse(new, Why.TAKEN)]
-        if len(self._held) + len(new) > self._bounds.held_count_max:
+        # What goes on from the end waits for nobody. Were it refused, all others would wait for it.
+        waiting = (self._held.keys() | firsts.keys()) - {self.root.next_offset}
+        if len(waiting) > self._bounds.held_count_max:
             return [Refuse(new, Why.FULL)]
         self._held |= firsts
         return self._arm(now)
@@ -254,7 +256,7 @@ class Keeper:
         assert record.root is None or record.root.uid == root.uid
         assert all(first == f.first_offset for first, f in self._held.items())
         assert all(first >= root.next_offset for first in self._held)
-        assert len(self._held) <= self._bounds.held_count_max
+        assert len(self._held.keys() - {root.next_offset}) <= self._bounds.held_count_max
         assert self._in_flight or self.publish_at is not None or not self._run()
         check_run(root.entries)
 
