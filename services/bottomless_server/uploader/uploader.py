@@ -267,14 +267,18 @@ class Session:
 
     async def _upload(self, fragment: Packed, ticket: int) -> None:
         info = fragment.info
-        error = await self._put(info, fragment.body)
+        try:
+            error = await self._put(info, fragment.body)
+        finally:
+            # The memory goes now; registering may take long. That of one that failed goes too: its
+            # own session may be waiting for memory, and would not hear that it failed.
+            del fragment
+            self._free(ticket)
         if error is not None:
             await self._give_up_from(info.first_offset, error)
             return
         await reach("uploader.put.after-object")
-        del fragment  # The memory goes now; registering may take long.
         self._window.uploaded(info.uid)
-        self._free(ticket)
         self._woken.set()
         await self._register(info)
         self._window.applied(info.uid)

@@ -127,6 +127,27 @@ async def test_what_is_cut_while_an_upload_fails_does_not_wait_for_it_for_ever(
     assert harness.ranges() == [(0, 40), (40, 80)]
 
 
+async def test_a_session_that_waits_for_memory_does_not_wait_for_that_of_its_own_failed_upload(
+    tmp_path: Path,
+) -> None:
+    """Room for the first fragment alone: while it is put the session waits to cut the next one."""
+    harness = a_harness(tmp_path)
+    harness.memory_bytes = 3 * MIB
+    gate = harness.drive.gates[0] = asyncio.Event()
+    async with harness.running() as service:
+        await eventually(
+            lambda: (
+                harness.drive.puts == [0] and service.streams.report()["waiting_for_memory"] == 1
+            )
+        )
+        harness.ingest.segment().unlink()
+        gate.set()
+        await harness.published(80)
+
+    assert harness.ranges() == [(0, 40), (40, 80)]
+    assert len(harness.manifest.sessions) >= 2
+
+
 async def test_damage_in_a_file_stops_its_fragment_and_none_before_it(tmp_path: Path) -> None:
     """The damaged one fails first, and takes nothing along that was cut before."""
     harness = a_harness(tmp_path)
