@@ -129,8 +129,12 @@ def _would_trim(
     before_offset: int,
     allow_empty: bool,
 ) -> dict[str, Any]:
-    """Where the trim would end: at the start of the fragment that holds the offset."""
-    first, end = bounds["first_offset"], bounds["object_store_next_offset"]
+    """Where the trim would end: at the start of the fragment that holds the offset.
+
+    Where the stream begins now is asked of who trims: readers learn of a trim a moment later.
+    """
+    first = max(bounds["first_offset"], client.describe(stream)["offsets"]["first"])
+    end = bounds["object_store_next_offset"]
     if before_offset > bounds["next_offset"]:
         raise _beyond_end(bounds["next_offset"])
     if before_offset > end:

@@ -1,10 +1,12 @@
 """Streams, consumers and what is stored of them, from the command line, on a real server."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from support.command_line import CommandLine
+from support.server import AllInOne
 from support.waiting import until
 
 QUICK = ("--fragment-age-ms", "100")
@@ -113,6 +115,29 @@ def test_a_dry_trim_says_what_the_trim_then_does(cli: CommandLine, allow_empty: 
     for options in (["--dry-run"], ["--yes"]):
         beyond = cli.run("trim", name, 10, *options)
         assert (beyond.exit_code, "offset-beyond-end" in beyond.stderr) == (1, True)
+
+
+def test_a_dry_trim_counts_from_where_the_stream_begins_though_readers_learn_of_it_later(
+    tmp_path: Path,
+) -> None:
+    late = {"BOTTOMLESS_READER_ROOT_TTL_MS": "600000"}
+    with AllInOne(tmp_path / "data", late) as server, server.client() as client:
+        cli = CommandLine(server.url, tmp_path)
+        cli.ok("create", "late", *QUICK)
+        for count in (1, 2):
+            cli.ok("produce", "late", cli.file(b"1\n"))
+            until_fragments(client, "late", count)
+        assert bounds(cli, "late")["first_offset"] == 0
+        cli.ok("trim", "late", "1", "--yes", "--wait")
+        assert bounds(cli, "late")["first_offset"] == 0, "this reader knows already"
+        said = cli.json("trim", "late", "1", "--dry-run")
+    assert (said["first_offset"], said["would_remove_offsets"]) == (1, 0)
+
+
+def until_fragments(client: httpx.Client, name: str, count: int) -> None:
+    """Asked of manifest: a reader would remember what it saw."""
+    path = f"/v1/streams/{name}"
+    until(lambda: client.get(path).raise_for_status().json()["fragment_count"] == count)
 
 
 def test_retention_is_seen_before_it_is_applied(cli: CommandLine) -> None:
