@@ -191,7 +191,7 @@ GUARDS: Final[dict[str, Guard]] = {
         "crashes",
     ),
     "a sync of the name of the directory of all that is staged": Guard(
-        [Replaced(staged_files, "make_dir_durable", _make_dir)], [4, 7, 8], "crashes"
+        [Replaced(staged_files, "make_dir_durable", _make_dir)], [2, 4, 7], "crashes"
     ),
     "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3], "crashes"),
     "a free after its EXEC": Guard(
@@ -240,10 +240,10 @@ GUARDS: Final[dict[str, Guard]] = {
         "crashes",
     ),
     "the fence before a root of its epoch": Guard(
-        [Replaced(takeover, "take_over", _root_before_the_fence)], [11, 2, 3, 4, 12], "losses"
+        [Replaced(takeover, "take_over", _root_before_the_fence)], [9, 11, 2], "losses"
     ),
     "what is adopted before a gap": Guard(
-        [Removed("what is adopted before a gap", _look_for_nothing)], [2, 1, 9, 7], "losses"
+        [Removed("what is adopted before a gap", _look_for_nothing)], [1, 2, 9], "losses"
     ),
     "offsets that a lost home may have given out": Guard(
         [Replaced(rebuild_decision, "RESERVED_COUNT", 0)], [2, 7, 3, 5], "losses"
