@@ -92,7 +92,7 @@ async def test_a_run_of_headers_is_the_same_run_whose_bytes_can_be_read_later(
     asked = ChunksAsked(0, 2**22)
     found = await owner.source.heads(STREAM, asked, timeout_seconds=SECONDS)
     answered = await owner.answered(0)
-    assert isinstance(found, HeadsRun) == owner.source.reads_files
+    assert isinstance(found, HeadsRun) == owner.source.reads_files(STREAM)
     if isinstance(found, ChunkRun):
         assert bytes(found.data) == bytes(answered.data)
         return
@@ -121,11 +121,11 @@ async def test_damage_in_a_header_brings_the_bytes(owner: Owner) -> None:
     data = bytearray(path.read_bytes())
     data[64 + (size - 64) // 4 + 8] ^= 1
     path.write_bytes(data)
-    before = owner.source.reads_files
+    before = owner.source.reads_files(STREAM)
     found = await owner.source.heads(STREAM, ChunksAsked(0, 2**22), timeout_seconds=SECONDS)
     assert isinstance(found, ChunkRun)
     assert found.data
-    assert owner.source.reads_files == before
+    assert owner.source.reads_files(STREAM) == before
 
 
 async def test_all_runs_together_are_the_whole_log(owner: Owner) -> None:

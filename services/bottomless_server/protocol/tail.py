@@ -180,9 +180,8 @@ class HeadsRun(NamedTuple):
 class ChunkSource(Protocol):
     """Where the chunks of a tail come from: one owner of streams, whatever way the bytes take."""
 
-    @property
-    def reads_files(self) -> bool:
-        """Whether `heads` will usually read headers alone."""
+    def reads_files(self, stream_id: StreamId) -> bool:
+        """Whether `heads` will usually read the headers of this stream alone."""
         ...
 
     async def heads(

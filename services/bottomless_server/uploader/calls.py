@@ -60,10 +60,9 @@ class IngestCalls:
         )
         return decode_commits(answer.body)
 
-    @property
-    def reads_files(self) -> bool:
-        """Whether what `chunks` brings usually is not in memory."""
-        return self._source.reads_files
+    def reads_files(self, stream_id: StreamId) -> bool:
+        """Whether what `chunks` brings of a stream usually is not in memory."""
+        return self._source.reads_files(stream_id)
 
     async def chunks(
         self, stream_id: StreamId, first_offset: int, max_bytes: int

@@ -217,7 +217,7 @@ class Session:
             self._check_failed()
         if self._gathered_ticket is None:
             size = fetch.max_bytes
-            if self._owner.source.reads_files:
+            if self._owner.source.reads_files(self._stream_id):
                 size = min(size, READ_SIZE)
             self._gathered_ticket = await self._parts.budget.take(size)
             self._tickets.add(self._gathered_ticket)

@@ -19,7 +19,14 @@ from bottomless.errors import Code, InvalidRequest, OffsetGone, Unavailable
 from bottomless.formats.segment import HEADER_SIZE, decode_segment_header, encode_segment_header
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.peer import Params, PeerBytes
-from bottomless_server.protocol.tail import BY_FILE_SIZE_MIN, ChunkRun, ChunksAsked, decode_run
+from bottomless_server.protocol.tail import (
+    BY_FILE_SIZE_MIN,
+    ChunkRun,
+    ChunksAsked,
+    HeadsRun,
+    RunGone,
+    decode_run,
+)
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.runtime.peers.tail_chunks import (
     PAUSE_SECONDS,
@@ -229,6 +236,28 @@ async def test_after_a_file_that_could_not_be_read_bytes_are_asked_for_for_a_whi
         stage.now = now
         stage.peer.asked.clear()
         assert bytes((await stage.run()).data) == wanted
+        assert [asked for asked, _ in stage.peer.asked] == by_file
+
+
+async def test_a_stream_whose_bytes_cannot_be_read_is_asked_for_as_bytes_and_others_are_not(
+    stage: Stage,
+) -> None:
+    """Its headers can be read: whoever reads them alone would never ask for its bytes."""
+    found = await stage.source.heads(STREAM, ASKED, timeout_seconds=60)
+    assert isinstance(found, HeadsRun)
+    wanted = stage.segment.read_bytes()[HEADER_SIZE:]
+    gone = stage.segment.rename(stage.segment.with_suffix(".before"))
+    with pytest.raises(RunGone):
+        await found.bytes.read_into(0, memoryview(bytearray(found.size)))
+    gone.rename(gone.with_suffix(".segment"))
+
+    for now, by_file in ((0, [0]), (PAUSE_SECONDS - 1, [0]), (PAUSE_SECONDS, [1])):
+        stage.now = now
+        stage.peer.asked.clear()
+        assert stage.source.reads_files(STREAM) == bool(by_file[0])
+        assert stage.source.reads_files(StreamId("another"))
+        run = await stage.source.heads(STREAM, ASKED, timeout_seconds=60)
+        assert isinstance(run, HeadsRun) or bytes(run.data) == wanted
         assert [asked for asked, _ in stage.peer.asked] == by_file
 
 

@@ -102,6 +102,20 @@ async def test_a_file_that_goes_away_ends_the_session_and_the_next_one_fetches_t
     assert list in harness.drive.bodies, "bytes of an answer"  # type: ignore[attr-defined]
 
 
+async def test_a_body_that_cannot_be_read_is_fetched_from_its_owner(tmp_path: Path) -> None:
+    """The headers of its file are all there, so each session read them again, and well. In the other
+    checks either all of a file can be read, or no header of it."""
+    harness = a_harness(tmp_path, count=4)
+    path = harness.ingest.segment()
+    path.write_bytes(path.read_bytes()[:-1_000])
+    async with harness.running():
+        await harness.published(40)
+
+    assert harness.drive.bodies == [FragmentSource, list]  # type: ignore[attr-defined]
+    assert len(harness.manifest.sessions) == 2
+    assert await harness.chunks_of(harness.manifest.applied[0]) == [0, 10, 20, 30]
+
+
 async def test_what_is_cut_while_an_upload_fails_does_not_wait_for_it_for_ever(
     tmp_path: Path,
 ) -> None:

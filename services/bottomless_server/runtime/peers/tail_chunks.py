@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 import structlog
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 
 from bottomless.errors import Corrupt, InvalidRequest, Unavailable
 from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
@@ -52,6 +52,8 @@ T = TypeVar("T")
 PAUSE_SECONDS: Final = 60.0
 """After a file could not be read, its owner is asked for bytes alone for so long: where we see
 other directories than it does, each file would cost two questions."""
+_PAUSED_COUNT_MAX: Final = 1_000
+"""Streams of one owner of which is remembered that they are asked for as bytes."""
 _OWNER_COUNT_MAX: Final = 1_000
 """Owners of which is remembered how they are asked."""
 _THREADS: Final = ThreadPoolExecutor(8, "tail-files")
@@ -69,8 +71,8 @@ class ChunksInAnswers:
     def __init__(self, peer: PeerPort) -> None:
         self._peer = peer
 
-    @property
-    def reads_files(self) -> bool:
+    def reads_files(self, stream_id: StreamId) -> bool:
+        del stream_id
         return False
 
     async def heads(
@@ -101,10 +103,11 @@ class ChunksInFiles:
         self._clock = clock
         self._threads = threads
         self._paused_until = float("-inf")
+        self._paused: TTLCache[StreamId, None] = TTLCache(_PAUSED_COUNT_MAX, PAUSE_SECONDS, clock)
+        """Streams of which bytes could not be read whose headers could."""
 
-    @property
-    def reads_files(self) -> bool:
-        return self._clock() >= self._paused_until
+    def reads_files(self, stream_id: StreamId) -> bool:
+        return self._clock() >= self._paused_until and stream_id not in self._paused
 
     async def chunks(
         self, stream_id: StreamId, asked: ChunksAsked, *, timeout_seconds: float
@@ -121,7 +124,11 @@ class ChunksInFiles:
             heads = read_heads(stream_id, part)
             if heads is None:
                 return run._replace(data=read_part(stream_id, part), part=None)
-            there = BytesInFile(stream_id, part, self._threads, timeout_seconds)
+
+            def cannot_be_read(error: Exception) -> None:
+                self._pause_stream(stream_id, error)
+
+            there = BytesInFile(stream_id, part, self._threads, timeout_seconds, cannot_be_read)
             return HeadsRun(run._replace(part=None), heads, part.size, there)
 
         return await self._ask(stream_id, asked, timeout_seconds, read)
@@ -135,7 +142,7 @@ class ChunksInFiles:
     ) -> "T | ChunkRun":
         """What `read`, which blocks, makes of the file that the owner names, or else its answer."""
         failure: Exception | None = None
-        if self.reads_files:
+        if self.reads_files(stream_id):
             try:
                 return await self._read(stream_id, asked, timeout_seconds, read)
             except TimeoutError as error:
@@ -155,6 +162,17 @@ class ChunksInFiles:
         self._paused_until = self._clock() + PAUSE_SECONDS
         log.warning(
             "chunks are fetched, since they cannot be read from their file",
+            error=repr(failure),
+            seconds=PAUSE_SECONDS,
+        )
+
+    def _pause_stream(self, stream_id: StreamId, failure: Exception) -> None:
+        """Ask the owner for the bytes of one stream: else its headers would be read again, and well,
+        and its bytes again not, for ever. The owner has them, or says what is wrong with them."""
+        self._paused[stream_id] = None
+        log.warning(
+            "chunks of a stream are fetched, since they cannot be read from their file",
+            stream_id=stream_id,
             error=repr(failure),
             seconds=PAUSE_SECONDS,
         )
@@ -183,12 +201,19 @@ class BytesInFile:
     """
 
     def __init__(
-        self, stream_id: StreamId, part: SegmentPart, threads: Executor, timeout_seconds: float
+        self,
+        stream_id: StreamId,
+        part: SegmentPart,
+        threads: Executor,
+        timeout_seconds: float,
+        cannot_be_read: Callable[[Exception], None],
     ) -> None:
+        """`cannot_be_read` is told, before whoever reads is."""
         self._stream_id = stream_id
         self._part = part
         self._threads = threads
         self._timeout_seconds = timeout_seconds
+        self._cannot_be_read = cannot_be_read
 
     async def read_into(self, position: int, buffer: memoryview) -> None:
         try:
@@ -197,6 +222,8 @@ class BytesInFile:
                     self._threads, read_into, self._stream_id, self._part, position, buffer
                 )
         except (NotTheFile, OSError, Corrupt) as error:
+            # One that is not read in time is among them.
+            self._cannot_be_read(error)
             raise RunGone("the file of an ingest node cannot be read any more") from error
 
 
