@@ -11,6 +11,7 @@
     ├── Overloaded       wait `retry_after_seconds`, then the same again
     ├── Unavailable      a part that we need does not answer; retry with backoff
     └── Corrupt          nobody retries; an operator looks at the named object
+        └── NotServed    a later release wrote it, and can read it
 
 Anything else that escapes is a bug. Every error carries a code of the registry
 below, whether a retry can help, whether a write may have happened, and named
@@ -254,3 +255,11 @@ class Corrupt(StoreError):
     """Bytes are not what their checksum or their format says."""
 
     default_code = Code.DATA_CORRUPT
+
+
+class NotServed(Corrupt):
+    """Bytes are of a later version, or have a feature that this release does not serve.
+
+    Who reads them alone may take them for damaged. Who would give something up for that leaves
+    them to a release that can read them.
+    """

@@ -152,21 +152,32 @@ class OperationStore:
     async def enter_once(
         self, operation: Operation, watched: Sequence[str], require: Callable[[Values], None]
     ) -> Operation:
-        """Enter an operation, unless one of the same id is there; returns the one that is there then.
+        """Enter an operation, unless one of the same id is there that is not finished; returns the
+        one that is there then.
 
+        One that is finished makes way: the new one says that it was created after the end of that
+        one, so nobody who still works on that one takes the new one for it.
         `require` looks at the `watched` keys, and raises to leave it all as it is.
         """
-        key = operation_key(operation.operation_id)
-        changes = entered(operation, operation.created_at)
+        key, member = operation_key(operation.operation_id), operation.operation_id.encode("ascii")
+        before = await self._coordination.get(key)
+        # A queue never brings a time forward, so that of the finished one is taken out. It does not
+        # move any more.
+        [queued_at] = await self._coordination.due_at(OPERATIONS_KEY, [member])
+        queued = [] if queued_at is None else [Due(OPERATIONS_KEY, member, queued_at)]
 
         def change(values: Values) -> tuple[Changes, Operation]:
             require(values)
-            value = values[key]
+            value, new = values[key], operation
             # One that cannot be read can be carried out by nobody.
             with suppress(Corrupt):
                 if value is not None:
-                    return Changes(), decode_operation(value)
-            return changes, operation
+                    found = decode_operation(value)
+                    if not found.finished or value != before:
+                        return Changes(), found
+                    after = max(operation.created_at, found.updated_at + 1)
+                    new = replace(operation, created_at=after, updated_at=after)
+            return Changes(settled=queued) | entered(new, operation.created_at), new
 
         return await self._coordination.transact([key, *watched], change)
 
@@ -194,12 +205,18 @@ class OperationStore:
         it is due again.
 
         One that was finished since the queue was looked at is due much later: somebody will ask
-        what became of it. A finished one does not move any more, so this look is enough.
+        what became of it. A finished one does not move any more; but it may make way for another one
+        of its id, and that stays.
         """
+        key = operation_key(due.member.decode("ascii"))
+        before = await self._coordination.get(key)
         if await self._coordination.due_at(OPERATIONS_KEY, [due.member]) != [due.due_at]:
             return
-        key = operation_key(due.member.decode("ascii"))
-        await self._coordination.transact([key], lambda _: (Changes({key: None}), None))
+
+        def change(values: Values) -> tuple[Changes, None]:
+            return Changes({key: None} if values[key] == before else {}), None
+
+        await self._coordination.transact([key], change)
         await self._coordination.settle([due])
 
 

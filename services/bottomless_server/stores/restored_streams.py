@@ -67,7 +67,7 @@ async def discard_stream(
     """
     key = stream_key(stream_id)
     value = await coordination.get(key)
-    told = None if value is None else _name_in(value)
+    told = None if value is None else name_in(value)
     empty: dict[str, bytes | None] = {key: None, producers_key(stream_id): None}
     gone = Changes(empty, (), [Member(STREAMS_KEY, stream_id.encode("ascii"), False)])
     watched = [key, *step.watched]
@@ -88,10 +88,10 @@ async def discard_stream(
     await coordination.transact(watched, change)
 
 
-def _name_in(value: bytes) -> FullName | None:
-    """The name under which a record is entered, also of one that is damaged or of a later release.
+def name_in(value: bytes) -> FullName | None:
+    """The name in a record or a registry object, also one that is damaged or of a later release.
 
-    None if it does not say so: then its place among the names stays, and leads to nothing.
+    None if it does not say so: then a record's place among the names stays, and leads to nothing.
     """
     try:
         return decode_record(value).full_name

@@ -6,7 +6,7 @@ in RFC 3720) over each header and each body.
 
 from typing import TYPE_CHECKING, Final
 
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, NotServed
 
 try:
     from fastcrc.crc32 import iscsi as _crc32c
@@ -39,6 +39,16 @@ def padding(size: int) -> bytes:
 def corrupt(what: str, why: str) -> Corrupt:
     """Make the error for bytes of a `what` that are wrong, and say `why`. It is not raised here."""
     return Corrupt(f"{what} is corrupt: {why}")
+
+
+def check_served(what: str, fact: bool, why: str) -> None:
+    """Refuse the bytes of a `what` that a later release wrote unless `fact` holds, and say `why`.
+
+    Raises:
+        NotServed: the fact is false.
+    """
+    if not fact:
+        raise NotServed(f"{what} cannot be read by this release: {why}")
 
 
 def check(what: str, fact: bool, why: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from bottomless.formats.checks import VERSION, check, corrupt, crc32c
+from bottomless.formats.checks import VERSION, check, check_served, corrupt, crc32c
 
 Readers = Mapping[str, Callable[[Any], Any]]
 
@@ -27,6 +27,7 @@ def unseal(what: str, data: bytes, names: Sequence[str], version: int = VERSION)
     """Read the members of an object that `seal` wrote; they must be exactly `names`, in that order.
 
     Raises:
+        NotServed: it says that it is of a later version.
         Corrupt: it is damaged, of another version, or has other members.
     """
     members = parse_object(what, data, version)
@@ -54,6 +55,7 @@ def parse_object(what: str, data: bytes, wanted: int = VERSION) -> dict[str, Any
     """Read the members of a JSON object of a wanted version, without the version itself.
 
     Raises:
+        NotServed: it says that it is of a later version. Nobody can tell whether it is damaged.
         Corrupt: it is something else.
     """
     try:
@@ -63,5 +65,7 @@ def parse_object(what: str, data: bytes, wanted: int = VERSION) -> dict[str, Any
     check(what, isinstance(members, dict), "it is not an object")
     version = members.pop("format", None)
     check(what, type(version) is int, "it names no version")
-    check(what, version == wanted, f"version {version} is not known, only {wanted}")
+    unknown = f"version {version} is not known, only {wanted}"
+    check(what, version >= wanted, unknown)
+    check_served(what, version == wanted, unknown)
     return dict(members)

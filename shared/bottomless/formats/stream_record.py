@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from bottomless.errors import InvalidRequest
-from bottomless.formats.checks import VERSION, check, corrupt
+from bottomless.formats.checks import VERSION, check, check_served, corrupt
 from bottomless.formats.sealed_json import parse_object, seal, unseal, version_of
 from bottomless.model.config import encode_config, parse_stored_config
 from bottomless.model.limits import OFFSET_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN
@@ -65,7 +65,8 @@ def decode_record(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRecor
     """Read what `encode_record` wrote.
 
     Raises:
-        Corrupt: it is not such a value, or has a feature that is not among those `served`.
+        NotServed: it is of a later version, or has a feature that is not among those `served`.
+        Corrupt: it is not such a value.
     """
     what = "stream record"
     version = _version_in(data)
@@ -87,8 +88,8 @@ def decode_registry(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRec
     """Read a registry object as a record; members that only coordination knows have their defaults.
 
     Raises:
-        Corrupt: it is damaged, is not such an object, or has a feature that is not among those
-            `served`.
+        NotServed: it is of a later version, or has a feature that is not among those `served`.
+        Corrupt: it is damaged, or is not such an object.
     """
     what = "stream registry object"
     version = _version_in(data)
@@ -165,8 +166,8 @@ def _from_json(
     for feature in features:
         check(what, isinstance(feature, str), "a feature is no text")
         name = feature if feature.isidentifier() and len(feature) <= _NAME_SIZE_MAX else "?"
-        check(what, feature in _KNOWN, f"its feature {name} is not known")
-        check(what, feature in served, f"its feature {name} is not served by this release")
+        check_served(what, feature in _KNOWN, f"its feature {name} is not known")
+        check_served(what, feature in served, f"its feature {name} is not served by this release")
     try:
         record = StreamRecord(**{name: READERS[name](value) for name, value in members.items()})
         check_record(record)

@@ -12,6 +12,7 @@ import pytest
 from support.api_keys import a_harness, create, is_good, nobody_checks
 from support.manifest import (
     NEIGHBOUR,
+    NODE,
     OF_OTHERS,
     STREAM,
     ManifestHarness,
@@ -32,7 +33,20 @@ from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
 from bottomless_server.manifest.keys.keys import Keys
+from bottomless_server.manifest.mutators.mutator import Mutators
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.recovery.home_operations import (
+    ACCEPT_GAP,
+    TAKEOVER,
+    register_home_operations,
+)
 from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.removal.retention_operations import (
+    RETENTION,
+    TRIM,
+    register_retention,
+)
+from bottomless_server.manifest.streams.verify import VERIFY, register_verify
 from bottomless_server.stores.consumers import ConsumerOffsets, consumer_key
 from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.keys import key_key
@@ -102,6 +116,42 @@ async def test_operations_that_cannot_be_read_or_are_not_known_stop_no_others() 
     assert (await process.find(begun.operation_id)).finished
     # They are not lost: a release that knows them finds them in the queue.
     assert await coordination.member_count(OPERATIONS_KEY) == 201
+
+
+@pytest.mark.parametrize("which", OF_OTHERS)
+async def test_what_a_later_release_has_begun_with_its_stream_is_left_to_it(which: str) -> None:
+    """Two releases run side by side, and whichever looks first carries an operation out: the older
+    one said that it had failed for good."""
+    harness = ManifestHarness()
+    await damage_a_neighbour(harness, count=0)
+    await OF_OTHERS[which](harness)
+    context = harness.context
+    operations, mutators = Operations(context), Mutators(context)
+    register_verify(operations)
+    register_retention(operations, mutators)
+    register_home_operations(operations, mutators, Registry(context))
+    begun = [
+        await operations.begin(kind, tenant="default", stream_id=NEIGHBOUR, arguments=arguments)
+        for kind, arguments in OF_ONE_STREAM.items()
+    ]
+
+    await work(operations)
+
+    for one in begun:
+        found = await operations.find(one.operation_id)
+        assert (found.kind, found.state, found.progress) == (one.kind, "running", {})
+        assert found.error is not None
+        assert found.error["code"] == "data-corrupt"
+    await mutators.aclose()
+
+
+OF_ONE_STREAM: dict[str, dict[str, Any]] = {
+    VERIFY: {"checksums": False},
+    TRIM: {"before_offset": 0, "allow_empty": False},
+    RETENTION: {},
+    TAKEOVER: {"home": NODE, "epoch": 1},
+    ACCEPT_GAP: {"next_offset": 10},
+}
 
 
 @pytest.mark.parametrize("which", OF_OTHERS)

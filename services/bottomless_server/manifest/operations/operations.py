@@ -67,8 +67,8 @@ class Operations:
     ) -> None:
         """Say who carries out operations of a kind.
 
-        A step that meets `Unavailable` is tried again for ever, with backoff. Any other error
-        makes the operation fail; one that is `endless` is tried again whatever it met, because
+        A step that meets `Unavailable`, or what only a later release can read, is tried again for
+        ever, with backoff. Any other error makes the operation fail; one that is `endless` is tried again whatever it met, because
         giving up would leave it half done. One that is `long` may take hours, and leaves places
         to others.
         """

@@ -8,6 +8,9 @@ One process works on an operation at a time, under a lease in coordination that 
 while the step runs. After a crash the lease runs out, and whichever process looks next goes on
 with the step that was under way.
 
+Two releases may run side by side. A step that meets what only the later one can read is left to
+others: it is due again after a while, and says meanwhile why it waits.
+
 Where others wait for a place, an operation makes way after each step (`core/turns.py`): it is
 written down as due after them, its lease is given back, and any process may go on with it.
 """
@@ -18,7 +21,8 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import NotFound, Overloaded, StoreError, Unavailable
+from bottomless.errors import NotFound, NotServed, Overloaded, StoreError, Unavailable
+from bottomless.guards import guard
 from bottomless.model.backoff import backoff
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.held_lease import held_lease
@@ -158,7 +162,7 @@ class Steps:
         return moved if others is None and due_at <= now else None
 
     async def _failed(self, operation: Operation, kind: RegisteredKind, error: StoreError) -> None:
-        if kind.endless or isinstance(error, Unavailable | Overloaded):
+        if kind.endless or may_succeed_later(error):
             await self._retry_later(operation, error)
             return
         log.warning("an operation failed", kind=operation.kind, error=str(error))
@@ -195,6 +199,12 @@ class Steps:
             result=None if result is None else dict(result),
             error=error,
         )
+
+
+@guard("what only a later release can read, left to it by operations")
+def may_succeed_later(error: StoreError) -> bool:
+    """Whether the same step, here or in another process, may succeed after a while."""
+    return isinstance(error, Unavailable | Overloaded | NotServed)
 
 
 def described(error: StoreError) -> dict[str, str]:

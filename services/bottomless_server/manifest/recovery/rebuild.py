@@ -3,8 +3,10 @@
 Allowed only while coordination does not have the bucket's generation: the service is then
 `regressed` and serves nothing else (`regression.py`). In this order, as an operation:
 
-1. What an older coordination store still says is discarded: records, names, consumers' offsets,
-   API keys, queues. A crash here leaves less of it; the same step goes on.
+1. Every stream's registry object is looked at (`bucket_streams.py`). If a later release has put
+   one, the operation fails, and nothing was changed: a later release may rebuild at once. Then what
+   an older coordination store still says is discarded: records, names, consumers' offsets, API
+   keys, queues. A crash here leaves less of it; the same step goes on.
 2. API keys come back, some at a time (`keys/key_rebuild.py`).
 3. Stream by stream: a root of the next generation is put (`rebuild_stream.py`) and a registry
    object (`rebuilt_registry.py`), then one EXEC writes the record, its names and indexes, the
@@ -36,24 +38,33 @@ under way, and N came without it, that operation fails at its next step.
 
 There is one operation for each generation, since its id is made of it: of two that ask at once
 both are told the same one. It lives in coordination: lost once more, it is asked for once more.
+One that failed is taken up anew from the beginning when it is asked for.
+
+Two releases may run side by side, and either may do a step. One that meets what only the later one
+can read, or a phase that it does not know, does nothing and is left to others.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 
-from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, NotFound, Unavailable
+from bottomless.errors import Code, Corrupt, Exists, NotFound, NotServed, Unavailable
 from bottomless.formats.keys import stream_prefix
 from bottomless.guards import guard
-from bottomless.model.names import StreamId, parse_stream_id
+from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
 from bottomless_server.coordination.base import Changes, Due, Values
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.key_rebuild import restore_keys
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
+from bottomless_server.manifest.recovery.bucket_streams import (
+    StreamPrefix,
+    look_at_some,
+    next_prefix,
+)
 from bottomless_server.manifest.recovery.discarding import discard_some
 from bottomless_server.manifest.recovery.rebuild_stream import find_consumers, rebuild_stream
 from bottomless_server.manifest.recovery.rebuilt_registry import (
@@ -106,14 +117,6 @@ _COUNTS: Final = (
     "unknown",
 )
 _LISTS: Final = ("unreadable", "damaged", "without_retention", "unknown_prefixes")
-
-
-class _Prefix(NamedTuple):
-    tenant: str
-    stream_id: StreamId
-
-    def __str__(self) -> str:
-        return stream_prefix(self.stream_id, self.tenant)
 
 
 class Rebuild:
@@ -187,17 +190,24 @@ class Rebuild:
             return await self._ended(step, stored, progress)
         match progress["phase"]:
             case "discarding":
-                if not await discard_some(context, step, progress):
+                # No phase of its own: the release before would take it for the last one.
+                try:
+                    more = await look_at_some(context.drive, progress)
+                except NotServed as error:
+                    return Failed(error)
+                if not more and not await discard_some(context, step, progress):
                     progress["phase"] = "keys"
             case "keys":
                 await self._restore_keys(progress, step)
             case "streams":
                 await self._restore_some(progress, step)
-            case _:
+            case "generation":
                 await reach("manifest.rebuild.before-generation")
                 await raise_generation(context.drive, context.coordination, step)
                 await reach("manifest.rebuild.after-generation")
                 return _done(step, progress)
+            case _:
+                raise NotServed("the rebuild is in a phase that this release does not know")
         return Again(progress)
 
     async def _ended(
@@ -225,26 +235,15 @@ class Rebuild:
 
     async def _restore_some(self, progress: dict[str, Any], step: RebuildStep) -> None:
         for _ in range(self._stream_count):
-            prefix = await self._next_prefix(progress.get("_after", ""))
+            prefix = await next_prefix(self._context.drive, progress.get("_after", ""))
             if prefix is None:
                 progress["phase"] = _LAST_PHASE
                 return
             _add(progress, await self._restore(prefix, step))
             await reach("manifest.rebuild.after-stream")
-            # "0" is the byte after "/".
-            progress["_after"] = str(prefix)[:-1] + "0"
+            progress["_after"] = prefix.end
 
-    async def _next_prefix(self, after: str) -> _Prefix | None:
-        async for facts in self._context.drive.list("", after):
-            tenant, _, rest = facts.object_key.partition("/")
-            try:
-                return _Prefix(tenant, parse_stream_id(rest.partition("/")[0]))
-            except InvalidRequest:
-                # Not a stream's: the generation, and what is nobody's.
-                continue
-        return None
-
-    async def _restore(self, prefix: _Prefix, step: RebuildStep) -> Mapping[str, Any]:
+    async def _restore(self, prefix: StreamPrefix, step: RebuildStep) -> Mapping[str, Any]:
         """Bring back what is below one prefix; what there is to say of it."""
         found_registry = await find_registry(self._context.drive, str(prefix), step.generation)
         if found_registry is None:

@@ -16,12 +16,12 @@ the objects that the new one replaces are named, to be deleted when coordination
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from bottomless.drives.base import Drive, ObjectMissing
-from bottomless.errors import Corrupt, Unavailable
+from bottomless.errors import Corrupt, NotServed, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import parse_registry_key, registry_key, stream_prefix
 from bottomless.formats.stream_record import decode_registry, encode_registry
@@ -31,10 +31,21 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.restored_streams import name_in
 
 log = structlog.get_logger(__name__)
 
 _ALL: Final = RetentionConfig(max_age="unlimited", max_bytes="unlimited")
+
+
+class ReadRegistry(NamedTuple):
+    """The registry objects below one prefix."""
+
+    sound: list[StreamRecord]
+    damaged: list[int]
+    """The versions of those that cannot be read."""
+    object_keys: dict[int, str]
+    """All of them by their versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +68,11 @@ async def find_registry(drive: Drive, prefix: str, generation: int) -> FoundRegi
     be kept: then nothing of the stream goes for its age or size, until somebody says so anew.
 
     Raises:
+        NotServed: a later release has put one of them.
         DriveUnavailable, DriveRefused
     """
-    found: list[StreamRecord] = []
-    damaged: list[int] = []
-    versions: dict[int, str] = {}
-    async for facts in drive.list(f"{prefix}stream."):
-        version = parse_registry_key(facts.object_key)
-        if version is None:
-            log.error("no version of a registry object", object_key=facts.object_key)
-            continue
-        versions[version] = facts.object_key
-    for version, object_key in versions.items():
-        record = await _read(drive, prefix, version, object_key)
-        if record is None:
-            damaged.append(version)
-        else:
-            found.append(record)
-    counting = [record for record in found if record.generation < generation]
+    sound, damaged, versions = await read_registry(drive, prefix)
+    counting = [record for record in sound if record.generation < generation]
     if not counting:
         return None
     best = max(counting, key=lambda record: (record.generation, record.registry_version))
@@ -88,9 +86,38 @@ async def find_registry(drive: Drive, prefix: str, generation: int) -> FoundRegi
     )
 
 
+async def read_registry(drive: Drive, prefix: str) -> ReadRegistry:
+    """Read all registry objects below a prefix.
+
+    One that a later release has put is not damage: it may say anything, also that the others do
+    not count. So nothing is told of the others then.
+
+    Raises:
+        NotServed: a later release has put one of them; the error names the stream.
+        DriveUnavailable, DriveRefused
+    """
+    read = ReadRegistry([], [], {})
+    async for facts in drive.list(f"{prefix}stream."):
+        version = parse_registry_key(facts.object_key)
+        if version is None:
+            log.error("no version of a registry object", object_key=facts.object_key)
+            continue
+        read.object_keys[version] = facts.object_key
+    for version, object_key in read.object_keys.items():
+        record = await _read(drive, prefix, version, object_key)
+        if record is None:
+            read.damaged.append(version)
+        else:
+            read.sound.append(record)
+    return read
+
+
 async def _read(drive: Drive, prefix: str, version: int, object_key: str) -> StreamRecord | None:
     try:
-        record = decode_registry(bytes(await drive.get(object_key)))
+        data = bytes(await drive.get(object_key))
+        record = decode_registry(data)
+    except NotServed as error:
+        raise _of_others(object_key, data, error) from error
     except (ObjectMissing, Corrupt):
         log.exception("a registry object cannot be read", object_key=object_key)
         return None
@@ -100,6 +127,15 @@ async def _read(drive: Drive, prefix: str, version: int, object_key: str) -> Str
         log.error("a registry object is not what its key says", object_key=object_key)
         return None
     return record
+
+
+def _of_others(object_key: str, data: bytes, error: NotServed) -> NotServed:
+    name = name_in(data)
+    whose = "a stream" if name is None else f"the stream {name.name} of the tenant {name.tenant}"
+    return NotServed(
+        f"{error.message}. It is of {whose}, at {object_key}. Have a release that reads it carry "
+        "out the rebuild"
+    )
 
 
 @guard("a registry object of the rebuild's own generation")
