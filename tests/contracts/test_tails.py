@@ -9,12 +9,14 @@ from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, CoordinationConflict
-from bottomless_server.leaderless.instance import Loss, Writer
+from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.instance import Loss
 from bottomless_server.leaderless.tail import UNSEEN, first_epoch
 from bottomless_server.leaderless.tail_changes import Accepted, TailBounds
 from bottomless_server.stores import releases, tails, wal
+from bottomless_server.stores.lost_commits import Fate, decide_lost
 from bottomless_server.stores.streams import GENERATION_KEY, Streams
-from bottomless_server.stores.tail_commits import Asked, Commit, Decided, Fate, commit, decide_lost
+from bottomless_server.stores.tail_commits import Asked, Commit, Decided, commit
 from bottomless_server.stores.tail_keys import entries_from, load_tails, tail_key
 from contracts.conftest import Shared
 
@@ -22,7 +24,7 @@ UID = Uid("0f" * 16)
 IDS = [StreamId(f"0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c1{number}") for number in range(2)]
 
 
-async def two_streams(coordination: Coordination) -> tuple[Streams, Writer]:
+async def two_streams(coordination: Coordination) -> tuple[Streams, AttemptNumbers]:
     generation = Changes({GENERATION_KEY: b'{"generation":1,"bucket":true}'})
     await coordination.transact([GENERATION_KEY], lambda _: (generation, None))
     streams = Streams(coordination, frozenset({"leaderless"}))
@@ -43,16 +45,15 @@ async def two_streams(coordination: Coordination) -> tuple[Streams, Writer]:
 
 
 async def commit_one(
-    coordination: Coordination, writer: Writer, sequence: int, count: int = 3
-) -> tuple[Commit | Loss, Writer]:
+    coordination: Coordination, numbers: AttemptNumbers, sequence: int, count: int = 3
+) -> Commit | Loss:
     def asked(place: int, stream_id: StreamId) -> Asked:
         piece = Accepted(UID, sequence, place, 1_024 + 64 * place, 64, count, 0)
         return Asked(stream_id, (), UNSEEN, lambda *_: Decided([piece], {}))
 
-    writer = writer.asking()
-    done = await commit(
+    return await commit(
         coordination,
-        writer,
+        numbers,
         [asked(place, stream_id) for place, stream_id in enumerate(IDS)],
         sequence=sequence,
         clock=7,
@@ -60,16 +61,14 @@ async def commit_one(
         next_sequence=sequence + 1,
         bounds=TailBounds(2**40, 2**20),
     )
-    return done, writer.decided(writer.used)
 
 
 async def test_what_is_committed_is_found_pruned_released_and_deleted(shared: Shared) -> None:
     """So many commits that offsets and sequences have more than one byte."""
     coordination = shared.coordination
-    streams, writer = await two_streams(coordination)
+    streams, numbers = await two_streams(coordination)
     for sequence in range(300):
-        done, writer = await commit_one(coordination, writer, sequence)
-        assert isinstance(done, Commit)
+        assert isinstance(await commit_one(coordination, numbers, sequence), Commit)
     found = await entries_from(coordination, IDS[0], 767, limit=3)
     assert [entry.first_offset for entry in found] == [765, 768, 771]
     assert [one.sequence async for one in wal.each_held(coordination, UID, 298)] == [
@@ -97,7 +96,7 @@ async def test_what_is_committed_is_found_pruned_released_and_deleted(shared: Sh
 
 async def test_a_commit_that_meets_another_writes_nothing(shared: Shared) -> None:
     coordination = shared.coordination
-    _, writer = await two_streams(coordination)
+    _, numbers = await two_streams(coordination)
     value = await coordination.get(tail_key(IDS[1]))
     assert value is not None
 
@@ -109,7 +108,7 @@ async def test_a_commit_that_meets_another_writes_nothing(shared: Shared) -> Non
     with pytest.raises(CoordinationConflict):
         await commit(
             coordination,
-            writer.asking(),
+            numbers,
             asked,
             sequence=0,
             clock=7,
@@ -122,16 +121,15 @@ async def test_a_commit_that_meets_another_writes_nothing(shared: Shared) -> Non
 
 async def test_a_lost_commit_is_decided_by_the_number_of_its_attempt(shared: Shared) -> None:
     coordination = shared.coordination
-    _, before = await two_streams(coordination)
-    done, writer = await commit_one(coordination, before, 0)
-    assert isinstance(done, Commit)
-    lost = writer.used
-    assert (
-        await decide_lost(coordination, before._replace(used=lost).asking(), lost) is Fate.APPLIED
-    )
-    never = writer.asking()
-    bump = never.asking()
-    assert await decide_lost(coordination, bump, never.used) is Fate.NOT_APPLIED
-    assert (await wal.load_instances(coordination))[UID].attempt == bump.used
-    refused, _ = await commit_one(coordination, writer, 1)
+    _, numbers = await two_streams(coordination)
+    assert isinstance(await commit_one(coordination, numbers, 0), Commit)
+    numbers.lose(numbers.attempt)
+    assert await decide_lost(coordination, numbers) is Fate.APPLIED
+    assert isinstance(await commit_one(coordination, numbers, 1), Commit)
+    never = numbers.take()
+    numbers.lose(never)
+    assert await decide_lost(coordination, numbers) is Fate.NOT_APPLIED
+    assert (await wal.load_instances(coordination))[UID].attempt == numbers.attempt > never
+    other = AttemptNumbers(UID, 1)
+    refused = await commit_one(coordination, other, 2)
     assert refused is Loss.GONE, "somebody else has gone on as this writer"

@@ -34,7 +34,8 @@ from bottomless_server.coordination.base import (
 )
 from bottomless_server.coordination.memory import MemoryCoordination, Watched
 from bottomless_server.drives.memory import MemoryDrive
-from bottomless_server.leaderless.instance import Loss, WalInstance, Writer, decode_instance
+from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.instance import Loss, WalInstance, decode_instance
 from bottomless_server.leaderless.tail import (
     UNSEEN,
     Tail,
@@ -48,15 +49,14 @@ from bottomless_server.leaderless.tail import (
 from bottomless_server.leaderless.tail_changes import Accepted, Committed, TailBounds
 from bottomless_server.leaderless.tail_format import decode_entry, decode_held, decode_tail
 from bottomless_server.stores import releases, tails, wal
+from bottomless_server.stores.lost_commits import Fate, decide_lost
 from bottomless_server.stores.streams import GENERATION_KEY, Streams
 from bottomless_server.stores.tail_commits import (
     Asked,
     Commit,
     CommitUnknown,
     Decided,
-    Fate,
     commit,
-    decide_lost,
 )
 from bottomless_server.stores.tail_keys import load_tails, tail_index_key, tail_key
 
@@ -244,23 +244,23 @@ class World:
             begun = await self.until_done(self._begin)
             left = await self._write(begun, left)
 
-    async def _begin(self) -> Writer:
+    async def _begin(self) -> AttemptNumbers:
         # Another one each time: one whose reply was lost may be there.
         return await wal.begin(self.coordination, self.uid(), "http://ingest-0", GENERATION)
 
-    async def _write(self, writer: Writer, appends: list[Append]) -> list[Append]:
+    async def _write(self, numbers: AttemptNumbers, appends: list[Append]) -> list[Append]:
         """Write as one instance; returns what has to be put again under another."""
         sequence = 0
         while self.random.random() < 0.9:
             appends = appends or [self._append() for _ in range(self.random.randint(1, 3))]
-            put = await self._put(writer.instance, sequence, appends)
+            put = await self._put(numbers.instance, sequence, appends)
             groups = self._groups(put)
             for number, group in enumerate(groups):
                 if self.random.random() < 0.03:
                     self.events["killed between two EXECs"] += 1
                     return []
                 last = number + 1 == len(groups)
-                done, writer = await self._commit(writer, sequence, group, last=last)
+                done = await self._commit(numbers, sequence, group, last=last)
                 if done is Loss.REGRESSED:
                     raise Violation("nothing was lost, and it says so")
                 if isinstance(done, Loss):
@@ -310,12 +310,12 @@ class World:
 
     async def _commit(
         self,
-        writer: Writer,
+        numbers: AttemptNumbers,
         sequence: int,
         group: dict[StreamId, list[tuple[Append, Accepted]]],
         *,
         last: bool,
-    ) -> tuple[Commit | Loss | None, Writer]:
+    ) -> Commit | Loss | None:
         """Commit one group; None where nobody can tell whether it happened."""
 
         def asked(stream_id: StreamId) -> Asked:
@@ -323,11 +323,10 @@ class World:
             return Asked(stream_id, (), UNSEEN, lambda *_: Decided(accepted, {}))
 
         while True:
-            writer = writer.asking()
             try:
-                done = await commit(
+                return await commit(
                     self.coordination,
-                    writer,
+                    numbers,
                     [asked(stream_id) for stream_id in group],
                     sequence=sequence,
                     clock=self.clock,
@@ -337,24 +336,19 @@ class World:
                 )
             except CommitUnknown as error:
                 self.events["a lost commit"] += 1
-                lost = writer.used
-                fate, writer = await self._decide(writer, lost)
+                fate = await self._decide(numbers)
                 if fate is Fate.UNKNOWN:
-                    return None, writer
+                    return None
                 if fate is Fate.APPLIED:
                     self.events["a lost commit was applied"] += 1
-                    return error.commit, writer.decided(lost)
-                writer = writer.decided(writer.used)
-                continue
+                    return error.commit
             except (CoordinationUnavailable, CoordinationUnknown, CoordinationConflict):
                 continue
-            return done, writer if isinstance(done, Loss) else writer.decided(writer.used)
 
-    async def _decide(self, writer: Writer, lost: int) -> tuple[Fate, Writer]:
+    async def _decide(self, numbers: AttemptNumbers) -> Fate:
         while True:
-            writer = writer.asking()
             try:
-                return await decide_lost(self.coordination, writer, lost), writer
+                return await decide_lost(self.coordination, numbers)
             except (CoordinationUnavailable, CoordinationUnknown, CoordinationConflict) as error:
                 self.events["a lost bump"] += isinstance(error, CoordinationUnknown)
 

@@ -12,7 +12,8 @@ from bottomless.formats.stream_record import decode_record
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes, Coordination, Values
-from bottomless_server.leaderless.instance import Writer, decode_instance
+from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.instance import decode_instance
 from bottomless_server.leaderless.tail_format import decode_held
 from bottomless_server.stores.streams import stream_key
 from bottomless_server.stores.wal import Deletable, held_key, instance_key
@@ -65,9 +66,9 @@ async def _index_first(coordination: Coordination, instance: Uid, stream_ids: An
     return settled, needed
 
 
-def _same_number(writer: Writer) -> Writer:
+def _same_number(numbers: AttemptNumbers) -> int:
     """A bump has the number of the commit that it decides about."""
-    return writer._replace(used=writer.attempt + 1)
+    return numbers.attempt + 1
 
 
 class _RecordOfBefore:

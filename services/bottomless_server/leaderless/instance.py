@@ -12,7 +12,7 @@ never used twice: so a lost reply can be decided, and an EXEC that is late finds
 
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import orjson
 
@@ -20,7 +20,7 @@ from bottomless.formats.checks import VERSION, check, corrupt
 from bottomless.formats.sealed_json import parse_object
 from bottomless.guards import guard
 from bottomless.model.limits import TIMESTAMP_MAX, WAL_SEQUENCE_MAX
-from bottomless.model.names import Uid
+from bottomless_server.leaderless.attempts import AttemptNumbers
 
 RESERVED_COUNT: Final = 1_024
 """Sequences that are reserved at a time, so that a note needs no coordination."""
@@ -85,26 +85,6 @@ def _check(record: WalInstance) -> None:
     assert 0 <= record.keep_until <= TIMESTAMP_MAX
 
 
-class Writer(NamedTuple):
-    """What a writer knows of its own instance; replaced after each EXEC that it has decided."""
-
-    instance: Uid
-    generation: int
-    attempt: int
-    """The `attempt` that its record has, as far as the writer knows."""
-    used: int
-    """The highest number that any EXEC of it has carried, whatever became of that."""
-
-    @guard("a number of its own for each attempt")
-    def asking(self) -> "Writer":
-        """Take the number of the next EXEC: `used` of the result. It is never given again."""
-        return self._replace(used=self.used + 1)
-
-    def decided(self, attempt: int) -> "Writer":
-        """Note which number the record has now."""
-        return self._replace(attempt=attempt)
-
-
 class Loss(Enum):
     """Why a writer cannot commit a flush as it is."""
 
@@ -124,13 +104,13 @@ def is_settled(record: WalInstance, sequence: int) -> bool:
     return sequence < record.settled
 
 
-def loss_of(record: WalInstance | None, writer: Writer, sequence: int) -> Loss | None:
+def loss_of(record: WalInstance | None, numbers: AttemptNumbers, sequence: int) -> Loss | None:
     """Say why a writer cannot commit its flush of this sequence; None if it can."""
     if record is None:
         return Loss.GONE
-    if record.generation != writer.generation or record.attempt < writer.attempt:
+    if record.generation != numbers.generation or record.attempt < numbers.attempt:
         return Loss.REGRESSED
-    if record.attempt > writer.attempt:
+    if record.attempt > numbers.attempt:
         return Loss.GONE
     return Loss.SETTLED if is_settled(record, sequence) else None
 

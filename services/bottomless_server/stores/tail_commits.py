@@ -1,4 +1,4 @@
-"""Commits to the tails of leaderless streams, and what becomes of one whose reply was lost.
+"""Commits to the tails of leaderless streams.
 
 A commit is one EXEC for the pieces that one flush has of many streams. It changes their tails and the
 instance of the writer, and never a stream's record. Every EXEC watches the generation. What it makes
@@ -7,13 +7,11 @@ of a tail is decided in `leaderless/`; here it is read and written.
 In S3 nothing changes: the WAL object that a commit names was durable before it.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from bottomless.errors import Corrupt
-from bottomless.guards import guard
 from bottomless.model.chunk import TrackedEntry
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import (
@@ -26,10 +24,10 @@ from bottomless_server.coordination.base import (
 )
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.instance import (
     Loss,
     WalInstance,
-    Writer,
     committed,
     decode_instance,
     encode_instance,
@@ -119,7 +117,7 @@ class CommitUnknown(CoordinationUnknown):
 
 async def commit(
     coordination: Coordination,
-    writer: Writer,
+    numbers: AttemptNumbers,
     asked: Sequence[Asked],
     *,
     sequence: int,
@@ -130,10 +128,9 @@ async def commit(
 ) -> Commit | Loss:
     """Give the accepted pieces of a flush their offsets: one attempt, all of its streams or none.
 
-    `writer` is asking: `writer.asking()` is taken anew for each call. `sequence` is the lowest of the
-    objects whose pieces are accepted; all of them are durable. `settled` is the first sequence with
-    anything left to decide after this, `next_sequence` the one that the writer gives next. `clock` is
-    in ms since 1970.
+    `sequence` is the lowest of the objects whose pieces are accepted; all of them are durable.
+    `settled` is the first sequence with anything left to decide after this, `next_sequence` the one
+    that the writer gives next. `clock` is in ms since 1970.
 
     In Redis after a crash: before EXEC nothing; after it tails, entries, what is known of names,
     what holds the objects, and the instance with its new `attempt`: visible, and recognised when it
@@ -141,11 +138,14 @@ async def commit(
 
     Raises:
         CommitUnknown: the reply of EXEC was lost; nothing else is committed before that is decided.
+        CancelledError: the same may be so, and `numbers.lost` says whether it is. Who needs the
+            answers of the commit lets nobody cancel it.
         CoordinationUnknown: another reply was lost; nothing was to be written.
         CoordinationConflict: others changed one of the keys; nothing is written.
         Unavailable: `coordination-regressed`, or not now; nothing is written.
     """
-    key = instance_key(writer.instance)
+    assert numbers.lost is None, "a lost commit is decided before the next one"
+    attempt, key = numbers.take(), instance_key(numbers.instance)
     watched = [GENERATION_KEY, key, *(one for each in asked for one in each.redis_keys)]
     assert len(asked) <= COMMIT_STREAM_COUNT_MAX
     assert len(watched) <= COMMIT_KEY_COUNT_MAX
@@ -153,30 +153,35 @@ async def commit(
     last: list[Commit] = []
 
     def decide(values: Values) -> tuple[Changes, Commit | Loss]:
-        require_generation(values, writer.generation)
+        require_generation(values, numbers.generation)
         value = values[key]
         record = None if value is None else decode_instance(value)
-        loss = loss_of(record, writer, sequence)
+        loss = loss_of(record, numbers, sequence)
         if record is None or loss is not None:
             return Changes(), loss or Loss.GONE
-        after = committed(record, attempt=writer.used, settled=settled, next_sequence=next_sequence)
-        streams, changes = _decide_all(asked, values, writer, sequence, clock, bounds)
+        after = committed(record, attempt=attempt, settled=settled, next_sequence=next_sequence)
+        streams, changes = _decide_all(asked, values, numbers, sequence, clock, bounds)
         last[:] = [Commit(after, streams)]
         return changes | Changes({key: encode_instance(after)}), last[0]
 
     try:
-        return await coordination.transact(watched, decide, attempts=1)
-    except CoordinationUnknown as error:
-        if not last:
-            # The instance was lost already, and nothing was to be written.
-            raise
-        raise CommitUnknown(last[0]) from error
+        done = await coordination.transact(watched, decide, attempts=1)
+    except (CoordinationUnknown, asyncio.CancelledError) as error:
+        # Without a decision nothing was to be written: the instance was lost already.
+        if last:
+            numbers.lose(attempt)
+        if last and isinstance(error, CoordinationUnknown):
+            raise CommitUnknown(last[0]) from error
+        raise
+    if isinstance(done, Commit):
+        numbers.decided(attempt)
+    return done
 
 
 def _decide_all(
     asked: Sequence[Asked],
     values: Values,
-    writer: Writer,
+    numbers: AttemptNumbers,
     sequence: int,
     clock: int,
     bounds: TailBounds,
@@ -186,15 +191,15 @@ def _decide_all(
     held = dict[tuple[int, int], HeldMember]()
     written: list[Changes] = []
     for one in asked:
-        found, changes = _decide_stream(one, values, writer.generation, clock, bounds)
+        found, changes = _decide_stream(one, values, numbers.generation, clock, bounds)
         streams[one.stream_id] = found
         written.append(changes)
         if isinstance(found, Committed):
             places = {(entry.instance, entry.sequence) for entry in found.entries}
-            assert all(place >= (writer.instance, sequence) for place in places)
-            assert all(instance == writer.instance for instance, _ in places)
+            assert all(place >= (numbers.instance, sequence) for place in places)
+            assert all(instance == numbers.instance for instance, _ in places)
             _hold(held, one.stream_id, found, clock)
-    members = [Member(held_key(writer.instance), encode_held(one), True) for one in held.values()]
+    members = [Member(held_key(numbers.instance), encode_held(one), True) for one in held.values()]
     # At once, and not one after the other: that would copy what is there for each stream.
     return streams, Changes(
         {key: value for changes in written for key, value in changes.values.items()},
@@ -256,51 +261,6 @@ def _hold(
         before = held.get(place, HeldMember(*place, clock, found.tail.max_age_ms, 0))
         age = min(before.max_age_ms, found.tail.max_age_ms)
         held[place] = before._replace(max_age_ms=age, entry_count=before.entry_count + 1)
-
-
-class Fate(Enum):
-    """What became of a commit whose reply was lost."""
-
-    APPLIED = auto()
-    NOT_APPLIED = auto()
-    """It never will be: the watch of its EXEC is broken."""
-    UNKNOWN = auto()
-    """The instance has no record any more, so nobody can tell."""
-
-
-@guard("a new attempt before a lost commit is taken for none")
-def outdating(redis_key: str, record: WalInstance, attempt: int) -> Changes:
-    """Give an instance a new attempt, which breaks the watch of every EXEC that is still under way."""
-    return Changes({redis_key: encode_instance(replace(record, attempt=attempt))})
-
-
-async def decide_lost(coordination: Coordination, writer: Writer, lost: int) -> Fate:
-    """Find out whether the commit with the attempt `lost` was applied, and see to it that it cannot
-    be any more if it was not.
-
-    `writer` is asking: `writer.asking()` is taken anew for each call, also after a call whose own
-    reply was lost, so that no bump ever looks like the commit. In Redis after a crash: the
-    instance as it was, or with a new attempt; nothing else.
-
-    Raises:
-        CoordinationUnknown, CoordinationUnavailable: ask again, with a new number.
-        Unavailable: `coordination-regressed`.
-    """
-    key = instance_key(writer.instance)
-
-    def decide(values: Values) -> tuple[Changes, Fate]:
-        require_generation(values, writer.generation)
-        value = values[key]
-        if value is None:
-            return Changes(), Fate.UNKNOWN
-        record = decode_instance(value)
-        if record.attempt == lost:
-            return Changes(), Fate.APPLIED
-        if record.attempt < writer.attempt or record.generation != writer.generation:
-            raise coordination_lost()
-        return outdating(key, record, writer.used), Fate.NOT_APPLIED
-
-    return await coordination.transact([GENERATION_KEY, key], decide)
 
 
 async def change_known(

@@ -28,10 +28,10 @@ from bottomless.guards import guard
 from bottomless.model.names import Uid
 from bottomless_server.coordination.base import Changes, Coordination, Member, Values
 from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.instance import (
     RESERVED_COUNT,
     WalInstance,
-    Writer,
     decode_instance,
     encode_instance,
     settled_whole,
@@ -73,7 +73,9 @@ def require_generation(values: Values, generation: int) -> None:
         raise coordination_lost()
 
 
-async def begin(coordination: Coordination, instance: Uid, url: str, generation: int) -> Writer:
+async def begin(
+    coordination: Coordination, instance: Uid, url: str, generation: int
+) -> AttemptNumbers:
     """Enter a new instance with its first sequences.
 
     After a crash, or a lost reply, it is there and nobody writes as it: the vacuum takes it away.
@@ -84,12 +86,12 @@ async def begin(coordination: Coordination, instance: Uid, url: str, generation:
     key = instance_key(instance)
     record = WalInstance(url, generation, reserved=RESERVED_COUNT, settled=0)
 
-    def enter(values: Values) -> tuple[Changes, Writer]:
+    def enter(values: Values) -> tuple[Changes, AttemptNumbers]:
         require_generation(values, generation)
         assert values[key] is None, "an instance is never begun twice"
         entered = Member(INSTANCES_KEY, instance.encode("ascii"), True)
-        writer = Writer(instance, generation, record.attempt, record.attempt)
-        return Changes({key: encode_instance(record)}, members=[entered]), writer
+        numbers = AttemptNumbers(instance, generation)
+        return Changes({key: encode_instance(record)}, members=[entered]), numbers
 
     return await coordination.transact([GENERATION_KEY, key], enter)
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
 from bottomless.model.limits import WAL_SEQUENCE_MAX
+from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.instance import (
     RESERVED_COUNT,
     RESERVED_LEFT_MIN,
     Loss,
     WalInstance,
-    Writer,
     committed,
     decode_instance,
     encode_instance,
@@ -24,7 +24,12 @@ from bottomless_server.leaderless.instance import (
 )
 from unit.formats.examples import UID, WAL_INSTANCE
 
-WRITER = Writer(UID, generation=1, attempt=41, used=41)
+
+def numbers() -> AttemptNumbers:
+    """A writer whose record has the attempt 41, as that of the examples does."""
+    made = AttemptNumbers(UID, generation=1)
+    made.decided(41)
+    return made
 
 
 @pytest.mark.parametrize("record", [WAL_INSTANCE, WalInstance(None, 0, 0, 0)])
@@ -71,14 +76,17 @@ def test_a_record_that_no_writer_made_is_refused(changed: dict[str, Any]) -> Non
 def test_a_writer_commits_only_what_is_still_its_own(
     record: WalInstance | None, sequence: int, loss: Loss | None
 ) -> None:
-    assert loss_of(record, WRITER, sequence) is loss
+    assert loss_of(record, numbers(), sequence) is loss
 
 
 def test_no_number_of_an_attempt_is_given_twice() -> None:
     """Also where nothing is known of what became of the one before."""
-    asking = WRITER.asking()
-    again = asking.asking()
-    assert [asking.used, again.used, again.decided(asking.used).asking().used] == [42, 43, 44]
+    own = AttemptNumbers(UID, generation=1)
+    lost, bump = own.take(), own.take()
+    own.lose(lost)
+    own.decided(lost)
+    assert [lost, bump, own.take()] == [1, 2, 3]
+    assert (own.attempt, own.lost) == (1, None)
 
 
 @given(st.integers(0, 2_000), st.integers(0, 2_000), st.integers(0, 2_000))
@@ -95,4 +103,4 @@ def test_sequences_never_run_out_and_nothing_goes_back(
 
 def test_a_dead_writer_commits_nothing_of_what_it_reserved() -> None:
     settled = settled_whole(WAL_INSTANCE)
-    assert loss_of(settled, WRITER, WAL_INSTANCE.reserved - 1) is Loss.SETTLED
+    assert loss_of(settled, numbers(), WAL_INSTANCE.reserved - 1) is Loss.SETTLED

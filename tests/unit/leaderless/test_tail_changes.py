@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from support.guards import remove
 
 from bottomless.model.names import Uid, stream_id_from_bytes
-from bottomless_server.leaderless.instance import Loss, Writer, loss_of
+from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.instance import Loss, loss_of
 from bottomless_server.leaderless.tail import (
     UNSEEN,
     SeenTail,
@@ -195,7 +196,8 @@ def test_without_the_state_in_the_exec_a_fenced_stream_takes_a_commit(
 def test_without_the_settled_sequence_a_late_commit_names_an_object_that_may_be_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    writer = Writer(UID, generation=1, attempt=41, used=41)
+    writer = AttemptNumbers(UID, generation=1)
+    writer.decided(WAL_INSTANCE.attempt)
     assert loss_of(WAL_INSTANCE, writer, 1) is Loss.SETTLED
     remove(monkeypatch, "the settled sequence in the EXEC of a commit", lambda *_: False)
     assert loss_of(WAL_INSTANCE, writer, 1) is None

@@ -1,5 +1,6 @@
 """What one transaction each makes of leaderless streams; `model/` has them in any order."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,17 @@ from bottomless.model.chunk import AppendMode, TrackedEntry, TrackedKind
 from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamState
-from bottomless_server.coordination.base import Changes, CoordinationConflict, Due, Member
+from bottomless_server.coordination.base import (
+    Changes,
+    CoordinationConflict,
+    CoordinationUnknown,
+    Due,
+    Member,
+)
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.drives.memory import MemoryDrive
-from bottomless_server.leaderless.instance import Loss, WalInstance, Writer, decode_instance
+from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.instance import Loss, WalInstance, decode_instance
 from bottomless_server.leaderless.tail import (
     UNSEEN,
     HeldMember,
@@ -31,6 +39,7 @@ from bottomless_server.leaderless.tail import (
 from bottomless_server.leaderless.tail_changes import Accepted, Committed, Refusal, TailBounds
 from bottomless_server.leaderless.tail_format import Known, decode_held
 from bottomless_server.stores import tails, wal
+from bottomless_server.stores.lost_commits import Fate, decide_lost
 from bottomless_server.stores.operations import encode_operation, new_operation, operation_key
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
@@ -69,7 +78,7 @@ class Stores:
         self.generation(GENERATION)
         self.streams = Streams(self.coordination, frozenset({"leaderless"}))
         self.streams.generation = GENERATION
-        self.writer = Writer(UID, GENERATION, 0, 0)
+        self.numbers = AttemptNumbers(UID, GENERATION)
         self.sequence = 0
 
     def generation(self, number: int) -> None:
@@ -79,7 +88,7 @@ class Stores:
     async def open(self, count: int = 1) -> None:
         for number in range(count):
             await tails.create(self.streams, self.record(number))
-        self.writer = await wal.begin(self.coordination, UID, "http://ingest-0", GENERATION)
+        self.numbers = await wal.begin(self.coordination, UID, "http://ingest-0", GENERATION)
 
     def record(self, number: int = 0) -> Any:
         return a_record(
@@ -112,10 +121,9 @@ class Stores:
 
             return Asked(IDS[number], list(known or {}), UNSEEN, decide)
 
-        self.writer = self.writer.asking()
         done = await commit(
             self.coordination,
-            self.writer,
+            self.numbers,
             [asked(place, number) for place, number in enumerate(numbers)],
             sequence=self.sequence,
             clock=5_000 + self.sequence,
@@ -125,7 +133,6 @@ class Stores:
         )
         if isinstance(done, Commit):
             self.sequence += 1
-            self.writer = self.writer.decided(self.writer.used)
         return done
 
     async def tail(self, number: int = 0) -> Tail:
@@ -236,6 +243,29 @@ async def test_a_commit_is_one_attempt(stores: Stores) -> None:
         await stores.commit(0)
     assert await stores.tail() == before
     assert stores.held() == []
+
+
+@pytest.mark.parametrize("cut", [asyncio.CancelledError, CoordinationUnknown])
+async def test_nothing_is_committed_before_a_commit_that_was_cut_is_decided(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch, cut: type[BaseException]
+) -> None:
+    """Also one that was cancelled after its EXEC: it is there all the same."""
+    execute = stores.coordination.execute
+
+    def cut_after(*asked: Any) -> bool:
+        execute(*asked)
+        raise cut("lost")
+
+    monkeypatch.setattr(stores.coordination, "execute", cut_after)
+    with pytest.raises(cut):
+        await stores.commit(0)
+    monkeypatch.undo()
+    assert (await stores.tail()).next_offset == 2
+    with pytest.raises(AssertionError, match="decided before"):
+        await stores.commit(1)
+    assert await decide_lost(stores.coordination, stores.numbers) is Fate.APPLIED
+    stores.sequence = 1
+    assert isinstance(await stores.commit(1), Commit)
 
 
 async def test_a_prune_takes_out_what_ends_below_the_manifest(stores: Stores) -> None:

@@ -1,0 +1,38 @@
+"""The numbers of a writer's attempts: by them a commit whose reply was lost is told from all others.
+
+Each EXEC that speaks of a flush, and each that decides about a lost one, writes its own number into
+the record of the instance. So a record that has the number of the lost commit proves that it was
+applied; any other number breaks the watch of that commit for ever.
+"""
+
+from bottomless.guards import guard
+from bottomless.model.names import Uid
+
+
+class AttemptNumbers:
+    """The attempts of one instance. It belongs to the one task that commits as that instance; whoever
+    commits, or decides about a lost commit, takes the numbers by itself."""
+
+    def __init__(self, instance: Uid, generation: int) -> None:
+        self.instance = instance
+        self.generation = generation
+        self.attempt = 0
+        """The `attempt` that the record has, as far as the writer knows."""
+        self.lost: int | None = None
+        """The number of a commit of which nobody knows whether it was applied. Nothing else is
+        committed before that is decided."""
+        self._used = 0
+
+    @guard("a number of its own for each attempt")
+    def take(self) -> int:
+        """Take the number of the next EXEC. It is never given again, whatever becomes of that one."""
+        self._used += 1
+        return self._used
+
+    def lose(self, attempt: int) -> None:
+        """Note that nobody knows whether the commit with this number was applied."""
+        self.lost = attempt
+
+    def decided(self, attempt: int) -> None:
+        """Note which number the record has now."""
+        self.attempt, self.lost = attempt, None
