@@ -47,7 +47,7 @@ def _known(function: Callable[..., Any]) -> Iterator[tuple[Any, str, Any]]:
         owner = getattr(sys.modules[function.__module__], of_class)
         yield owner, function.__name__, vars(owner)[function.__name__]
         return
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         if name.partition(".")[0] in {"bottomless", "bottomless_server"}:
             for attribute, known in list(vars(module).items()):
                 if known is function:

@@ -25,11 +25,26 @@ class OneAttemptSession(AIOHTTPSession):
     object exists: a put of our own, reported as somebody else's.
     """
 
-    async def _get_session(self, proxy_url: str | None) -> aiohttp.ClientSession:
+    async def _get_session(self, proxy_url: str | None) -> "_NoRedirects":
         session: aiohttp.ClientSession = await super()._get_session(proxy_url)  # type: ignore[no-untyped-call]
         # aiohttp has no public name for it; a test sees whether it still works.
         session._retry_connection = False  # noqa: SLF001
-        return session
+        return _NoRedirects(session)
+
+
+class _NoRedirects:
+    """A session that gives a redirect to the library as the answer that it is.
+
+    Why? The library knows what S3 means by it (the bucket is in another region), and asks there with
+    another signature. aiohttp would send the same signature elsewhere, and of a body that was read
+    while it was sent it says only that something went wrong.
+    """
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def request(self, method: str, **more: Any) -> aiohttp.ClientResponse:
+        return await self._session.request(method, allow_redirects=False, **more)
 
 
 class OpenClient(NamedTuple):

@@ -40,6 +40,7 @@ _LATER: Final = frozenset(
         "SlowDown",
         "SlowDownRead",
         "SlowDownWrite",
+        "TemporaryRedirect",
         "Throttling",
         "ThrottlingException",
         "TooManyRequests",

@@ -6,11 +6,14 @@ import hashlib
 import ssl
 from base64 import b64decode
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.certificates import self_signed
+from support.connections import Connections
+from support.guards import remove
 from support.s3 import CREDENTIALS
 from support.scripted_s3 import CLOSE, ScriptedS3, refusal, reply, scripted_s3
 from support.sources import Bytes
@@ -123,6 +126,94 @@ async def test_a_refusal_of_a_source_is_told_as_it_is(server: ScriptedS3, drive:
     for error in (ObjectExists, DriveUnavailable):
         with pytest.raises(error):
             await drive.put("a/b", Bytes(data), crc32c(data))
+
+
+REGION = "eu-west-1"
+ELSEWHERE = refusal(301, "PermanentRedirect").replace(
+    b"\r\n", f"\r\nx-amz-bucket-region: {REGION}\r\n".encode(), 1
+)
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["source", "parts"])
+async def test_a_bucket_in_another_region_is_found_by_the_first_put(
+    server: ScriptedS3, drive: S3Drive, streamed: bool
+) -> None:
+    """The HTTP client followed redirects by itself, and of a source it could not. No other check has
+    a store that answers one."""
+    server.replies = [ELSEWHERE, reply(200), reply(200)]
+    data = bytes(range(250)) * 10_000
+    for key in ("a/b", "a/c"):
+        await drive.put(key, Bytes(data) if streamed else [data], crc32c(data))
+
+    assert [sent.body for sent in server.requests] == [data] * 3
+    signed = [f"/{REGION}/s3/" in sent.headers["authorization"] for sent in server.requests]
+    assert signed == [False, True, True]
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["source", "parts"])
+async def test_a_redirect_to_nowhere_is_an_answer_and_no_lost_reply(
+    server: ScriptedS3, drive: S3Drive, streamed: bool
+) -> None:
+    """Where the bucket is is asked for once more, and not said either."""
+    moved = refusal(307, "TemporaryRedirect").replace(
+        b"\r\n", f"\r\nlocation: {server.endpoint}/bucket/other\r\n".encode(), 1
+    )
+    for answer, wanted in ((moved, DriveUnavailable), (refusal(301, "Moved"), DriveRefused)):
+        server.replies = [answer, reply(200)]
+        data = bytes(MIB)
+        with pytest.raises(wanted):
+            await drive.put("a/b", Bytes(data) if streamed else [data], crc32c(data))
+
+
+@asynccontextmanager
+async def eager_store(options: S3Options) -> AsyncIterator[S3Drive]:
+    """A store that says it has an object when it has seen its head."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(reply(200))
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+        finally:
+            writer.close()
+
+    connections = Connections(serve)
+    server = await asyncio.start_server(connections, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    drive = S3Drive(replace(options, endpoint=f"http://127.0.0.1:{port}"))
+    try:
+        yield drive
+    finally:
+        await drive.aclose()
+        server.close()
+        await connections.end()
+
+
+def a_source_that_stands_still() -> Bytes:
+    source = Bytes(bytes(3 * MIB))
+    source.held_from = 2 * MIB
+    return source
+
+
+async def test_a_store_that_has_an_object_before_its_bytes_is_not_believed(
+    options: S3Options,
+) -> None:
+    """What is there is looked at by the next attempt. The comparison of sums comes with the last
+    bytes, so it says nothing of an answer before them."""
+    source = a_source_that_stands_still()
+    async with eager_store(options) as drive:
+        with pytest.raises(DriveAmbiguous):
+            await drive.put("a/b", source, crc32c(source.data))
+
+
+async def test_without_the_guard_an_object_is_there_whose_bytes_were_never_sent(
+    options: S3Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "an answer to a put before all its bytes were sent", lambda _whole: None)
+    source = a_source_that_stands_still()
+    async with eager_store(options) as drive:
+        await drive.put("a/b", source, crc32c(source.data))
 
 
 async def test_a_lost_reply_to_a_source_is_an_unknown_outcome(
