@@ -22,6 +22,7 @@ from bottomless_server.manifest.removal.garbage_timer import GarbageTimer
 from bottomless_server.manifest.removal.orphans import orphans_of
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.stores.consumers import ConsumerOffsets, SnapshotPointer
+from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.streams import DELETES_KEY, delete_later
 
 HOUR = 3_600_000
@@ -210,6 +211,7 @@ async def test_a_second_cut_of_the_same_group_is_covered_too() -> None:
 
 async def waiting_publish(harness: ManifestHarness) -> Committer:
     """Groups and a root are put, and the EXEC that names them is on its way."""
+    await check_generation(harness.drive, harness.coordination)
     committer = await grown(harness, 4)
     fragments = await harness.register(committer, *((n * 10, n * 10 + 10) for n in range(4, 8)))
     for fragment in fragments:

@@ -9,8 +9,8 @@ one stream, in this order; after a crash at any step the members are due again:
    nobody can lease it. What a lease holds goes back into the queue for later.
 2. Groups below a group that is to be deleted go into the queue themselves. A crash here: they are
    there twice, which is once.
-3. Roots of lost attempts go that name fragments which were given up (`stray_roots.py`): a rebuild
-   could believe them. A crash here leaves the fragments.
+3. Roots of lost attempts go that lead to any of it (`stray_roots.py`): a rebuild could believe
+   them. A crash here leaves what they name.
 4. Objects are deleted, fragments and children before the group that names them: a group
    that is gone means that everything below it is gone, or queued.
 5. Uids leave the quarantine, then members leave the queue. An absent object counts as
@@ -248,17 +248,19 @@ class Deleter:
         return await names(self._context.drive, record.tenant, root, offset, target.uid)
 
     async def _named_by_strays(self, record: StreamRecord, members: _Members) -> list[Due]:
-        """Fragments that stay for now, since a root that a rebuild could believe may name them."""
-        fragments = {due: target for due, target in members.items() if target.is_fragment}
-        if not fragments:
+        """Members that stay for now, since a root that a rebuild could believe may name them."""
+        named = {due: target for due, target in members.items() if target.is_of_tree}
+        if not named:
             return []
         try:
-            await remove_stray_roots(self._context, record, fragments.values())
+            await remove_stray_roots(self._context, record, named.values())
         except StoreError as error:
             log.warning(
-                "given-up fragments stay for now", stream_id=record.stream_id, error=str(error)
+                "what a lost attempt may name stays for now",
+                stream_id=record.stream_id,
+                error=str(error),
             )
-            return [*fragments]
+            return [*named]
         return []
 
     async def _delete(self, record: StreamRecord | None, members: _Members) -> list[Due]:

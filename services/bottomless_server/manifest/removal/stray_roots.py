@@ -1,16 +1,25 @@
-"""Remove the roots that a rebuild could believe and that name a fragment which is about to go.
+"""Remove the roots that a rebuild could believe and that lead to an object which is about to go.
 
-An attempt to publish that lost leaves a root which no record names. It may be newer than the root
-that is published, and a rebuild, which has nothing but the bucket, takes the newest one whose
-objects are there. A fragment of it that was given up is still there until its delete lands, so a
-delete that is under way while coordination is lost would take away what the rebuild believes.
+An attempt to publish that lost leaves a root which no record names, and the groups that were put
+for it. It may be newer than the root that is published, or as new, and a rebuild, which has nothing
+but the bucket, takes the newest one whose objects are there. What it names is there until it is
+deleted, so a delete that is under way while coordination is lost would take away what the rebuild
+believes; and with a group the way to all published fragments below it.
 
-Therefore such a root goes first. It can never be published: the EXEC wants every uid that the
-root adds among the live intents, and a uid that has left them never comes back. Nobody reads it.
+Therefore such a root goes first. Nobody reads it, and it can never be published, since what it
+leads to is nothing that a root may add any more:
+
+- a fragment that was given up: the EXEC wants every uid that the root adds among the live intents,
+  and a uid that has left them never comes back;
+- a group that no manifest names: it came into the queue with the EXEC of a later attempt, or after
+  garbage collection had raised the version of the record, so the version for which the root was
+  planned is gone; and each plan has groups of its own;
+- offsets that retention or trim removed: the root was planned before the EXEC that removed them, or
+  it would begin after them, so its version is gone too.
 
 Afterwards coordination has to show the generation of the stream's record still. If it does, any
-rebuild that follows lists the roots after this one is gone; if it does not, the fragment stays, and
-garbage collection finds it. After a crash at any step the fragment is due again.
+rebuild that follows lists the roots after this one is gone; if it does not, the object stays, and
+garbage collection finds it. After a crash at any step the object is due again.
 """
 
 from collections.abc import Collection
@@ -35,26 +44,26 @@ log = structlog.get_logger(__name__)
 
 @guard("roots of lost attempts before what they name")
 async def remove_stray_roots(
-    context: Context, record: StreamRecord, fragments: Collection[DeleteTarget]
+    context: Context, record: StreamRecord, going: Collection[DeleteTarget]
 ) -> None:
-    """Delete every root, not older than the published one, that leads to one of `fragments`.
+    """Delete every root, not older than the published one, that leads to one of `going`.
 
-    The fragments must be neither published nor among the intents of `record`.
+    These are fragments and groups that neither `record` nor its root leads to.
 
     Raises:
         Unavailable: a root may still be there, or coordination does not show the generation of
-            `record` any more (`coordination-regressed`): no fragment may be deleted now.
+            `record` any more (`coordination-regressed`): none of `going` may be deleted now.
         DriveRefused, Corrupt: it cannot be told whether a root leads to one of them.
     """
-    strays = [
+    roots = [
         object_key
         for object_key in await _newer_roots(context, record)
-        if await _leads_to_any(context, record, object_key, fragments)
+        if await _leads_to_any(context, record, object_key, going)
     ]
-    if not strays:
+    if not roots:
         return
-    log.info("roots of lost attempts are deleted", stream_id=record.stream_id, count=len(strays))
-    failed = await context.drive.delete(strays)
+    log.info("roots of lost attempts are deleted", stream_id=record.stream_id, count=len(roots))
+    failed = await context.drive.delete(roots)
     if failed:
         raise next(iter(failed.values()))
     # Not by what this process believes: a rebuild may have ended in it meanwhile.
@@ -76,16 +85,18 @@ async def _newer_roots(context: Context, record: StreamRecord) -> list[str]:
 
 
 async def _leads_to_any(
-    context: Context, record: StreamRecord, object_key: str, fragments: Collection[DeleteTarget]
+    context: Context, record: StreamRecord, object_key: str, going: Collection[DeleteTarget]
 ) -> bool:
     root = await _read(context, object_key)
     if root is None:
         return False
-    for one in fragments:
+    for one in going:
         assert one.first_offset is not None
         assert one.uid is not None
-        offset = max(one.first_offset, root.first_offset)
-        if await names(context.drive, record.tenant, root, offset, one.uid):
+        first, end = one.range or (one.first_offset, root.next_offset)
+        offset = max(first, root.first_offset)
+        # Of a group that is cut in part, a root may name the part that stays.
+        if offset < end and await names(context.drive, record.tenant, root, offset, one.uid):
             return True
     return False
 

@@ -55,7 +55,12 @@ class DeleteTarget:
     @property
     def is_fragment(self) -> bool:
         """Whether it is a fragment as a whole that no manifest ever named."""
-        return self.range is None and self.height == 0 and self.first_offset is not None
+        return self.range is None and self.height == 0 and self.is_of_tree
+
+    @property
+    def is_of_tree(self) -> bool:
+        """Whether it is a fragment or a group: what roots and groups can name."""
+        return self.first_offset is not None
 
     @property
     def member(self) -> bytes:
