@@ -10,8 +10,8 @@ from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, CoordinationConflict
 from bottomless_server.leaderless.attempts import AttemptNumbers
-from bottomless_server.leaderless.instance import Loss
-from bottomless_server.leaderless.tail import UNSEEN, first_epoch
+from bottomless_server.leaderless.instance import Loss, WalInstance
+from bottomless_server.leaderless.tail import UNSEEN, Tail, first_epoch
 from bottomless_server.leaderless.tail_changes import Accepted, TailBounds
 from bottomless_server.stores import releases, tails, wal
 from bottomless_server.stores.lost_commits import Fate, decide_lost
@@ -63,6 +63,12 @@ async def commit_one(
     )
 
 
+async def attempt_of(coordination: Coordination) -> int:
+    record = (await wal.load_instances(coordination))[UID]
+    assert isinstance(record, WalInstance)
+    return record.attempt
+
+
 async def test_what_is_committed_is_found_pruned_released_and_deleted(shared: Shared) -> None:
     """So many commits that offsets and sequences have more than one byte."""
     coordination = shared.coordination
@@ -71,7 +77,7 @@ async def test_what_is_committed_is_found_pruned_released_and_deleted(shared: Sh
         assert isinstance(await commit_one(coordination, numbers, sequence), Commit)
     found = await entries_from(coordination, IDS[0], 767, limit=3)
     assert [entry.first_offset for entry in found] == [765, 768, 771]
-    assert [one.sequence async for one in wal.each_held(coordination, UID, 298)] == [
+    assert [one.sequence async for one, _ in wal.each_held(coordination, UID, 298)] == [
         298,
         298,
         299,
@@ -86,11 +92,11 @@ async def test_what_is_committed_is_found_pruned_released_and_deleted(shared: Sh
         assert pruned is not None
         assert len(pruned.gone) == published // 3
     directories = {sequence: set(IDS) for sequence in range(300)}
-    gone = await releases.release(coordination, UID, 1, directories, range(16))
-    assert len(gone) == 300 + 256
+    released = await releases.release(coordination, UID, 1, directories, range(16))
+    assert (len(released.gone), released.unreadable) == (300 + 256, {})
     assert (await wal.deletable(coordination, UID)).sequences == range(256)
     tail = (await load_tails(coordination, IDS, 1))[IDS[1]]
-    assert tail is not None
+    assert isinstance(tail, Tail)
     assert (tail.pruned_next, tail.next_offset, tail.entry_count) == (768, 900, 44)
 
 
@@ -116,7 +122,7 @@ async def test_a_commit_that_meets_another_writes_nothing(shared: Shared) -> Non
             next_sequence=1,
             bounds=TailBounds(1, 1),
         )
-    assert (await wal.load_instances(coordination))[UID].attempt == 0
+    assert await attempt_of(coordination) == 0
 
 
 async def test_a_lost_commit_is_decided_by_the_number_of_its_attempt(shared: Shared) -> None:
@@ -129,7 +135,7 @@ async def test_a_lost_commit_is_decided_by_the_number_of_its_attempt(shared: Sha
     never = numbers.take()
     numbers.lose(never)
     assert await decide_lost(coordination, numbers) is Fate.NOT_APPLIED
-    assert (await wal.load_instances(coordination))[UID].attempt == numbers.attempt > never
+    assert await attempt_of(coordination) == numbers.attempt > never
     other = AttemptNumbers(UID, 1)
     refused = await commit_one(coordination, other, 2)
     assert refused is Loss.GONE, "somebody else has gone on as this writer"

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from unit.formats.examples import a_piece
 
-from bottomless.errors import Exists, NotFound, StoreError
+from bottomless.errors import Corrupt, Exists, NotFound, StoreError
 from bottomless.formats.keys import wal_key
 from bottomless.formats.wal import pack_wal
 from bottomless.model.config import parse_stored_config
@@ -375,6 +375,7 @@ class World:
                 partial(load_tails, self.coordination, [stream_id], GENERATION)
             )
             tail = found[stream_id]
+            assert not isinstance(tail, Corrupt)
             if tail is None or tail.state is TailState.CLOSED:
                 continue
             published = tail.published_next + 2 * self.random.randrange(4)
@@ -407,10 +408,10 @@ class World:
                 for (other, sequence), held in self.directories.items()
                 if other == instance
             }
-            gone = await self.until_done(
+            done = await self.until_done(
                 partial(releases.release, self.coordination, instance, GENERATION, streams, shards)
             )
-            self.events["released"] += len(gone)
+            self.events["released"] += len(done.gone)
 
     async def vacuum(self) -> None:
         while True:

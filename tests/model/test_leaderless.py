@@ -61,9 +61,9 @@ async def _held_first(coordination: Coordination, instance: Uid) -> Deletable:
 
 async def _index_first(coordination: Coordination, instance: Uid, stream_ids: Any) -> Any:
     look = guarded("what is settled, read before the index in a release")
-    _, needed = await look(coordination, instance, stream_ids)
-    settled, _ = await look(coordination, instance, ())
-    return settled, needed
+    first = await look(coordination, instance, stream_ids)
+    later = await look(coordination, instance, ())
+    return first._replace(settled=later.settled)
 
 
 def _same_number(numbers: AttemptNumbers) -> int:

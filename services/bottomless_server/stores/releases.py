@@ -6,36 +6,65 @@ member of an object is gone, and those of all earlier objects of its instance, t
 """
 
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
+import structlog
+
+from bottomless.errors import Corrupt
 from bottomless.guards import guard
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.coordination.base import Changes, Coordination, Member, Values
 from bottomless_server.leaderless.instance import decode_instance
 from bottomless_server.leaderless.tail import HeldMember, TailEntry, shard_of
 from bottomless_server.leaderless.tail_changes import waiting
-from bottomless_server.leaderless.tail_format import decode_tail, encode_held
+from bottomless_server.leaderless.tail_format import decode_tail
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.tail_keys import entries_from, tail_key
 from bottomless_server.stores.wal import each_held, held_key, instance_key, require_generation
+
+log = structlog.get_logger(__name__)
+
+
+class Looked(NamedTuple):
+    """What a release found out."""
+
+    settled: int
+    needed: set[tuple[int, int]]
+    """Each (sequence, shard) of the instance that entries still need."""
+    unreadable: dict[StreamId, Corrupt]
+    """Streams of which nobody can tell what they need."""
+
+
+class Released(NamedTuple):
+    """What a release has done."""
+
+    gone: list[HeldMember]
+    unreadable: dict[StreamId, Corrupt]
+    """Streams whose tails cannot be read: all that may be theirs is still held."""
 
 
 @guard("what is settled, read before the index in a release")
 async def look(
     coordination: Coordination, instance: Uid, stream_ids: Collection[StreamId]
-) -> tuple[int, set[tuple[int, int]]]:
+) -> Looked:
     """Find what is settled, and then which (sequence, shard) of an instance entries still need.
 
     What is below `settled` gets no entry any more, so an object that none needs afterwards is
     never needed again.
     """
     value = await coordination.get(instance_key(instance))
-    settled = 0 if value is None else decode_instance(value).settled
-    needed: set[tuple[int, int]] = set()
+    looked = Looked(0 if value is None else decode_instance(value).settled, set(), {})
     for stream_id in stream_ids:
-        for entry in await _waiting_entries(coordination, stream_id):
+        try:
+            entries = await _waiting_entries(coordination, stream_id)
+        except Corrupt as error:
+            log.exception("a tail cannot be read", stream_id=stream_id)
+            looked.unreadable[stream_id] = error
+            continue
+        for entry in entries:
             if entry.instance == instance:
-                needed.add((entry.sequence, shard_of(stream_id)))
-    return settled, needed
+                looked.needed.add((entry.sequence, shard_of(stream_id)))
+    return looked
 
 
 async def _waiting_entries(coordination: Coordination, stream_id: StreamId) -> list[TailEntry]:
@@ -56,32 +85,38 @@ async def release(
     generation: int,
     streams: Mapping[int, Collection[StreamId]],
     shards: Collection[int],
-) -> list[HeldMember]:
-    """Take away what holds objects that no entry of these shards needs; returns what went.
+) -> Released:
+    """Take away what holds objects that no entry of these shards needs.
 
-    `streams` has, for each sequence, all streams of those shards in the object's directory. In
+    A stream whose tail cannot be read needs every object that it is in. `streams` has, for each sequence, all streams of those shards in the object's directory. In
     Redis after a crash: the members or none of them; what was found stays true, so they go next
     time.
 
     Raises:
+        Corrupt: the instance's record cannot be read.
         Unavailable: `coordination-regressed`, or not now.
     """
     wanted = {one for found in streams.values() for one in found}
-    settled, needed = await look(coordination, instance, wanted)
-    gone = [
-        held
-        async for held in each_held(coordination, instance, min(streams, default=0))
-        if held.sequence in streams
-        and held.sequence < settled
-        and held.shard in shards
-        and (held.sequence, held.shard) not in needed
-    ]
+    settled, needed, unreadable = await look(coordination, instance, wanted)
+    # Nobody can tell what these need, so it is everything.
+    needed |= {
+        (sequence, shard_of(one))
+        for sequence, found in streams.items()
+        for one in unreadable.keys() & set(found)
+    }
+    gone: list[HeldMember] = []
+    members: list[Member] = []
+    async for held, member in each_held(coordination, instance, min(streams, default=0)):
+        judged = held.sequence in streams and held.sequence < settled and held.shard in shards
+        if judged and (held.sequence, held.shard) not in needed:
+            gone.append(held)
+            # As it was read: of what a later release wrote the bytes may be others.
+            members.append(Member(held_key(instance), member, False))
     if gone:
-        members = [Member(held_key(instance), encode_held(held), False) for held in gone]
 
         def change(values: Values) -> tuple[Changes, None]:
             require_generation(values, generation)
             return Changes(members=members), None
 
         await coordination.transact([GENERATION_KEY], change)
-    return gone
+    return Released(gone, unreadable)

@@ -142,6 +142,7 @@ async def commit(
             answers of the commit lets nobody cancel it.
         CoordinationUnknown: another reply was lost; nothing was to be written.
         CoordinationConflict: others changed one of the keys; nothing is written.
+        Corrupt: the instance's record cannot be read; nothing is written. Take a new instance.
         Unavailable: `coordination-regressed`, or not now; nothing is written.
     """
     assert numbers.lost is None, "a lost commit is decided before the next one"

@@ -11,6 +11,8 @@ bottomless:tail-silent                           the same of all streams, by whe
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from bottomless.errors import Corrupt
+from bottomless.formats.checks import check
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination, Due, Values
 from bottomless_server.leaderless.tail import Tail, TailEntry
@@ -22,7 +24,7 @@ from bottomless_server.leaderless.tail_format import (
     decode_tail,
 )
 from bottomless_server.stores.streams import GENERATION_KEY
-from bottomless_server.stores.wal import require_generation
+from bottomless_server.stores.wal import readable, require_generation
 
 SILENT_KEY: Final = "bottomless:tail-silent"
 _PAGE_COUNT: Final = 1_000
@@ -62,7 +64,13 @@ class KnownName(NamedTuple):
 
 
 def parse_known_name(member: bytes) -> KnownName:
-    """Read a name from a member of the index of a stream's names."""
+    """Read a name from a member of the index of a stream's names.
+
+    Raises:
+        Corrupt: no writer can have written it.
+    """
+    what = "member of the names of a stream"
+    check(what, member.isascii() and member[:1] in (b"p", b"k"), "it is no name")
     text = member.decode("ascii")
     return KnownName(text[1:], text[0] == "p")
 
@@ -89,18 +97,20 @@ def known_in(values: Values, stream_id: StreamId, name: KnownName) -> Known | No
 
 async def load_tails(
     coordination: Coordination, stream_ids: Sequence[StreamId], generation: int
-) -> dict[StreamId, Tail | None]:
+) -> dict[StreamId, Tail | Corrupt | None]:
     """Tail records as they are at one moment, of that generation; None of a stream without one.
+
+    Of one that cannot be read (it is damaged, or a later release wrote it) the error is told, and
+    the question goes on for the others.
 
     Raises:
         Unavailable: `coordination-regressed`, or not now.
-        Corrupt: one of them is damaged.
     """
     keys = [tail_key(one) for one in stream_ids]
     held, *values = await coordination.get_many([GENERATION_KEY, *keys])
     require_generation({GENERATION_KEY: held}, generation)
     return {
-        stream_id: None if value is None else decode_tail(value)
+        stream_id: None if value is None else readable(decode_tail, value)
         for stream_id, value in zip(stream_ids, values, strict=True)
     }
 
@@ -108,6 +118,10 @@ async def load_tails(
 async def entries_from(
     coordination: Coordination, stream_id: StreamId, offset: int, limit: int = _PAGE_COUNT
 ) -> list[TailEntry]:
-    """Entries in the order of their offsets; the first is the one that holds `offset`, if any does."""
+    """Entries in the order of their offsets; the first is the one that holds `offset`, if any does.
+
+    Raises:
+        Corrupt: one of them is damaged.
+    """
     found = await coordination.members(tail_index_key(stream_id), after_offset(offset), limit)
     return [decode_entry(member) for member in found]

@@ -10,17 +10,20 @@ In S3 nothing changes here: registry objects are put by the manifest, after the 
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import structlog
+
+from bottomless.errors import Corrupt
 from bottomless.formats.stream_record import LEADERLESS, SERVED, decode_record, encode_record
 from bottomless.guards import guard
 from bottomless.model.names import FullName, StreamId
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.leaderless.tail import Tail, TailState, new_tail
 from bottomless_server.leaderless.tail_changes import Pruned, closed, configured
 from bottomless_server.leaderless.tail_changes import prune as prune_entries
-from bottomless_server.leaderless.tail_format import decode_entry, encode_entry, encode_tail
+from bottomless_server.leaderless.tail_format import decode_entry, decode_tail, encode_tail
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import restore_stream
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
@@ -33,7 +36,9 @@ from bottomless_server.stores.tail_keys import (
     tail_index_key,
     tail_key,
 )
-from bottomless_server.stores.wal import require_generation
+from bottomless_server.stores.wal import readable, require_generation
+
+log = structlog.get_logger(__name__)
 
 PRUNE_COUNT_MAX: Final = 1_000
 """Entries that one EXEC takes out."""
@@ -97,7 +102,8 @@ async def close(
     """Write a stream's tombstone, free its name and close its tail, with `also`, all in one EXEC.
 
     In Redis after a crash: nothing of it, or all. A commit that is under way finds the tail closed;
-    one that was first is in the tail, and goes with it (`clear_page`).
+    one that was first is in the tail, and goes with it (`clear_page`). A tail that cannot be read
+    goes at once, so a commit finds none.
 
     Raises:
         NotFound: there is no such stream.
@@ -106,7 +112,11 @@ async def close(
 
     def end_tail(values: Values) -> Changes | None:
         require_generation(values, generation)
-        tail = tail_in(values, stream_id)
+        value = values[tail_key(stream_id)]
+        tail = None if value is None else readable(decode_tail, value)
+        if isinstance(tail, Corrupt):
+            log.error("a tail that cannot be read is closed", stream_id=stream_id, error=str(tail))
+            return Changes({tail_key(stream_id): None})
         return None if tail is None else Changes({tail_key(stream_id): encode_tail(closed(tail))})
 
     watched = (GENERATION_KEY, tail_key(stream_id))
@@ -123,6 +133,7 @@ async def clear_page(
     stands in the queue of silent names is taken out when it is due.
 
     Raises:
+        Corrupt: the tail cannot be read, and the stream's record does not say that it is deleted.
         Unavailable: `coordination-regressed`, or not now.
     """
     index, names = tail_index_key(stream_id), known_index_key(stream_id)
@@ -131,20 +142,36 @@ async def clear_page(
     members = [Member(index, entry, False) for entry in entries]
     members += [Member(names, name, False) for name in known]
     more = max(len(entries), len(known)) == limit
+    # Of a member that is no name nothing else is there.
+    parsed = [readable(parse_known_name, name) for name in known]
     values: dict[str, bytes | None] = {
-        parse_known_name(name).redis_key(stream_id): None for name in known
+        name.redis_key(stream_id): None for name in parsed if not isinstance(name, Corrupt)
     }
     if not more:
         values[tail_key(stream_id)] = None
 
     def change(found: Values) -> tuple[Changes, None]:
         require_generation(found, generation)
-        tail = tail_in(found, stream_id)
-        assert tail is None or tail.state is TailState.CLOSED, "what is in use is never cleared"
+        assert _is_closed(found, stream_id), "what is in use is never cleared"
         return Changes(values, members=members), None
 
-    await coordination.transact([GENERATION_KEY, tail_key(stream_id)], change)
+    await coordination.transact(
+        [GENERATION_KEY, tail_key(stream_id), stream_key(stream_id)], change
+    )
     return more
+
+
+def _is_closed(values: Values, stream_id: StreamId) -> bool:
+    """Whether nothing is committed to a stream any more; of a tail that cannot be read the record
+    says it."""
+    try:
+        tail = tail_in(values, stream_id)
+    except Corrupt:
+        record = _record(values, stream_id)
+        if record is None or record.state is not StreamState.DELETING:
+            raise
+        return True
+    return tail is None or tail.state is TailState.CLOSED
 
 
 @guard("the stream record in the EXEC of a prune")
@@ -170,10 +197,12 @@ async def prune(
     since what is pruned is published. As long as `limit` entries go, there may be more.
 
     Raises:
+        Corrupt: record, tail or one of the entries cannot be read.
         Unavailable: `coordination-regressed`, or not now.
     """
     page = await coordination.members(tail_index_key(stream_id), b"", limit)
-    oldest = [decode_entry(member) for member in page]
+    # Taken out as it was read: of what a later release wrote the bytes may be others.
+    oldest = {decode_entry(member): member for member in page}
 
     def change(values: Values) -> tuple[Changes, Pruned | None]:
         require_generation(values, generation)
@@ -182,11 +211,11 @@ async def prune(
             return Changes(), None
         if not tail.published_next <= record.published_next <= tail.next_offset:
             raise coordination_lost()
-        pruned = prune_entries(tail, oldest, record.published_next, record.version)
+        pruned = prune_entries(tail, list(oldest), record.published_next, record.version)
         if pruned.tail == tail:
             return Changes(), pruned
         index = tail_index_key(stream_id)
-        gone = [Member(index, encode_entry(entry), False) for entry in pruned.gone]
+        gone = [Member(index, oldest[entry], False) for entry in pruned.gone]
         return Changes({tail_key(stream_id): encode_tail(pruned.tail)}, members=gone), pruned
 
     keys = [GENERATION_KEY, tail_key(stream_id), stream_key(stream_id)]

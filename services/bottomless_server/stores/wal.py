@@ -17,11 +17,14 @@ After a crash at each step of the vacuum of one instance:
 - `note_deleted`: `deleted` is higher, or the record of a dead instance is gone with its last object.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+import structlog
 
 from bottomless.drives.base import Drive
+from bottomless.errors import Corrupt
 from bottomless.formats.keys import wal_key
 from bottomless.formats.wal import HEADER_SIZE, WalDirectory, decode_directory, decode_wal_header
 from bottomless.guards import guard
@@ -41,6 +44,10 @@ from bottomless_server.leaderless.tail_format import after_sequence, decode_held
 from bottomless_server.stores.generation import decode_generation
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import GENERATION_KEY
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 INSTANCES_KEY: Final = "bottomless:wal-instances"
 _PAGE_COUNT: Final = 500
@@ -73,6 +80,15 @@ def require_generation(values: Values, generation: int) -> None:
         raise coordination_lost()
 
 
+@guard("what cannot be read of one stream or instance, told beside the others")
+def readable(decode: Callable[[bytes], T], value: bytes) -> T | Corrupt:
+    """A value as it is read, or why it cannot be read: it is damaged, or a later release wrote it."""
+    try:
+        return decode(value)
+    except Corrupt as error:
+        return error
+
+
 async def begin(
     coordination: Coordination, instance: Uid, url: str, generation: int
 ) -> AttemptNumbers:
@@ -96,28 +112,43 @@ async def begin(
     return await coordination.transact([GENERATION_KEY, key], enter)
 
 
-async def load_instances(coordination: Coordination) -> dict[Uid, WalInstance]:
-    """All instances that there are; one that is forgotten meanwhile is left out."""
-    found: dict[Uid, WalInstance] = {}
+async def load_instances(coordination: Coordination) -> dict[Uid, WalInstance | Corrupt]:
+    """All instances that there are; one that is forgotten meanwhile is left out.
+
+    Of one whose record cannot be read the error is told: its objects stay, and all others go on.
+    """
+    found: dict[Uid, WalInstance | Corrupt] = {}
     after = b""
     while page := await coordination.members(INSTANCES_KEY, after, _PAGE_COUNT):
         instances = [Uid(member.decode("ascii")) for member in page]
         values = await coordination.get_many([instance_key(one) for one in instances])
         for instance, value in zip(instances, values, strict=True):
             if value is not None:
-                found[instance] = decode_instance(value)
+                found[instance] = readable(decode_instance, value)
         after = page[-1]
     return found
 
 
 async def each_held(
     coordination: Coordination, instance: Uid, first_sequence: int = 0
-) -> AsyncIterator[HeldMember]:
-    """What holds objects of an instance, the oldest first, from a sequence on."""
+) -> AsyncIterator[tuple[HeldMember, bytes]]:
+    """What holds objects of an instance, and as which bytes, the oldest first, from a sequence on.
+
+    A member that cannot be read is passed over, and the log has it. It stays, and so do the objects
+    from there on: `deletable` cannot read it either.
+    """
     after = after_sequence(first_sequence)
     while page := await coordination.members(held_key(instance), after, _PAGE_COUNT):
         for member in page:
-            yield decode_held(member)
+            held = readable(decode_held, member)
+            if isinstance(held, Corrupt):
+                log.error(
+                    "what holds a WAL object cannot be read",
+                    instance=instance,
+                    member=member.hex(),
+                )
+            else:
+                yield held, member
         after = page[-1]
 
 
@@ -160,6 +191,9 @@ async def deletable(coordination: Coordination, instance: Uid) -> Deletable:
 
     What is below `settled` gets no held member any more, so one that is not there when it is
     looked for afterwards never comes. The other way round a commit between the two would be missed.
+
+    Raises:
+        Corrupt: its record, or the first member that holds one, cannot be read: all of it stays.
     """
     value = await coordination.get(instance_key(instance))
     if value is None:
