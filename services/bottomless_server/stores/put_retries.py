@@ -11,8 +11,10 @@ bottomless/drives/.
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from itertools import count
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import stamina
 
@@ -45,6 +47,8 @@ class PutWaits(NamedTuple):
         return backoff(failures, self.initial, self.longest, jitter)
 
 
+Room: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+"""What an attempt holds from its start to its end, and may have to wait for."""
 PUT_WAITS: Final = PutWaits()
 """The waits of a put for which nobody sets others."""
 
@@ -57,12 +61,14 @@ async def put_object(
     *,
     deadline_seconds: float,
     waits: PutWaits = PUT_WAITS,
+    room: Room = nullcontext,
 ) -> None:
     """Put an object; when this returns it is durable under its key, whole.
 
     Retries what a retry can mend, with `waits` in between, until the deadline; what a source raises
     ends it. A source is read anew in each attempt. Parts must stay as they are until this returns,
-    and longer if it is cancelled or out of time.
+    and longer if it is cancelled or out of time. Each attempt enters a `room` of its own first; to
+    wait for that takes nothing of the time.
 
     Raises:
         DriveAmbiguous: it failed, and at least one attempt may have put the object.
@@ -76,20 +82,33 @@ async def put_object(
         return _retryable(error) and waits.after(next(failures))
 
     try:
-        async with asyncio.timeout(deadline_seconds):
+        async with asyncio.timeout(deadline_seconds) as deadline:
             async for attempt in stamina.retry_context(on=pause_after, attempts=None, timeout=None):
                 with attempt:
-                    try:
-                        await put_once(drive, object_key, body, crc)
-                    except (DriveAmbiguous, asyncio.CancelledError):
-                        unknown = True
-                        raise
+                    async with _entered(room, deadline):
+                        try:
+                            await put_once(drive, object_key, body, crc)
+                        except (DriveAmbiguous, asyncio.CancelledError):
+                            unknown = True
+                            raise
     except (Unavailable, TimeoutError) as error:
         if unknown:
             raise DriveAmbiguous("an object may have been put, or may not") from error
         if isinstance(error, TimeoutError):
             raise DriveUnavailable("no attempt to put an object succeeded in time") from error
         raise
+
+
+@asynccontextmanager
+async def _entered(room: Room, deadline: asyncio.Timeout) -> AsyncIterator[None]:
+    """The room, with the deadline later by as long as was waited for it."""
+    loop, ends = asyncio.get_running_loop(), deadline.when()
+    assert ends is not None
+    left = ends - loop.time()
+    deadline.reschedule(None)
+    async with room():
+        deadline.reschedule(loop.time() + left)
+        yield
 
 
 @guard("an unknown outcome of a put")

@@ -1,7 +1,8 @@
 """Wait for room in the byte budget that all streams share. What fits is decided in core/window.py."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from itertools import count
 
 from bottomless_server.uploader.core.window import Budget
@@ -38,6 +39,15 @@ class ByteBudget:
             self.free(ticket)
             raise
         return ticket
+
+    @asynccontextmanager
+    async def holding(self, size: int) -> AsyncIterator[None]:
+        """Hold `size` bytes while this is entered, which waits until they are free."""
+        ticket = await self.take(size)
+        try:
+            yield
+        finally:
+            self.free(ticket)
 
     def add(self, size: int) -> int:
         """Hold bytes that are there already, without waiting."""

@@ -24,7 +24,6 @@ shared/bottomless/formats/fragment.py.
 import asyncio
 import secrets
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -35,6 +34,7 @@ from bottomless.errors import Code, Corrupt, StoreError, Unavailable
 from bottomless.formats.checks import corrupt
 from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.protocol.tail import ChunkRun, HeadsRun
@@ -54,7 +54,9 @@ from bottomless_server.uploader.settings import UploaderSettings
 
 log = structlog.get_logger(__name__)
 
-SOURCE_COUNT_MAX: Final = 8
+BYTES_ON_THE_WAY_MAX: Final = 256 * MIB
+"""Bytes of all fragments that are being put: four of the usual size. An attempt that moves bytes more
+slowly than a MiB a second is given up, and with too many at a time each would be."""
 HEAD_SIZE: Final = 600
 """What a decoded header takes in memory."""
 LOST: Final = frozenset({Code.FENCED, Code.MOVED, Code.STREAM_NOT_FOUND})
@@ -76,9 +78,9 @@ class Parts:
     clock_ms: Callable[[], int]
     """Monotonic: ages are this process's own."""
     counts: UploadCounts = field(default_factory=UploadCounts)
-    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SOURCE_COUNT_MAX))
-    """Room for fragments whose bytes are read while they are put. They take little memory, so memory
-    does not bound how many share the way to the object store; with too many each is too slow."""
+    way: ByteBudget = field(default_factory=lambda: ByteBudget(BYTES_ON_THE_WAY_MAX))
+    """The way to the object store, which all puts share. Memory does not bound how many do, since
+    what is read while it is put takes little."""
 
 
 class Session:
@@ -308,6 +310,8 @@ class Session:
                     info.crc,
                     deadline_seconds=self._settings.uploader_upload_deadline_seconds,
                     waits=put_waits(self._settings),
+                    # For an attempt, and not for the pauses: what cannot be put keeps nobody else.
+                    room=lambda: self._parts.way.holding(info.size),
                 )
             except StoreError as error:
                 if source is not None and source.gone is not None:
@@ -319,10 +323,9 @@ class Session:
 
         # Under the same uid for as long as it takes: if an attempt whose reply was lost
         # did put the object, the next one finds it. Only damage gives a uid up.
-        async with nullcontext() if source is None else self._parts.room:
-            return await self._parts.retries.forever(
-                self._failures, f"put {info.fragment_id}", put, frozenset({Code.DATA_CORRUPT})
-            )
+        return await self._parts.retries.forever(
+            self._failures, f"put {info.fragment_id}", put, frozenset({Code.DATA_CORRUPT})
+        )
 
     async def _give_up_from(self, first_offset: int, error: StoreError) -> None:
         """Let the session end with an error when what was cut before this has been applied; what was

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
@@ -203,6 +204,50 @@ def test_the_waits_between_two_attempts_are_those_of_the_caller() -> None:
         loop.close()
     assert own == pytest.approx([1, 2, 4, 8, 16, 30, 30], abs=0.01)
     assert max(usual) <= 5.01
+
+
+class BySeconds(MemoryDrive):
+    """Each put takes as long as its key says, and those of one key fail."""
+
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
+        if object_key == "refused":
+            raise DriveUnavailable("not for you")
+        await asyncio.sleep(float(object_key))
+        await super().put(object_key, body, crc)
+
+
+def test_room_is_held_for_an_attempt_and_neither_its_pauses_nor_the_time_that_it_took_to_get_it() -> (
+    None
+):
+    """It was held over all attempts, so that eight that could not succeed stopped everybody."""
+    drive, room = BySeconds(), asyncio.Semaphore(1)
+
+    @asynccontextmanager
+    async def held() -> AsyncIterator[None]:
+        async with room:
+            yield
+
+    async def in_room(object_key: str) -> None:
+        waits = PutWaits(initial=1, longest=30, jitter=0)
+        await put_object(
+            drive, object_key, [BODY], crc32c(BODY), deadline_seconds=100, waits=waits, room=held
+        )
+
+    async def all_three() -> float:
+        refused = asyncio.create_task(in_room("refused"))
+        await asyncio.gather(in_room("80"), in_room("90"))
+        took = asyncio.get_running_loop().time()
+        with pytest.raises(DriveUnavailable):
+            await refused
+        return took
+
+    stamina.set_testing(False)
+    loop = VirtualLoop(random.Random(0))
+    try:
+        began = loop.time()
+        assert loop.run_until_complete(all_three()) - began == pytest.approx(170, abs=0.1)
+    finally:
+        loop.close()
 
 
 async def test_a_deadline_during_an_attempt_is_an_unknown_outcome() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.chunks import a_chunk
@@ -10,7 +11,7 @@ from support.uploader_harness import SlowDrive, UploaderHarness
 from support.uploading import STREAM_ID, FakeIngest
 from support.waiting import eventually
 
-from bottomless.drives.base import Body, DriveAmbiguous, DriveUnavailable
+from bottomless.drives.base import Body, DriveAmbiguous, DriveRefused, DriveUnavailable
 from bottomless.errors import Code
 from bottomless.formats.checks import crc32c
 from bottomless.formats.fragment import pack_fragment
@@ -18,6 +19,7 @@ from bottomless.model.limits import KIB, MIB
 from bottomless.model.names import Uid
 from bottomless_server.drives.checked_parts import BLOCK_SIZE, blocks_of
 from bottomless_server.protocol.tail import HeadsRun
+from bottomless_server.uploader import uploader
 from bottomless_server.uploader.core.epochs import Stretch, divide, heads_of
 from bottomless_server.uploader.packing import READ_SIZE, FragmentSource, Packed, pack_piece
 
@@ -42,15 +44,17 @@ class WatchedDrive(SlowDrive):
             self.ended_count += 1
 
 
-def a_harness(directory: Path, count: int = 8, per_fragment: int = 4) -> UploaderHarness:
+def a_harness(
+    directory: Path, count: int = 8, per_fragment: int = 4, drive: WatchedDrive | None = None
+) -> UploaderHarness:
     """A log of chunks of some 300 KiB in a file, of which so many make a fragment."""
     chunks = [a_chunk(number * RECORDS, value_size=VALUE) for number in range(count)]
-    target = per_fragment * len(chunks[0]) - 100
+    target = per_fragment * len(a_chunk(0, value_size=VALUE)) - 100
     ingest = FakeIngest(target_bytes=target, max_age_ms=3_600_000)
     ingest.directory = directory
     for chunk in chunks:
         ingest.append(chunk)
-    return UploaderHarness(ingest, WatchedDrive(), memory_bytes=64 * MIB)
+    return UploaderHarness(ingest, drive or WatchedDrive(), memory_bytes=64 * MIB)
 
 
 async def test_what_lies_in_a_file_is_never_in_memory_as_a_whole(tmp_path: Path) -> None:
@@ -160,6 +164,66 @@ async def test_a_session_that_waits_for_memory_does_not_wait_for_that_of_its_own
 
     assert harness.ranges() == [(0, 40), (40, 80)]
     assert len(harness.manifest.sessions) >= 2
+
+
+class Refusing(WatchedDrive):
+    """Refuses each put whose key holds one of these names, as a store does for a tenant's prefix."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = names
+        self.refused: set[str] = set()
+
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
+        if any(name in object_key for name in self.names):
+            self.bodies.append(type(body))
+            self.refused.add(object_key)
+            raise DriveRefused("no permission for this prefix")
+        await super().put(object_key, body, crc)
+
+
+async def test_fragments_that_cannot_be_put_keep_no_other_stream_from_being_uploaded(
+    tmp_path: Path,
+) -> None:
+    """As many as share the way to the store, in the midst of their pauses. In the other checks the
+    store refuses everybody, or nobody."""
+    drive = Refusing(*(f"{STREAM_ID[:-2]}{number:02}" for number in range(2)))
+    harness = a_harness(tmp_path, count=0, drive=drive)
+    for name in drive.names:
+        harness.add_stream(name)
+        for number in range(16):
+            harness.ingest.append(a_chunk(number * 10, value_size=VALUE), stream_id=name)
+    async with harness.running():
+        await eventually(lambda: len(drive.refused) == 8)
+        for number in range(4):
+            harness.ingest.append(a_chunk(number * 10, value_size=VALUE))
+        await harness.published(40)
+
+    assert set(drive.bodies) == {FragmentSource}
+
+
+async def test_of_fragments_that_are_put_at_a_time_there_are_so_many_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each attempt has the time that its bytes take at a MiB a second. Eight at a time, however large,
+    asked more of the link to the store than the memory for them ever did."""
+    monkeypatch.setattr(uploader, "BYTES_ON_THE_WAY_MAX", 3 * MIB)
+    harness = a_harness(tmp_path, count=12)
+    harness.uploads_in_flight = 3
+    gates = harness.drive.gates
+    for first_offset in (0, 40, 80):
+        gates[first_offset] = asyncio.Event()
+    async with harness.running():
+        await eventually(lambda: len(harness.manifest.intents) == 3)
+        await eventually(lambda: len(harness.drive.puts) == 2)
+        await asyncio.gather(*(asyncio.sleep(0) for _ in range(50)))
+        waiting = ({0, 40, 80} - set(harness.drive.puts)).pop()
+        assert len(harness.drive.puts) == 2, "of 1.2 MiB each"
+        gates[harness.drive.puts[0]].set()
+        await eventually(lambda: waiting in harness.drive.puts)
+        for gate in gates.values():
+            gate.set()
+        await harness.published(120)
 
 
 async def test_damage_in_a_file_stops_its_fragment_and_none_before_it(tmp_path: Path) -> None:
