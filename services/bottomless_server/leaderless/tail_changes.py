@@ -57,7 +57,10 @@ class Refusal(Enum):
     FULL = auto()
     """Too much waits to be made fragments of."""
     DAMAGED = auto()
-    """What coordination holds of the stream cannot be read."""
+    """What coordination holds of the stream cannot be read, or goes on to nothing that can be
+    written; the log says what."""
+    ENDED = auto()
+    """The last of its records would have a higher offset than any may have."""
 
 
 class Committed(NamedTuple):
@@ -116,6 +119,11 @@ def seen_of(tail: Tail, before: SeenTail = UNSEEN) -> SeenTail:
         return max(before, SeenTail(tail.epoch, tail.next_offset, tail.pruned_next))
     next_offset = max(before.next_offset, tail.next_offset)
     return SeenTail(tail.epoch, next_offset, max(before.pruned_next, tail.pruned_next))
+
+
+def has_offsets_for(tail: Tail, pieces: Sequence[Accepted]) -> bool:
+    """Tell whether all records of these pieces can have offsets."""
+    return tail.next_offset + sum(piece.record_count for piece in pieces) <= OFFSET_MAX + 1
 
 
 def commit(tail: Tail, pieces: Sequence[Accepted], clock: int) -> Committed:

@@ -11,7 +11,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from bottomless.errors import Corrupt
+import structlog
+
+from bottomless.errors import Corrupt, Unavailable
+from bottomless.guards import guard
 from bottomless.model.chunk import TrackedEntry
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import (
@@ -39,6 +42,7 @@ from bottomless_server.leaderless.tail_changes import (
     Committed,
     Refusal,
     TailBounds,
+    has_offsets_for,
     refusal_of,
 )
 from bottomless_server.leaderless.tail_changes import commit as commit_pieces
@@ -59,6 +63,8 @@ from bottomless_server.stores.tail_keys import (
     tail_key,
 )
 from bottomless_server.stores.wal import held_key, instance_key, require_generation
+
+log = structlog.get_logger(__name__)
 
 COMMIT_STREAM_COUNT_MAX: Final = 256
 """Streams of one EXEC: nobody else is served meanwhile."""
@@ -212,7 +218,7 @@ def _decide_all(
 def _decide_stream(
     asked: Asked, values: Values, generation: int, clock: int, bounds: TailBounds
 ) -> tuple[Committed | Refusal, Changes]:
-    """What becomes of one stream's pieces; whatever is wrong with it is not of the others."""
+    """What becomes of one stream's pieces, and what is written for them."""
     stream_id = asked.stream_id
     try:
         tail = tail_in(values, stream_id)
@@ -222,7 +228,35 @@ def _decide_stream(
     refusal = refusal_of(tail, generation, asked.seen, bounds)
     if tail is None or refusal is not None:
         return refusal or Refusal.GONE, Changes()
+    return alone(stream_id, lambda: _decide_pieces(asked, tail, known, clock))
+
+
+@guard("what one stream of a commit raises, kept from the others")
+def alone(
+    stream_id: StreamId, decide: Callable[[], tuple[Committed | Refusal, Changes]]
+) -> tuple[Committed | Refusal, Changes]:
+    """What becomes of one stream; whatever is wrong with it is not of the others.
+
+    Raises:
+        Unavailable: it is not of this stream that nothing can be committed now.
+    """
+    try:
+        return decide()
+    except Unavailable:
+        raise
+    except Exception:
+        log.exception("nothing can be committed to a stream", stream_id=stream_id)
+        return Refusal.DAMAGED, Changes()
+
+
+def _decide_pieces(
+    asked: Asked, tail: Tail, known: Mapping[KnownName, Known | None], clock: int
+) -> tuple[Committed | Refusal, Changes]:
+    """What becomes of the pieces of a stream that may take some."""
+    stream_id = asked.stream_id
     decided = asked.decide(tail, known)
+    if not has_offsets_for(tail, decided.accepted):
+        return Refusal.ENDED, Changes()
     done = commit_pieces(tail, decided.accepted, clock)
     if not done.entries and not decided.known:
         return done, Changes()
@@ -289,10 +323,7 @@ async def change_known(
         known = known_in(values, stream_id, name)
         now = decide(tail, known)
         difference = (now is not None) - (known is not None)
-        if name.is_producer:
-            after = tail._replace(producer_count=tail.producer_count + difference)
-        else:
-            after = tail._replace(key_count=tail.key_count + difference)
+        after = _counted(tail, stream_id, name, difference)
         changes = Changes(settled=settled)
         if difference:
             changes |= Changes({tail_key(stream_id): encode_tail(after)})
@@ -302,6 +333,16 @@ async def change_known(
         return changes | Changes({name.redis_key(stream_id): None}, members=[gone]), None
 
     await coordination.transact(keys, change)
+
+
+def _counted(tail: Tail, stream_id: StreamId, name: KnownName, difference: int) -> Tail:
+    """The tail with one name more or less. A count that has drifted ends at 0, with an alarm."""
+    count = (tail.producer_count if name.is_producer else tail.key_count) + difference
+    if count < 0:
+        log.error("more names of a stream are forgotten than were counted", stream_id=stream_id)
+    if name.is_producer:
+        return tail._replace(producer_count=max(0, count))
+    return tail._replace(key_count=max(0, count))
 
 
 def _open_tail(values: Values, stream_id: StreamId, generation: int) -> Tail:

@@ -82,6 +82,7 @@ async def configure(
         tail, record = tail_in(values, stream_id), _record(values, stream_id)
         if tail is None or record is None or tail.state is TailState.CLOSED:
             raise stream_not_found()
+        require_own(tail, record, generation)
         after = change(record)
         config = after.config
         follows = configured(tail, fenced=config.fenced, max_age_ms=config.fragment.max_age_ms)
@@ -89,6 +90,17 @@ async def configure(
         return Changes(written), after
 
     return await coordination.transact([GENERATION_KEY, tail_key(stream_id), key], decide)
+
+
+@guard("the generation of tail and record in each change of both")
+def require_own(tail: Tail, record: StreamRecord, generation: int) -> None:
+    """Refuse what is of before the last rebuild: a store that went back, and was not noticed yet.
+
+    Raises:
+        Unavailable: `coordination-regressed`.
+    """
+    if tail.generation != generation or record.generation < generation:
+        raise coordination_lost()
 
 
 async def close(
@@ -209,7 +221,10 @@ async def prune(
         tail, record = tail_in(values, stream_id), record_in(values, stream_id)
         if tail is None or record is None or tail.state is TailState.CLOSED:
             return Changes(), None
+        require_own(tail, record, generation)
         if not tail.published_next <= record.published_next <= tail.next_offset:
+            raise coordination_lost()
+        if record.version < tail.manifest_version:
             raise coordination_lost()
         pruned = prune_entries(tail, list(oldest), record.published_next, record.version)
         if pruned.tail == tail:
