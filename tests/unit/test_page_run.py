@@ -70,7 +70,7 @@ def test_what_stays_is_seen_and_ends_by_ctrl_c(tmp_path: Path) -> None:
         "```python\nprint(1)\n```\n```text\n2\n```\n",
         "```python\nraise SystemError\n```\n",
         "```sh\ncurl localhost:8080/\n```\n",
-        "```sh stays\necho on; exit 3\n```\n```text echo\non\n```\n",
+        "```sh stays\ntrap '' INT; echo on; exit 3\n```\n```text echo\non\n```\n",
         "```ruby\nputs 1\n```\n",
     ],
 )
