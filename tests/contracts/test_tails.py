@@ -9,6 +9,7 @@ from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, CoordinationConflict
+from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.instance import Loss, WalInstance
 from bottomless_server.leaderless.tail import UNSEEN, Tail, first_epoch
@@ -18,6 +19,7 @@ from bottomless_server.stores.lost_commits import Fate, decide_lost
 from bottomless_server.stores.streams import GENERATION_KEY, Streams
 from bottomless_server.stores.tail_commits import Asked, Commit, Decided, commit
 from bottomless_server.stores.tail_keys import entries_from, load_tails, tail_key
+from bottomless_server.stores.wal_check import check_wal
 from contracts.conftest import Shared
 
 UID = Uid("0f" * 16)
@@ -41,7 +43,10 @@ async def two_streams(coordination: Coordination) -> tuple[Streams, AttemptNumbe
             epoch=first_epoch(1),
         )
         await tails.create(streams, record)
-    return streams, await wal.begin(coordination, UID, "http://ingest-0", 1)
+    checked = await check_wal(MemoryDrive(lambda: 0), coordination, 1)
+    numbers = AttemptNumbers(UID, 1, lambda: True, checked)
+    await wal.begin(coordination, numbers, "http://ingest-0")
+    return streams, numbers
 
 
 async def commit_one(
@@ -94,7 +99,8 @@ async def test_what_is_committed_is_found_pruned_released_and_deleted(shared: Sh
     directories = {sequence: set(IDS) for sequence in range(300)}
     released = await releases.release(coordination, UID, 1, directories, range(16))
     assert (len(released.gone), released.unreadable) == (300 + 256, {})
-    assert (await wal.deletable(coordination, UID)).sequences == range(256)
+    may_go = await wal.deletable(MemoryDrive(lambda: 0), coordination, UID, 1)
+    assert may_go.sequences == range(256)
     tail = (await load_tails(coordination, IDS, 1))[IDS[1]]
     assert isinstance(tail, Tail)
     assert (tail.pruned_next, tail.next_offset, tail.entry_count) == (768, 900, 44)
@@ -136,6 +142,6 @@ async def test_a_lost_commit_is_decided_by_the_number_of_its_attempt(shared: Sha
     numbers.lose(never)
     assert await decide_lost(coordination, numbers) is Fate.NOT_APPLIED
     assert await attempt_of(coordination) == numbers.attempt > never
-    other = AttemptNumbers(UID, 1)
+    other = AttemptNumbers(UID, 1, lambda: True, numbers.checked)
     refused = await commit_one(coordination, other, 2)
     assert refused is Loss.GONE, "somebody else has gone on as this writer"

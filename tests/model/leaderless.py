@@ -5,25 +5,31 @@ an operator fences and deletes. Each is a coroutine on stores in memory, and a n
 call is done. Requests to coordination are lost, their replies are lost, and an EXEC arrives late, or
 after whoever sent it has given up. After every change all that must hold of leaderless streams is
 looked at: see `Invariants`.
+
+In a run with a `Loss` coordination is emptied at some moment, or holds an older copy of itself again.
+From then on each process stops when it hears `coordination-regressed`; what is looked at after that
+is the bucket, and offsets: see `Invariants.lose`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum, auto
 from functools import partial
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
 
 from unit.formats.examples import a_piece
 
-from bottomless.errors import Corrupt, Exists, NotFound, StoreError
+from bottomless.errors import Code, Corrupt, Exists, NotFound, StoreError, Unavailable
 from bottomless.formats.keys import wal_key
+from bottomless.formats.stream_record import decode_record
 from bottomless.formats.wal import pack_wal
 from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
-from bottomless.model.wal import Piece
+from bottomless.model.wal import Note, Piece
 from bottomless_server.coordination.base import (
     Changes,
     CoordinationConflict,
@@ -32,12 +38,13 @@ from bottomless_server.coordination.base import (
     Decide,
     Room,
 )
-from bottomless_server.coordination.memory import MemoryCoordination, Watched
+from bottomless_server.coordination.memory import MemoryCoordination, Stored, Watched
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.instance import Loss, WalInstance, decode_instance
 from bottomless_server.leaderless.tail import (
     UNSEEN,
+    SeenTail,
     Tail,
     TailEntry,
     TailState,
@@ -46,11 +53,11 @@ from bottomless_server.leaderless.tail import (
     first_epoch,
     shard_of,
 )
-from bottomless_server.leaderless.tail_changes import Accepted, Committed, TailBounds
+from bottomless_server.leaderless.tail_changes import Accepted, Committed, TailBounds, seen_of
 from bottomless_server.leaderless.tail_format import decode_entry, decode_held, decode_tail
 from bottomless_server.stores import releases, tails, wal
 from bottomless_server.stores.lost_commits import Fate, decide_lost
-from bottomless_server.stores.streams import GENERATION_KEY, Streams
+from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
 from bottomless_server.stores.tail_commits import (
     Asked,
     Commit,
@@ -59,6 +66,7 @@ from bottomless_server.stores.tail_commits import (
     commit,
 )
 from bottomless_server.stores.tail_keys import load_tails, tail_index_key, tail_key
+from bottomless_server.stores.wal_check import Unchecked, check_wal
 
 T = TypeVar("T")
 GENERATION: Final = 1
@@ -125,6 +133,14 @@ class TroubledCoordination(MemoryCoordination):
         self.changed = True
 
 
+class LossKind(Enum):
+    """What becomes of coordination once in a run."""
+
+    EMPTIED = auto()
+    PUT_BACK = auto()
+    """It holds what it held some time ago, and is of the same generation as before."""
+
+
 class Append(NamedTuple):
     """What a client sent: it is in the stream once, or never."""
 
@@ -134,8 +150,11 @@ class Append(NamedTuple):
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, loss: LossKind | None = None) -> None:
         self.random = Random(seed)
+        self.loss = loss
+        self.lost = False
+        """Whether that has happened."""
         self.coordination = TroubledCoordination(self.random)
         self.drive = MemoryDrive(lambda: 1_000_000)
         self.coordination.write(Changes({GENERATION_KEY: b'{"generation":1,"bucket":true}'}))
@@ -145,13 +164,17 @@ class World:
         self.appends: dict[tuple[Uid, int, int], Append] = {}
         """What each piece of each object is."""
         self.directories: dict[tuple[Uid, int], set[StreamId]] = {}
-        self.piece_counts: dict[tuple[Uid, int], int] = {}
+        self.data_positions: dict[tuple[Uid, int], int] = {}
         self.answered: list[tuple[Append, int]] = []
         """Appends that were answered since the last look, each with its first offset."""
         self.stopped: dict[StreamId, int] = {}
         """Commits of a stream when a fence, or its deletion, was answered."""
         self.active: list[StreamId] = []
         self.events: Counter[str] = Counter()
+        self.lapsed: set[Uid] = set()
+        """Instances whose lease ran out."""
+        self.durable: dict[Uid, int] = {}
+        """The attempt of each instance that its newest object in the bucket can speak of."""
         self._numbers = 0
         self.invariants = Invariants(self)
         self.quietly(self._create_all())
@@ -160,8 +183,9 @@ class World:
             *(self.manifest() for _ in range(2)),
             *(self.uploader() for _ in range(2)),
             *(self.vacuum() for _ in range(2)),
-            self.operator(),
         ]
+        self._operator = self.operator()
+        self._running.append(self._operator)
 
     async def _create_all(self) -> None:
         for number in range(3):
@@ -202,20 +226,47 @@ class World:
 
     def run(self, steps: int) -> None:
         """Let so many calls happen, and look at everything after each change."""
-        for _ in range(steps):
+        # Drawn by a number of its own, so that a run without a loss is the same until then.
+        draw = Random(self.random.getstate()[1][0])
+        copied_at = draw.randrange(steps // 8, steps // 2) if self.loss else steps
+        lost_at = copied_at + draw.randrange(steps // 4)
+        copy: Stored | None = None
+        for step in range(steps):
+            if step == copied_at:
+                copy = self.coordination.copy()
+            if step == lost_at and copy is not None:
+                self._lose(copy)
             self.clock += self.random.randrange(3)
             if self.coordination.late and self.random.random() < 0.1:
                 self.coordination.arrive(self.random.randrange(100))
                 self.events["a late EXEC arrived"] += 1
-            else:
+            elif self._running:
                 self._go_on(self.random.choice(self._running))
-            if self.coordination.changed:
+            if self.coordination.changed or self.lost:
                 self.coordination.changed = False
                 self.invariants.check()
+
+    def _lose(self, copy: Stored) -> None:
+        self.invariants.lose(copy)
+        self.lost = True
+        self.stopped.clear()
+        self._running.remove(self._operator)
+        self._operator.close()
+        if self.loss is LossKind.EMPTIED:
+            self.coordination.lose()
+            return
+        self.coordination.put_back(copy)
+        # The connections went with the run of the store to which they were.
+        self.coordination.late.clear()
 
     def _go_on(self, one: Coroutine[Any, Any, None]) -> None:
         try:
             one.send(None)
+        except Unavailable as error:
+            if not self.lost or error.code is not Code.COORDINATION_REGRESSED:
+                raise Violation(f"nobody expects it: {error!r}") from error
+            self.events["heard of the loss"] += 1
+            self._running.remove(one)
         except (AssertionError, StoreError) as error:
             raise Violation(f"nobody expects it: {error!r}") from error
 
@@ -240,36 +291,49 @@ class World:
 
     async def writer(self) -> None:
         left: list[Append] = []
+        seen: dict[StreamId, SeenTail] = {}
         while True:
             begun = await self.until_done(self._begin)
-            left = await self._write(begun, left)
+            left = await self._write(begun, left, seen)
 
     async def _begin(self) -> AttemptNumbers:
         # Another one each time: one whose reply was lost may be there.
-        return await wal.begin(self.coordination, self.uid(), "http://ingest-0", GENERATION)
+        instance = self.uid()
+        numbers = AttemptNumbers(
+            instance, GENERATION, lambda: instance not in self.lapsed, await self._check()
+        )
+        await wal.begin(self.coordination, numbers, "http://ingest-0")
+        return numbers
 
-    async def _write(self, numbers: AttemptNumbers, appends: list[Append]) -> list[Append]:
+    async def _check(self) -> int:
+        return await check_wal(self.drive, self.coordination, GENERATION)
+
+    async def _write(
+        self, numbers: AttemptNumbers, appends: list[Append], seen: dict[StreamId, SeenTail]
+    ) -> list[Append]:
         """Write as one instance; returns what has to be put again under another."""
         sequence = 0
+        notes: list[Note] = []
         while self.random.random() < 0.9:
             appends = appends or [self._append() for _ in range(self.random.randint(1, 3))]
-            put = await self._put(numbers.instance, sequence, appends)
+            put = await self._put(numbers, sequence, appends, notes)
+            notes = []
             groups = self._groups(put)
             for number, group in enumerate(groups):
                 if self.random.random() < 0.03:
                     self.events["killed between two EXECs"] += 1
                     return []
                 last = number + 1 == len(groups)
-                done = await self._commit(numbers, sequence, group, last=last)
-                if done is Loss.REGRESSED:
-                    raise Violation("nothing was lost, and it says so")
+                done = await self._commit(numbers, sequence, group, dict(seen), last=last)
                 if isinstance(done, Loss):
                     self.events[f"put again: {done.name}"] += 1
                     return appends
                 if done is None:
                     self.events["nobody can tell"] += 1
                     return []
-                self._acknowledge(done, group)
+                self._acknowledge(done, group, seen)
+                committed = [one for one in done.streams.values() if isinstance(one, Committed)]
+                notes += [note for one in committed for _, note in one.notes]
                 appends = [one for one in appends if one.stream_id not in group]
             sequence += 1
         return []
@@ -279,13 +343,26 @@ class World:
         return Append(self._numbers, self.random.choice(self.active), 2)
 
     async def _put(
-        self, instance: Uid, sequence: int, appends: Sequence[Append]
+        self,
+        numbers: AttemptNumbers,
+        sequence: int,
+        appends: Sequence[Append],
+        notes: Sequence[Note],
     ) -> dict[StreamId, list[tuple[Append, Accepted]]]:
+        instance = numbers.instance
         pieces = [Piece(one.stream_id, [_CHUNK], one.record_count, 1, 1) for one in appends]
         packed = pack_wal(
-            instance, sequence, pieces, noted_below=0, created_at=0, generation=GENERATION
+            instance,
+            sequence,
+            pieces,
+            notes,
+            noted_below=sequence,
+            attempt=numbers.attempt,
+            created_at=0,
+            generation=GENERATION,
         )
         await self.drive.put(wal_key(instance, sequence), packed.parts, packed.crc)
+        self.durable[instance] = packed.header.attempt
         waiting = list(appends)
         put: dict[StreamId, list[tuple[Append, Accepted]]] = {}
         for number, line in enumerate(packed.lines):
@@ -297,7 +374,7 @@ class World:
             )
             put.setdefault(line.stream_id, []).append((append, piece))
         self.directories[instance, sequence] = set(put)
-        self.piece_counts[instance, sequence] = len(pieces)
+        self.data_positions[instance, sequence] = packed.header.data_position
         return put
 
     def _groups(
@@ -313,6 +390,7 @@ class World:
         numbers: AttemptNumbers,
         sequence: int,
         group: dict[StreamId, list[tuple[Append, Accepted]]],
+        seen: Mapping[StreamId, SeenTail],
         *,
         last: bool,
     ) -> Commit | Loss | None:
@@ -320,7 +398,8 @@ class World:
 
         def asked(stream_id: StreamId) -> Asked:
             accepted = [piece for _, piece in group[stream_id]]
-            return Asked(stream_id, (), UNSEEN, lambda *_: Decided(accepted, {}))
+            before = seen.get(stream_id, UNSEEN)
+            return Asked(stream_id, (), before, lambda *_: Decided(accepted, {}))
 
         while True:
             try:
@@ -334,6 +413,8 @@ class World:
                     next_sequence=sequence + 1,
                     bounds=BOUNDS,
                 )
+            except Unchecked:
+                numbers.checked = await self._check()
             except CommitUnknown as error:
                 self.events["a lost commit"] += 1
                 fate = await self._decide(numbers)
@@ -353,13 +434,17 @@ class World:
                 self.events["a lost bump"] += isinstance(error, CoordinationUnknown)
 
     def _acknowledge(
-        self, done: Commit, group: dict[StreamId, list[tuple[Append, Accepted]]]
+        self,
+        done: Commit,
+        group: dict[StreamId, list[tuple[Append, Accepted]]],
+        seen: dict[StreamId, SeenTail],
     ) -> None:
         for stream_id, pieces in group.items():
             found = done.streams[stream_id]
             if not isinstance(found, Committed):
                 self.events[f"refused: {found.name}"] += 1
                 continue
+            seen[stream_id] = seen_of(found.tail, seen.get(stream_id, UNSEEN))
             offset = found.entries[0].first_offset
             for append, _ in pieces:
                 self.answered.append((append, offset))
@@ -418,13 +503,18 @@ class World:
             instances = await self.until_done(lambda: wal.load_instances(self.coordination))
             for instance in sorted(instances):
                 if self.random.random() < 0.25:
-                    # Its writer is believed to be dead, whether it is or not.
+                    # Its writer is believed to be dead, whether it is or not; in an older copy
+                    # each is, since no lease of it is held any more.
+                    if not self.lost:
+                        self.lapsed.add(instance)
                     settle = partial(wal.settle, self.coordination, instance, GENERATION)
                     await self.until_done(settle)
                 await self._reclaim(instance)
 
     async def _reclaim(self, instance: Uid) -> None:
-        found = await self.until_done(lambda: wal.deletable(self.coordination, instance))
+        found = await self.until_done(
+            lambda: wal.deletable(self.drive, self.coordination, instance, GENERATION)
+        )
         # What was reserved and never put is passed over quickly: it takes no time of the run.
         there = [one for one in found.sequences if (instance, one) in self.directories]
         await wal.delete_objects(self.drive, instance, there)
@@ -494,8 +584,14 @@ class Invariants:
         self._tails: dict[StreamId, Tail] = {}
         self._instances: dict[Uid, WalInstance] = {}
         self._history: dict[StreamId, dict[int, TailEntry]] = {}
+        self._attempts: dict[StreamId, dict[int, int]] = {}
+        """The attempt that wrote each entry."""
         self._placed: dict[int, tuple[StreamId, int]] = {}
         """Where each append is, in a stream."""
+        self._at: dict[tuple[StreamId, int], int] = {}
+        """The append at each offset."""
+        self._needed: list[tuple[StreamId, TailEntry]] = []
+        """Entries that a rebuild would bring back after the loss, from their objects."""
 
     def check(self) -> None:
         try:
@@ -503,19 +599,80 @@ class Invariants:
                 self._check_stream(stream_id)
             self._check_instances()
             self._check_answers()
+            self._check_needed()
         except Violation:
             raise
         except AssertionError as error:
             raise Violation(str(error)) from error
 
+    def _check_needed(self) -> None:
+        # What was in an older copy too may have been published from there.
+        self._needed = [
+            (stream_id, entry)
+            for stream_id, entry in self._needed
+            if entry.next_offset > self._published_next(stream_id)
+        ]
+        for _, entry in self._needed:
+            if not self._world.drive.has(wal_key(entry.instance, entry.sequence)):
+                raise Violation("an object is deleted that a rebuild needs")
+
+    def lose(self, copy: Stored) -> None:
+        """Note what the loss of coordination must not cost.
+
+        Objects that hold what is in no fragment yet stay, and no offset is given again. Where a
+        copy is put back that is promised of what the bucket can prove: of a commit of which a later
+        object of the same instance speaks, and, if the copy knows no such instance, whose stream
+        has a tail in the copy.
+        """
+        world, proven = self._world, set[tuple[StreamId, int]]()
+        for stream_id, entries in self._history.items():
+            for next_offset, entry in entries.items():
+                if self._is_promised(copy, stream_id, entry):
+                    proven.add((stream_id, next_offset))
+        for stream_id in world.active:
+            published = self._published_next(stream_id)
+            for entry in self._entries(stream_id):
+                if (stream_id, entry.next_offset) in proven and entry.next_offset > published:
+                    self._needed.append((stream_id, entry))
+        self._tails.clear()
+        self._instances.clear()
+        for stream_id, entries in self._history.items():
+            for next_offset in list(entries):
+                if (stream_id, next_offset) not in proven:
+                    self._forget(stream_id, entries.pop(next_offset))
+
+    def _is_promised(self, copy: Stored, stream_id: StreamId, entry: TailEntry) -> bool:
+        world = self._world
+        if world.loss is LossKind.EMPTIED:
+            return True
+        if self._attempts[stream_id][entry.next_offset] > world.durable.get(entry.instance, 0):
+            return False
+        tail = copy.values.get(tail_key(stream_id))
+        open_ = tail is not None and decode_tail(tail.value).state is not TailState.CLOSED
+        return wal.instance_key(entry.instance) in copy.values or open_
+
+    def _forget(self, stream_id: StreamId, entry: TailEntry) -> None:
+        for offset in range(entry.first_offset, entry.next_offset):
+            number = self._at.pop((stream_id, offset), None)
+            if number is not None:
+                del self._placed[number]
+
+    def _published_next(self, stream_id: StreamId) -> int:
+        value = self._world.coordination.peek(stream_key(stream_id))
+        return 0 if value is None else decode_record(value, SERVED).published_next
+
+    def _entries(self, stream_id: StreamId) -> list[TailEntry]:
+        members = self._world.coordination.peek_members(tail_index_key(stream_id))
+        return [decode_entry(member) for member in members]
+
     def _check_stream(self, stream_id: StreamId) -> None:
         world = self._world
         value = world.coordination.peek(tail_key(stream_id))
-        members = world.coordination.peek_members(tail_index_key(stream_id))
+        entries = self._entries(stream_id)
         if value is None:
-            assert not members, "what is cleared comes back"
+            assert not entries, "what is cleared comes back"
             return
-        tail, entries = decode_tail(value), [decode_entry(member) for member in members]
+        tail = decode_tail(value)
         before = self._tails.get(stream_id, tail)
         check_step(before, tail)
         self._tails[stream_id] = tail
@@ -530,29 +687,40 @@ class Invariants:
 
     def _check_entry(self, stream_id: StreamId, entry: TailEntry) -> None:
         world = self._world
-        # 1: its object is there, and is held in its shard.
-        if not world.drive.has(wal_key(entry.instance, entry.sequence)):
-            raise Violation("an entry names an object that is deleted")
-        held = world.coordination.peek_members(wal.held_key(entry.instance))
-        places = {(one.sequence, one.shard) for one in map(decode_held, held)}
-        if (entry.sequence, shard_of(stream_id)) not in places:
-            raise Violation("an entry names an object that nothing holds")
+        if not world.lost:
+            self._check_object(stream_id, entry)
         # 4: an append is in one entry.
         history = self._history.setdefault(stream_id, {})
         if history.setdefault(entry.next_offset, entry) != entry:
             raise Violation("offsets are given twice")
+        value = world.coordination.peek(wal.instance_key(entry.instance))
+        attempts = self._attempts.setdefault(stream_id, {})
+        if entry.next_offset not in attempts:
+            attempts[entry.next_offset] = 0 if value is None else decode_instance(value).attempt
         offset, number = entry.first_offset, self._number(entry)
         while offset < entry.next_offset:
             append = world.appends[entry.instance, entry.sequence, number]
             assert append.stream_id == stream_id
             if self._placed.setdefault(append.number, (stream_id, offset)) != (stream_id, offset):
                 raise Violation("an append is there twice")
+            if self._at.setdefault((stream_id, offset), append.number) != append.number:
+                raise Violation("offsets are given twice")
             offset, number = offset + append.record_count, number + 1
         assert offset == entry.next_offset
 
+    def _check_object(self, stream_id: StreamId, entry: TailEntry) -> None:
+        """1: its object is there, and is held in its shard."""
+        world = self._world
+        if not world.drive.has(wal_key(entry.instance, entry.sequence)):
+            raise Violation("an entry names an object that is deleted")
+        held = world.coordination.peek_members(wal.held_key(entry.instance))
+        places = {(one.sequence, one.shard) for one in map(decode_held, held)}
+        if (entry.sequence, shard_of(stream_id)) not in places:
+            raise Violation("an entry names an object that nothing holds")
+
     def _number(self, entry: TailEntry) -> int:
         """The number of its first piece in the directory."""
-        first = 128 + 64 * self._world.piece_counts[entry.instance, entry.sequence]
+        first = self._world.data_positions[entry.instance, entry.sequence]
         return (entry.position - first) // len(_CHUNK)
 
     def _check_instances(self) -> None:
@@ -566,7 +734,7 @@ class Invariants:
             self._instances[instance] = record
 
     def _check_answers(self) -> None:
-        for append, offset in self._world.answered:
+        for append, offset in () if self._world.lost else self._world.answered:
             # Once it is there it stays: every later look at an entry compares.
             if self._placed.get(append.number) != (append.stream_id, offset):
                 raise Violation("what was acknowledged is not there")

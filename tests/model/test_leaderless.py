@@ -17,16 +17,21 @@ from bottomless_server.leaderless.instance import decode_instance
 from bottomless_server.leaderless.tail_format import decode_held
 from bottomless_server.stores.streams import stream_key
 from bottomless_server.stores.wal import Deletable, held_key, instance_key
-from model.leaderless import SERVED, Violation, World
+from model.leaderless import SERVED, LossKind, Violation, World
 
 STEPS: Final = int(os.environ.get("BOTTOMLESS_LEADERLESS_STEPS", "2500"))
 """Calls of one run; a long run by hand takes more of them."""
 RARE: Final = ("a lost bump", "put again: SETTLED", "killed between two EXECs", "deleted a stream")
 
 
-def run(seed: int, steps: int, prepare: Callable[[World], None] = lambda _: None) -> World:
+def run(
+    seed: int,
+    steps: int,
+    prepare: Callable[[World], None] = lambda _: None,
+    loss: LossKind | None = None,
+) -> World:
     """A world in which so many calls have happened."""
-    world = World(seed)
+    world = World(seed, loss)
     prepare(world)
     try:
         world.run(steps)
@@ -42,6 +47,15 @@ def test_no_order_of_events_breaks_what_must_hold() -> None:
     assert all(events[name] > 0 for name in ("acknowledged", "pruned", "deleted", *RARE)), events
 
 
+@pytest.mark.parametrize("loss", LossKind)
+def test_no_loss_of_coordination_costs_what_the_bucket_has(loss: LossKind) -> None:
+    """This model was blind to it: its coordination was never lost."""
+    events: Counter[str] = Counter()
+    for seed in range(10):
+        events += run(seed, 1_500, loss=loss).events
+    assert events["heard of the loss"] > 0, events
+
+
 def test_a_run_is_the_same_each_time() -> None:
     first, second = run(7, 500), run(7, 500)
     assert first.events == second.events
@@ -49,7 +63,7 @@ def test_a_run_is_the_same_each_time() -> None:
     assert first.coordination.copy().indexes == second.coordination.copy().indexes
 
 
-async def _held_first(coordination: Coordination, instance: Uid) -> Deletable:
+async def _held_first(_: Any, coordination: Coordination, instance: Uid, __: int) -> Deletable:
     oldest = await coordination.members(held_key(instance), b"", 1)
     value = await coordination.get(instance_key(instance))
     if value is None:
@@ -96,6 +110,15 @@ class Removed(NamedTuple):
     """The seed that notices it soonest; others are searched only if it does not any more."""
     trouble: float = 0.12
     """The share of transactions that something befalls."""
+    loss: LossKind | None = None
+
+
+async def _believed(*asked: Any) -> Any:
+    return asked[-1]
+
+
+async def _unlooked(*_: Any) -> None:
+    pass
 
 
 REMOVED: Final = [
@@ -108,15 +131,37 @@ REMOVED: Final = [
     ),
     Removed("a number of its own for each attempt", lambda: _same_number, 1, trouble=0.6),
     Removed("the stream record in the EXEC of a prune", _RecordOfBefore, 0),
+    Removed(
+        "the instance, looked at again after what is held",
+        lambda: _believed,
+        5,
+        loss=LossKind.EMPTIED,
+    ),
+    Removed(
+        "the newest object of an instance that others settled",
+        lambda: _unlooked,
+        3,
+        loss=LossKind.PUT_BACK,
+    ),
+    Removed(
+        "the run of the store that was compared with the bucket",
+        lambda: lambda *_: None,
+        5,
+        loss=LossKind.PUT_BACK,
+    ),
 ]
 
 
-def is_noticed(first: int, prepare: Callable[[World], None] = lambda _: None) -> int | None:
+def is_noticed(
+    first: int,
+    prepare: Callable[[World], None] = lambda _: None,
+    loss: LossKind | None = None,
+) -> int | None:
     """The seed of the run that notices it; None if none does."""
     seeds: list[int] = [first, *range(60)]
     for seed in seeds:
         try:
-            run(seed, 4_000, prepare)
+            run(seed, 1_500 if loss else 4_000, prepare, loss)
         except Violation:
             return seed
     return None
@@ -130,7 +175,7 @@ def test_each_guard_that_is_taken_away_is_missed(
         world.coordination.trouble = removed.trouble
 
     remove(monkeypatch, removed.name, removed.variant())
-    assert is_noticed(removed.seed, prepare) is not None
+    assert is_noticed(removed.seed, prepare, removed.loss) is not None
 
 
 @pytest.mark.parametrize("watched", ["bottomless:tail:", "bottomless:wal-instance:"])

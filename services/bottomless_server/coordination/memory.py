@@ -219,8 +219,11 @@ class MemoryCoordination:
 
     def put_back(self, copy: Stored) -> None:
         """Hold what was copied, and nothing else, as after the restore of a backup: by another run
-        of the store."""
+        of the store. Whoever watched a key has lost the connection."""
+        before = self._stored.changes
         self._stored = deepcopy(copy)
+        for redis_key, count in before.items():
+            self._stored.changes[redis_key] = count + 1
         self.connected_count += 1
 
     def peek_queue(self, redis_key: str) -> dict[bytes, int]:

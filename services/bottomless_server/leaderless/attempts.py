@@ -5,6 +5,8 @@ the record of the instance. So a record that has the number of the lost commit p
 applied; any other number breaks the watch of that commit for ever.
 """
 
+from collections.abc import Callable
+
 from bottomless.guards import guard
 from bottomless.model.names import Uid
 
@@ -13,9 +15,16 @@ class AttemptNumbers:
     """The attempts of one instance. It belongs to the one task that commits as that instance; whoever
     commits, or decides about a lost commit, takes the numbers by itself."""
 
-    def __init__(self, instance: Uid, generation: int) -> None:
+    def __init__(
+        self, instance: Uid, generation: int, is_held: Callable[[], bool], checked: int
+    ) -> None:
         self.instance = instance
         self.generation = generation
+        self.is_held = is_held
+        """Tells whether the writer's lease was held without a break from the begin until now, by
+        what it knows itself: then nobody can have taken its record away."""
+        self.checked = checked
+        """The run of the coordination store that was compared with the bucket (`check_wal`)."""
         self.attempt = 0
         """The `attempt` that the record has, as far as the writer knows."""
         self.lost: int | None = None

@@ -47,7 +47,12 @@ class WalInstance:
     keep_until: int = 0
     """Before this time (ms since 1970) no object of it is deleted; 0 for no such time."""
 
+    def goes_on_as(self, later: "WalInstance") -> bool:
+        """Tell whether a record that was read later can have come of this one: nothing goes back."""
+        return all(getattr(later, name) >= getattr(self, name) for name in _GROWING)
 
+
+_GROWING: Final = ("reserved", "settled", "deleted", "attempt")
 _NUMBERS: Final = ("generation", "reserved", "settled", "deleted", "attempt", "keep_until")
 
 
@@ -95,7 +100,7 @@ class Loss(Enum):
     """Others took the writer for dead and settled all that it had reserved: take a new instance, and
     put the flush again."""
     REGRESSED = auto()
-    """Coordination shows less than it did, or another generation."""
+    """Coordination shows less than it did, or another generation: nothing is committed any more."""
 
 
 @guard("the settled sequence in the EXEC of a commit")
@@ -104,10 +109,17 @@ def is_settled(record: WalInstance, sequence: int) -> bool:
     return sequence < record.settled
 
 
+@guard("a record that is gone while its writer lives")
+def is_taken_away(numbers: AttemptNumbers) -> bool:
+    """Tell whether a record that is not there cannot have been forgotten: the vacuum looks at the
+    lease of its writer. So coordination has gone back to before the instance began."""
+    return numbers.is_held()
+
+
 def loss_of(record: WalInstance | None, numbers: AttemptNumbers, sequence: int) -> Loss | None:
     """Say why a writer cannot commit its flush of this sequence; None if it can."""
     if record is None:
-        return Loss.GONE
+        return Loss.REGRESSED if is_taken_away(numbers) else Loss.GONE
     if record.generation != numbers.generation or record.attempt < numbers.attempt:
         return Loss.REGRESSED
     if record.attempt > numbers.attempt:

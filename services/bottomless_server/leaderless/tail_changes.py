@@ -52,8 +52,6 @@ class Refusal(Enum):
     GONE = auto()
     """There is no tail, or the stream is being deleted."""
     FENCED = auto()
-    REGRESSED = auto()
-    """The tail is of another generation, or shows less than was seen before."""
     FULL = auto()
     """Too much waits to be made fragments of."""
     DAMAGED = auto()
@@ -87,23 +85,26 @@ def refusal_by_state(tail: Tail) -> Refusal | None:
     return Refusal.FENCED if tail.state is TailState.FENCED else None
 
 
-def refusal_of(
-    tail: Tail | None, generation: int, seen: SeenTail, bounds: TailBounds
-) -> Refusal | None:
-    """Say why nothing of a stream may be committed now; None where its pieces may be looked at.
-
-    `seen` is what the process had seen of the tail before it began to ask, since answers overtake
-    each other.
-    """
+def refusal_of(tail: Tail | None, bounds: TailBounds) -> Refusal | None:
+    """Say why nothing of a stream may be committed now; None where its pieces may be looked at."""
     if tail is None:
         return Refusal.GONE
-    if tail.generation != generation or has_gone_back(tail, seen):
-        return Refusal.REGRESSED
     by_state = refusal_by_state(tail)
     if by_state is not None:
         return by_state
     full = tail.size >= bounds.size_max or tail.entry_count >= bounds.entry_count_max
     return Refusal.FULL if full else None
+
+
+@guard("a tail that went back ends the whole EXEC")
+def is_of_before(tail: Tail, generation: int, seen: SeenTail) -> bool:
+    """Tell whether a tail is one that coordination had before: then nothing in it is believed, not
+    even the tails of other streams in the same EXEC, which may have gone back as well.
+
+    `seen` is what the process had seen of the tail before it began to ask, since answers overtake
+    each other.
+    """
+    return tail.generation != generation or has_gone_back(tail, seen)
 
 
 def has_gone_back(tail: Tail, seen: SeenTail) -> bool:

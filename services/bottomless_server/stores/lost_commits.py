@@ -11,7 +11,12 @@ from bottomless.guards import guard
 from bottomless_server.coordination.base import Changes, Coordination, Values
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.leaderless.attempts import AttemptNumbers
-from bottomless_server.leaderless.instance import WalInstance, decode_instance, encode_instance
+from bottomless_server.leaderless.instance import (
+    WalInstance,
+    decode_instance,
+    encode_instance,
+    is_taken_away,
+)
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.wal import instance_key, require_generation
 
@@ -50,6 +55,8 @@ async def decide_lost(coordination: Coordination, numbers: AttemptNumbers) -> Fa
     def decide(values: Values) -> tuple[Changes, Fate]:
         require_generation(values, numbers.generation)
         value = values[key]
+        if value is None and is_taken_away(numbers):
+            raise coordination_lost()
         if value is None:
             return Changes(), Fate.UNKNOWN
         record = decode_instance(value)

@@ -43,6 +43,7 @@ from bottomless_server.leaderless.tail_changes import (
     Refusal,
     TailBounds,
     has_offsets_for,
+    is_of_before,
     refusal_of,
 )
 from bottomless_server.leaderless.tail_changes import commit as commit_pieces
@@ -63,6 +64,7 @@ from bottomless_server.stores.tail_keys import (
     tail_key,
 )
 from bottomless_server.stores.wal import held_key, instance_key, require_generation
+from bottomless_server.stores.wal_check import require_checked
 
 log = structlog.get_logger(__name__)
 
@@ -149,6 +151,7 @@ async def commit(
         CoordinationUnknown: another reply was lost; nothing was to be written.
         CoordinationConflict: others changed one of the keys; nothing is written.
         Corrupt: the instance's record cannot be read; nothing is written. Take a new instance.
+        Unchecked: this run of the store was not compared with the bucket; nothing is written.
         Unavailable: `coordination-regressed`, or not now; nothing is written.
     """
     assert numbers.lost is None, "a lost commit is decided before the next one"
@@ -161,9 +164,12 @@ async def commit(
 
     def decide(values: Values) -> tuple[Changes, Commit | Loss]:
         require_generation(values, numbers.generation)
+        require_checked(coordination, numbers)
         value = values[key]
         record = None if value is None else decode_instance(value)
         loss = loss_of(record, numbers, sequence)
+        if loss is Loss.REGRESSED:
+            raise coordination_lost()
         if record is None or loss is not None:
             return Changes(), loss or Loss.GONE
         after = committed(record, attempt=attempt, settled=settled, next_sequence=next_sequence)
@@ -218,14 +224,20 @@ def _decide_all(
 def _decide_stream(
     asked: Asked, values: Values, generation: int, clock: int, bounds: TailBounds
 ) -> tuple[Committed | Refusal, Changes]:
-    """What becomes of one stream's pieces, and what is written for them."""
+    """What becomes of one stream's pieces, and what is written for them.
+
+    Raises:
+        Unavailable: `coordination-regressed`: its tail proves that coordination has gone back.
+    """
     stream_id = asked.stream_id
     try:
         tail = tail_in(values, stream_id)
         known = {name: known_in(values, stream_id, name) for name in asked.names}
     except Corrupt:
         return Refusal.DAMAGED, Changes()
-    refusal = refusal_of(tail, generation, asked.seen, bounds)
+    if tail is not None and is_of_before(tail, generation, asked.seen):
+        raise coordination_lost()
+    refusal = refusal_of(tail, bounds)
     if tail is None or refusal is not None:
         return refusal or Refusal.GONE, Changes()
     return alone(stream_id, lambda: _decide_pieces(asked, tail, known, clock))

@@ -7,7 +7,7 @@ as it is: fenced, closed, or of another configuration. Every EXEC watches the ge
 In S3 nothing changes here: registry objects are put by the manifest, after the EXEC.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -20,7 +20,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
-from bottomless_server.leaderless.tail import Tail, TailState, new_tail
+from bottomless_server.leaderless.tail import Tail, TailEntry, TailState, new_tail
 from bottomless_server.leaderless.tail_changes import Pruned, closed, configured
 from bottomless_server.leaderless.tail_changes import prune as prune_entries
 from bottomless_server.leaderless.tail_format import decode_entry, decode_tail, encode_tail
@@ -197,6 +197,13 @@ def _record(values: Values, stream_id: StreamId) -> StreamRecord | None:
     return None if value is None else decode_record(value, SERVED | {LEADERLESS})
 
 
+def _is_no_older(tail: Tail, oldest: Sequence[TailEntry]) -> bool:
+    """Whether a tail can have come of the one whose oldest entries were read before it: no entry is
+    missing between its end of what is pruned and them."""
+    left = [entry for entry in oldest if entry.next_offset > tail.pruned_next]
+    return not left or left[0].first_offset <= tail.pruned_next
+
+
 async def prune(
     coordination: Coordination,
     stream_id: StreamId,
@@ -224,7 +231,7 @@ async def prune(
         require_own(tail, record, generation)
         if not tail.published_next <= record.published_next <= tail.next_offset:
             raise coordination_lost()
-        if record.version < tail.manifest_version:
+        if record.version < tail.manifest_version or not _is_no_older(tail, list(oldest)):
             raise coordination_lost()
         pruned = prune_entries(tail, list(oldest), record.published_next, record.version)
         if pruned.tail == tail:

@@ -23,9 +23,9 @@ from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
-from bottomless.drives.base import Drive
+from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Corrupt
-from bottomless.formats.keys import wal_key
+from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
 from bottomless.formats.wal import HEADER_SIZE, WalDirectory, decode_directory, decode_wal_header
 from bottomless.guards import guard
 from bottomless.model.names import Uid
@@ -39,6 +39,7 @@ from bottomless_server.leaderless.instance import (
     encode_instance,
     settled_whole,
 )
+from bottomless_server.leaderless.proof import shows_less
 from bottomless_server.leaderless.tail import HeldMember
 from bottomless_server.leaderless.tail_format import after_sequence, decode_held
 from bottomless_server.stores.generation import decode_generation
@@ -89,9 +90,7 @@ def readable(decode: Callable[[bytes], T], value: bytes) -> T | Corrupt:
         return error
 
 
-async def begin(
-    coordination: Coordination, instance: Uid, url: str, generation: int
-) -> AttemptNumbers:
+async def begin(coordination: Coordination, numbers: AttemptNumbers, url: str) -> None:
     """Enter a new instance with its first sequences.
 
     After a crash, or a lost reply, it is there and nobody writes as it: the vacuum takes it away.
@@ -99,17 +98,17 @@ async def begin(
     Raises:
         Unavailable: `coordination-regressed`, or not now.
     """
+    instance = numbers.instance
     key = instance_key(instance)
-    record = WalInstance(url, generation, reserved=RESERVED_COUNT, settled=0)
+    record = WalInstance(url, numbers.generation, reserved=RESERVED_COUNT, settled=0)
 
-    def enter(values: Values) -> tuple[Changes, AttemptNumbers]:
-        require_generation(values, generation)
+    def enter(values: Values) -> tuple[Changes, None]:
+        require_generation(values, numbers.generation)
         assert values[key] is None, "an instance is never begun twice"
         entered = Member(INSTANCES_KEY, instance.encode("ascii"), True)
-        numbers = AttemptNumbers(instance, generation)
-        return Changes({key: encode_instance(record)}, members=[entered]), numbers
+        return Changes({key: encode_instance(record)}, members=[entered]), None
 
-    return await coordination.transact([GENERATION_KEY, key], enter)
+    await coordination.transact([GENERATION_KEY, key], enter)
 
 
 async def load_instances(coordination: Coordination) -> dict[Uid, WalInstance | Corrupt]:
@@ -185,23 +184,86 @@ class Deletable(NamedTuple):
     """Before this time (ms since 1970) they stay all the same."""
 
 
+NOTHING: Final = Deletable(range(0), 0)
+
+
 @guard("what is settled, read before what is held")
-async def deletable(coordination: Coordination, instance: Uid) -> Deletable:
+async def deletable(
+    drive: Drive, coordination: Coordination, instance: Uid, generation: int
+) -> Deletable:
     """Find which objects of an instance may go.
 
     What is below `settled` gets no held member any more, so one that is not there when it is
     looked for afterwards never comes. The other way round a commit between the two would be missed.
 
+    That nothing is held is believed only of a store that is still itself afterwards, and, where
+    others settled the writer, of one that has all that the writer's newest object speaks of.
+
     Raises:
         Corrupt: its record, or the first member that holds one, cannot be read: all of it stays.
+        Unavailable: `coordination-regressed`, or not now.
+        DriveUnavailable, DriveRefused
     """
     value = await coordination.get(instance_key(instance))
     if value is None:
-        return Deletable(range(0), 0)
+        return NOTHING
     record = decode_instance(value)
     oldest = await coordination.members(held_key(instance), b"", 1)
     end = min([record.settled, *(decode_held(member).sequence for member in oldest)])
-    return Deletable(range(record.deleted, max(end, record.deleted)), record.keep_until)
+    sequences = range(record.deleted, end)
+    if not sequences:
+        return NOTHING
+    now = await looked_at_again(coordination, instance, generation, record)
+    if now is None:
+        # Another vacuum found nothing left of it.
+        return NOTHING
+    if record.settled == record.reserved:
+        await require_newest(drive, instance, now)
+    return Deletable(sequences, record.keep_until)
+
+
+@guard("the instance, looked at again after what is held")
+async def looked_at_again(
+    coordination: Coordination, instance: Uid, generation: int, before: WalInstance
+) -> WalInstance | None:
+    """Load an instance, and require that it has not gone back; None if it is forgotten.
+
+    Else what was read in between may be of a store that was emptied, or of an older copy.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    keys = [GENERATION_KEY, instance_key(instance)]
+    values = dict(zip(keys, await coordination.get_many(keys), strict=True))
+    require_generation(values, generation)
+    value = values[instance_key(instance)]
+    now = None if value is None else decode_instance(value)
+    if now is not None and not before.goes_on_as(now):
+        raise coordination_lost()
+    return now
+
+
+@guard("the newest object of an instance that others settled")
+async def require_newest(drive: Drive, instance: Uid, record: WalInstance) -> None:
+    """Require that the record of an instance is not older than its newest object.
+
+    In an older copy no lease is held, so each writer there seems to be dead.
+
+    Raises:
+        Unavailable: `coordination-regressed`.
+        DriveUnavailable, DriveRefused
+    """
+    after = wal_key(instance, record.deleted - 1) if record.deleted else ""
+    keys = [facts.object_key async for facts in drive.list(f"{WAL_PREFIX}{instance}/", after)]
+    for found in filter(None, map(parse_wal_key, reversed(keys))):
+        try:
+            directory = await load_directory(drive, instance, found.sequence)
+        except (Corrupt, ObjectMissing):
+            # It proves nothing, and the one before it says nearly as much.
+            continue
+        if shows_less(record, directory.header):
+            raise coordination_lost()
+        return
 
 
 async def delete_objects(drive: Drive, instance: Uid, sequences: Sequence[int]) -> int:
@@ -239,7 +301,9 @@ async def note_deleted(
         if value is None:
             return Changes(), None
         record = decode_instance(value)
-        assert deleted <= record.settled, "what is not settled is never deleted"
+        if deleted > record.settled:
+            # What is not settled is never deleted, so this is an older copy.
+            raise coordination_lost()
         after = replace(record, deleted=max(record.deleted, deleted))
         if values[live] is None and after.deleted == after.reserved:
             gone = Member(INSTANCES_KEY, instance.encode("ascii"), False)

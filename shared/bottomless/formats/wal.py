@@ -61,7 +61,8 @@ _HEADER = struct.Struct(
     "I"  # directory_crc
     "I"  # notes_crc
     "I"  # data_crc
-    "36x"  # reserved
+    "Q"  # attempt
+    "28x"  # reserved
     "I"  # header_crc, of the 124 bytes before
 )
 HEADER_SIZE: Final = _HEADER.size
@@ -151,13 +152,15 @@ def pack_wal(
     notes: Sequence[Note] = (),
     *,
     noted_below: int,
+    attempt: int,
     created_at: int,
     generation: int,
     flags: WalFlags = WalFlags.NONE,
 ) -> PackedWal:
     """Make a WAL object of pieces and notes; the bytes of the pieces are not copied.
 
-    Pieces of one stream keep the order in which they are given. `created_at` is in ms since 1970.
+    Pieces of one stream keep the order in which they are given. `attempt` is that of the instance's
+    record, as far as the writer knows it; `created_at` is in ms since 1970.
 
     Raises:
         Corrupt: no reader would accept the object.
@@ -195,6 +198,7 @@ def pack_wal(
         directory_crc=crc32c(directory),
         notes_crc=crc32c(noted),
         data_crc=data_crc,
+        attempt=attempt,
     )
     front = encode_wal_header(header) + directory + noted
     decode_directory(front)
@@ -243,6 +247,7 @@ def _check_header(header: WalHeader) -> None:
     what = "WAL header"
     check(what, header.sequence <= WAL_SEQUENCE_MAX, f"sequence={header.sequence}")
     check(what, header.noted_below <= header.sequence, f"noted_below={header.noted_below}")
+    check(what, header.attempt < 2**63, f"attempt={header.attempt}")
     check(what, TIMESTAMP_MIN <= header.created_at <= TIMESTAMP_MAX, f"created={header.created_at}")
     check(what, header.piece_count <= WAL_PIECE_COUNT_MAX, f"pieces={header.piece_count}")
     check(what, header.note_count <= WAL_NOTE_COUNT_MAX, f"notes={header.note_count}")

@@ -42,6 +42,9 @@ class WalHeader(NamedTuple):
     """CRC-32C of all notes."""
     data_crc: int
     """CRC-32C of all pieces."""
+    attempt: int
+    """The attempt in the instance's record when this was sealed, as far as the writer knew: a
+    coordination that shows a lower one has gone back."""
 
     @property
     def size(self) -> int:

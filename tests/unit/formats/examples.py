@@ -256,7 +256,7 @@ def a_piece(
     return Piece(stream_id, chunks, 2 * count, count, count)
 
 
-def a_wal(sequence: int = 5, pieces: Sequence[Piece] | None = None) -> PackedWal:
+def a_wal(sequence: int = 5, pieces: Sequence[Piece] | None = None, attempt: int = 41) -> PackedWal:
     """Two pieces of one stream and one of another, and a note."""
     if pieces is None:
         pieces = (a_piece(OTHER_STREAM_ID), a_piece(count=2), a_piece(values=(b"d", b"e")))
@@ -266,6 +266,7 @@ def a_wal(sequence: int = 5, pieces: Sequence[Piece] | None = None) -> PackedWal
         pieces,
         [NOTE] if sequence > NOTE.sequence else [],
         noted_below=min(sequence, 3),
+        attempt=attempt,
         created_at=TIMESTAMP,
         generation=1,
         flags=WalFlags.SYNC,

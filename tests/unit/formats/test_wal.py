@@ -40,7 +40,7 @@ stream_ids = st.binary(min_size=16, max_size=16).map(stream_id_from_bytes)
 
 def whole(*pieces: Piece, notes: tuple[Note, ...] = (), sequence: int = 5) -> bytes:
     packed = pack_wal(
-        UID, sequence, pieces, notes, noted_below=0, created_at=TIMESTAMP, generation=1
+        UID, sequence, pieces, notes, noted_below=0, attempt=0, created_at=TIMESTAMP, generation=1
     )
     return b"".join(packed.parts)
 
@@ -98,7 +98,9 @@ def test_bodies_are_not_copied_and_the_checksum_is_that_of_the_object() -> None:
     """Small pieces are summed twice, large ones put together: both ways give one sum."""
     large = a_piece(OTHER_STREAM_ID, values=[bytes(1_000_000), bytes(1_000_000)])
     small = a_piece()
-    packed = pack_wal(UID, 0, [large, small], noted_below=0, created_at=TIMESTAMP, generation=0)
+    packed = pack_wal(
+        UID, 0, [large, small], noted_below=0, attempt=0, created_at=TIMESTAMP, generation=0
+    )
     assert packed.parts[1:] == [*small.parts, *large.parts]
     assert all(a is b for a, b in zip(packed.parts[1:], [*small.parts, *large.parts], strict=True))
     data = b"".join(packed.parts)
@@ -166,6 +168,7 @@ def test_reserved_bytes_of_lines_are_ignored() -> None:
     [
         {"sequence": WAL_SEQUENCE_MAX + 1},
         {"noted_below": 6},
+        {"attempt": 2**63},
         {"created_at": 2**62},
         {"piece_count": 65_536, "data_position": HEADER_SIZE + 64 * 65_537},
         {"note_count": WAL_NOTE_COUNT_MAX + 1, "data_position": HEADER_SIZE + 64 * 65_539},

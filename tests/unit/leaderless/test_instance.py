@@ -7,6 +7,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.guards import remove
 
 from bottomless.errors import Corrupt
 from bottomless.model.limits import WAL_SEQUENCE_MAX
@@ -25,9 +26,9 @@ from bottomless_server.leaderless.instance import (
 from unit.formats.examples import UID, WAL_INSTANCE
 
 
-def numbers() -> AttemptNumbers:
+def numbers(*, held: bool = False) -> AttemptNumbers:
     """A writer whose record has the attempt 41, as that of the examples does."""
-    made = AttemptNumbers(UID, generation=1)
+    made = AttemptNumbers(UID, 1, lambda: held, checked=1)
     made.decided(41)
     return made
 
@@ -81,12 +82,21 @@ def test_a_writer_commits_only_what_is_still_its_own(
 
 def test_no_number_of_an_attempt_is_given_twice() -> None:
     """Also where nothing is known of what became of the one before."""
-    own = AttemptNumbers(UID, generation=1)
+    own = numbers()
     lost, bump = own.take(), own.take()
     own.lose(lost)
     own.decided(lost)
     assert [lost, bump, own.take()] == [1, 2, 3]
-    assert (own.attempt, own.lost) == (1, None)
+    assert (own.attempt, own.lost) == (lost, None)
+
+
+def test_the_record_of_a_writer_that_lives_is_never_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A writer heard GONE of an older copy, began anew, and gave the same offsets again."""
+    assert loss_of(None, numbers(held=True), 6) is Loss.REGRESSED
+    remove(monkeypatch, "a record that is gone while its writer lives", lambda _: False)
+    assert loss_of(None, numbers(held=True), 6) is Loss.GONE
 
 
 @given(st.integers(0, 2_000), st.integers(0, 2_000), st.integers(0, 2_000))
@@ -99,6 +109,15 @@ def test_sequences_never_run_out_and_nothing_goes_back(
     assert after.reserved - before.reserved in (0, RESERVED_COUNT)
     if next_sequence <= reserved:
         assert after.reserved - next_sequence > RESERVED_LEFT_MIN
+
+
+@pytest.mark.parametrize("name", ["reserved", "settled", "deleted", "attempt"])
+def test_a_record_with_any_lower_number_is_an_older_one(name: str) -> None:
+    before = replace(WAL_INSTANCE, deleted=3)
+    assert before.goes_on_as(before)
+    older = replace(before, **{name: getattr(before, name) - 1})
+    assert not before.goes_on_as(older)
+    assert older.goes_on_as(before)
 
 
 def test_a_dead_writer_commits_nothing_of_what_it_reserved() -> None:

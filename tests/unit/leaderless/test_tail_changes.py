@@ -29,6 +29,7 @@ from bottomless_server.leaderless.tail_changes import (
     commit,
     configured,
     has_gone_back,
+    is_of_before,
     prune,
     refusal_of,
     seen_of,
@@ -67,7 +68,7 @@ def test_any_steps_keep_what_must_hold(taken: list[tuple[str, Any]], clocks: lis
     tail, index = NEW, list[TailEntry]()
     records: list[tuple[Uid, int, int]] = []
     for (what, given_), clock in zip(taken, clocks, strict=False):
-        if what == "commit" and refusal_of(tail, 1, seen_of(tail), NO_BOUNDS) is None:
+        if what == "commit" and refusal_of(tail, NO_BOUNDS) is None:
             done = commit(tail, given_, clock)
             assert [entry.first_offset for entry in done.entries] == [
                 note.first_offset for _, note in done.notes
@@ -141,7 +142,6 @@ BOUNDS = TailBounds(size_max=1_001, entry_count_max=3)
         (None, BOUNDS, Refusal.GONE),
         (closed(TAIL), BOUNDS, Refusal.GONE),
         (TAIL._replace(state=TailState.FENCED), BOUNDS, Refusal.FENCED),
-        (TAIL._replace(generation=2), BOUNDS, Refusal.REGRESSED),
         (TAIL, TailBounds(1_000, 3), Refusal.FULL),
         (TAIL, TailBounds(1_001, 2), Refusal.FULL),
     ],
@@ -149,7 +149,7 @@ BOUNDS = TailBounds(size_max=1_001, entry_count_max=3)
 def test_why_nothing_of_a_stream_is_committed(
     tail: Tail | None, bounds: TailBounds, refusal: Refusal | None
 ) -> None:
-    assert refusal_of(tail, 1, UNSEEN, bounds) is refusal
+    assert refusal_of(tail, bounds) is refusal
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,8 @@ def test_why_nothing_of_a_stream_is_committed(
 def test_a_tail_that_shows_less_than_was_seen_has_gone_back(seen: SeenTail, back: bool) -> None:
     """A higher epoch is a rebuild's, which has decided what is there."""
     assert has_gone_back(TAIL, seen) is back
-    assert (refusal_of(TAIL, 1, seen, NO_BOUNDS) is Refusal.REGRESSED) is back
+    assert is_of_before(TAIL, 1, seen) is back
+    assert is_of_before(TAIL, 2, seen), "it is of another generation"
     assert not has_gone_back(TAIL, seen_of(TAIL, UNSEEN))
 
 
@@ -190,13 +191,13 @@ def test_without_the_state_in_the_exec_a_fenced_stream_takes_a_commit(
 ) -> None:
     remove(monkeypatch, "the state of the tail in the EXEC of a commit", lambda _: None)
     for state in (TailState.FENCED, TailState.CLOSED):
-        assert refusal_of(TAIL._replace(state=state), 1, UNSEEN, NO_BOUNDS) is None
+        assert refusal_of(TAIL._replace(state=state), NO_BOUNDS) is None
 
 
 def test_without_the_settled_sequence_a_late_commit_names_an_object_that_may_be_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    writer = AttemptNumbers(UID, generation=1)
+    writer = AttemptNumbers(UID, 1, lambda: True, checked=1)
     writer.decided(WAL_INSTANCE.attempt)
     assert loss_of(WAL_INSTANCE, writer, 1) is Loss.SETTLED
     remove(monkeypatch, "the settled sequence in the EXEC of a commit", lambda *_: False)

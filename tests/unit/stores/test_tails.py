@@ -78,7 +78,9 @@ class Stores:
         self.generation(GENERATION)
         self.streams = Streams(self.coordination, frozenset({"leaderless"}))
         self.streams.generation = GENERATION
-        self.numbers = AttemptNumbers(UID, GENERATION)
+        self.lives = True
+        self.drive = MemoryDrive(lambda: 0)
+        self.numbers = self.new_numbers(UID)
         self.sequence = 0
 
     def generation(self, number: int) -> None:
@@ -88,7 +90,14 @@ class Stores:
     async def open(self, count: int = 1) -> None:
         for number in range(count):
             await tails.create(self.streams, self.record(number))
-        self.numbers = await wal.begin(self.coordination, UID, "http://ingest-0", GENERATION)
+        await wal.begin(self.coordination, self.numbers, "http://ingest-0")
+
+    def new_numbers(self, instance: Uid) -> AttemptNumbers:
+        checked = self.coordination.connected_count
+        return AttemptNumbers(instance, GENERATION, lambda: self.lives, checked)
+
+    async def deletable(self) -> wal.Deletable:
+        return await wal.deletable(self.drive, self.coordination, UID, GENERATION)
 
     def record(self, number: int = 0) -> Any:
         return a_record(
@@ -371,7 +380,7 @@ async def test_a_rebuild_restores_a_tail_that_begins_where_the_manifest_ends(
 
 
 EXECS: dict[str, Callable[[Stores], Awaitable[object]]] = {
-    "begin": lambda s: wal.begin(s.coordination, Uid("e" * 32), "", GENERATION),
+    "begin": lambda s: wal.begin(s.coordination, s.new_numbers(Uid("e" * 32)), ""),
     "commit": lambda s: s.commit(0),
     "settle": lambda s: wal.settle(s.coordination, UID, GENERATION),
     "note deleted": lambda s: wal.note_deleted(s.coordination, UID, GENERATION, 0),
@@ -418,15 +427,17 @@ async def test_an_instance_of_which_nothing_is_left_is_forgotten(stores: Stores)
     assert isinstance(living, WalInstance)
     assert living.settled == 1, "its writer lives"
     await coordination.release(wal.live_key(UID), b"x")
+    stores.lives = False
     settled = await wal.settle(coordination, UID, GENERATION)
     assert settled is not None
     assert settled.settled == settled.reserved == 1_024
     assert await stores.commit(1) is Loss.SETTLED
-    assert (await wal.deletable(coordination, UID)).sequences == range(0), "an entry needs it"
+    assert (await stores.deletable()).sequences == range(0), "an entry needs it"
     coordination.write(Changes(members=_out(coordination, wal.held_key(UID))))
-    drive = MemoryDrive(lambda: 0)
-    await drive.put(wal_key(UID, 0), a_wal(0).parts, a_wal(0).crc)
-    found = await wal.deletable(coordination, UID)
+    drive = stores.drive
+    packed = a_wal(0, attempt=1)
+    await drive.put(wal_key(UID, 0), packed.parts, packed.crc)
+    found = await stores.deletable()
     assert found.sequences == range(1_024)
     assert await wal.delete_objects(drive, UID, found.sequences) == 1_024
     assert drive.object_keys == ()
@@ -434,7 +445,7 @@ async def test_an_instance_of_which_nothing_is_left_is_forgotten(stores: Stores)
     assert await wal.load_instances(coordination) == {}
     assert await stores.commit(1) is Loss.GONE
     assert await wal.settle(coordination, UID, GENERATION) is None
-    assert (await wal.deletable(coordination, UID)).sequences == range(0)
+    assert (await stores.deletable()).sequences == range(0)
     await wal.note_deleted(coordination, UID, GENERATION, 1_024)
 
 

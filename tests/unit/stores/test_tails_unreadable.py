@@ -169,7 +169,7 @@ async def test_an_instance_that_cannot_be_read_stands_beside_the_others(
 ) -> None:
     stores = Stores()
     await stores.open()
-    await wal.begin(stores.coordination, OTHER, "u", GENERATION)
+    await wal.begin(stores.coordination, stores.new_numbers(OTHER), "u")
     stores.coordination.write(Changes({wal.instance_key(OTHER): value}))
 
     found = await wal.load_instances(stores.coordination)
@@ -197,4 +197,4 @@ async def test_what_cannot_be_read_of_what_holds_stays_and_stops_no_release() ->
     assert [one.sequence for one in released.gone] == [0]
     assert stores.coordination.peek_members(key) == [odd]
     with pytest.raises(Corrupt):
-        await wal.deletable(stores.coordination, UID)
+        await stores.deletable()
