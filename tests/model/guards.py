@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import pytest
-from support.guards import remove
+from support.guards import guarded, remove
 
 from bottomless.model.manifest import Node
 from bottomless_server.manifest.common import failing_deletes
@@ -18,12 +18,15 @@ from bottomless_server.manifest.mutators import takeover
 from bottomless_server.manifest.removal import deleter
 from bottomless_server.manifest.tree.committer import publish_bounds
 from bottomless_server.manifest.tree.core import planning, takeovers
+from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget
 from bottomless_server.manifest.tree.core.events import EditAsked, PutGroup, PutRoot, TakeOver
 from bottomless_server.manifest.tree.core.publish_decision import Keeper
 from bottomless_server.manifest.tree.publish_attempts import Publisher
 from bottomless_server.tree.retention import Cut, Edited, cut_front
 
 Removal = Callable[[pytest.MonkeyPatch], None]
+
+_STRAY_ROOTS: Final = "roots of lost attempts before what they name"
 
 
 class Guard(NamedTuple):
@@ -73,7 +76,23 @@ def _without_stray_roots_first(patch: pytest.MonkeyPatch) -> None:
     async def none(*_: Any) -> None:
         pass
 
-    remove(patch, "roots of lost attempts before what they name", none)
+    remove(patch, _STRAY_ROOTS, none)
+
+
+def _without_stray_roots_of(
+    going: Callable[[DeleteTarget], bool],
+) -> Removal:
+    """They go before some of what they name alone."""
+
+    def remove_some(patch: pytest.MonkeyPatch) -> None:
+        whole = guarded(_STRAY_ROOTS)
+
+        async def some(context: Any, record: Any, targets: Any) -> None:
+            await whole(context, record, [one for one in targets if not going(one)])
+
+        remove(patch, _STRAY_ROOTS, some)
+
+    return remove_some
 
 
 def _without_leases(patch: pytest.MonkeyPatch) -> None:
@@ -155,6 +174,9 @@ GUARDS: Final[dict[str, Guard]] = {
     "what an older root gives up": Guard(_without_what_an_older_root_gives_up, 0),
     "reachability before a delete": Guard(_without_reachability, 3),
     "roots of lost attempts go before what they name": Guard(_without_stray_roots_first, 8),
+    "roots of lost attempts go before what was removed": Guard(
+        _without_stray_roots_of(lambda one: one.range is not None), 0
+    ),
     "what failed waits, and pages are fair": Guard(_without_putting_off, 3),
     "leases before condemning": Guard(_without_leases, 0),
     "condemning before a delete": Guard(_without_condemning, 0),

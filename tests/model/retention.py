@@ -153,9 +153,17 @@ class Removing(Publishing):
         self.note(self.committers[which])
         self.events["the clock was ahead"] += 1
 
-    @rule(which=st.integers(0, 1), count=st.integers(1, 5), share=st.integers(10, 20))
-    def trim_while_the_other_publishes(self, which: int, count: int, share: int) -> None:
-        """The other process publishes between the plan of a trim and its EXEC."""
+    @rule(
+        which=st.integers(0, 1),
+        count=st.integers(1, 5),
+        share=st.integers(10, 20),
+        dies=st.booleans(),
+    )
+    def trim_while_the_other_publishes(
+        self, which: int, count: int, share: int, dies: bool
+    ) -> None:
+        """The other process publishes between the plan of a trim and its EXEC; or it puts its root
+        for the same version of the record, and dies."""
         other = self.committers[1 - which]
         self.upload(count, which, register=True)
         self.all_is_well_for_a_while()
@@ -163,12 +171,17 @@ class Removing(Publishing):
         self.upload(2, 1 - which, register=True)
 
         async def publish() -> None:
+            self.harness.coordination.faults = [Fault.UNAVAILABLE] if dies else []
             await other.flush()
+            self.harness.coordination.faults = []
 
         self.harness.drive.before_put = publish
         self.trim(which, share, empty=False)
         self.harness.drive.before_put = None
-        self.note(other)
+        if dies:
+            self.crash(1 - which)
+        else:
+            self.note(other)
 
     @rule(share=st.integers(0, 25), hours=st.integers(1, 6))
     def lease(self, share: int, hours: int) -> None:

@@ -189,7 +189,7 @@ class ManifestBesideAList(Removing):
             self.events["a fragment was lost before a rebuild"] += 1
 
     @precondition(lambda self: self.seen)
-    @rule(of=st.sampled_from(["/data/", "/metadata/root."]))
+    @rule(of=st.sampled_from(["/data/", ".g", "/metadata/root."]))
     def coordination_could_be_lost_within_a_pass_of_the_deleter(self, of: str) -> None:
         """A session gives up what is not published, and a day later all of that goes."""
         harness = self.harness

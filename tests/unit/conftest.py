@@ -1,12 +1,14 @@
 """Properties are checked without a deadline: how busy the machine is says nothing of the code.
 
-Every run looks at the same examples, so that no verdict is a matter of luck. With
-BOTTOMLESS_TEST_PROPERTIES it is that many others for each property, drawn anew: `./dev soak`.
+Every run looks at the same examples, so that no verdict is a matter of luck, or of what else its
+process has loaded. With BOTTOMLESS_TEST_PROPERTIES it is that many others for each property, drawn
+anew, and also from what stands in the source: `./dev soak`.
 """
 
 import os
 
 from hypothesis import settings
+from support.same_examples import read_nothing_in_sources
 
 COUNT = os.environ.get("BOTTOMLESS_TEST_PROPERTIES", "")
 
@@ -17,3 +19,5 @@ settings.register_profile(
     "soak", deadline=None, database=None, print_blob=True, max_examples=int(COUNT or 100)
 )
 settings.load_profile("soak" if COUNT else "everyday")
+if not COUNT:
+    read_nothing_in_sources()
