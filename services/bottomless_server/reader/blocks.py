@@ -184,30 +184,51 @@ class Blocks:
         start, end = max(span.start, run.start), min(span.end, run.end)
         came = self._ahead.take(name) or span.start < run.start
         came = came or (span.follows and run.start == 0)
-        if kept.read(start, end, came=came) and next_is_due(run, end) and reads_on is not None:
-            self._begin_next(object_key, object_size, run, reads_on)
+        goes_on = kept.read(start, end, came=came)
+        if next_is_due(run, end) and reads_on is not None:
+            coming = self._next(object_key, object_size, run, reads_on)
+            if coming is not None:
+                self._go_ahead(kept, *coming, goes_on=goes_on)
         return [kept.data[start - run.start : end - run.start]]
 
     async def _fetch_run(self, object_key: str, run: Run) -> KeptRun:
         return KeptRun(memoryview(await self.fetch(object_key, run.start, run.end - run.start)))
 
-    def _begin_next(self, object_key: str, object_size: int, run: Run, reads_on: ReadsOn) -> None:
-        """Begin to fetch the run after this one, if it is wanted, nothing of it is here, and enough
-        room is left for what is asked for now."""
-        key, size, position = object_key, object_size, run.end
-        if run.end == object_size:
-            if reads_on.after is None:
-                return
-            (key, size), position = reads_on.after, 0
-        elif reads_on.end <= run.end:
+    def _next(
+        self, object_key: str, object_size: int, run: Run, reads_on: ReadsOn
+    ) -> tuple[str, Run] | None:
+        """The object and the run with which whoever reads goes on after this run, if it does."""
+        if run.end < object_size:
+            if reads_on.end <= run.end:
+                return None
+            return object_key, runs_of(run.end, 1, object_size, self._run_size)[0]
+        if reads_on.after is None:
+            return None
+        key, size = reads_on.after
+        return key, runs_of(0, 1, size, self._run_size)[0]
+
+    def _go_ahead(self, kept: KeptRun, key: str, coming: Run, *, goes_on: bool) -> None:
+        """Begin to fetch the run after `kept` for somebody who `goes_on`, if nothing of it is here,
+        and enough room is left for what is asked for now.
+
+        Once: a run that could not be fetched, or did not stay here, is left to who comes to it.
+        """
+        name = RunName("run", key, coming.start)
+        if kept.went_ahead or self._cache.knows(name):
+            self._ahead.want(name, reads_on=goes_on)
             return
-        (coming,) = runs_of(position, 1, size, self._run_size)
-        blocks = self._numbers(coming.start, coming.end - coming.start)
-        if self._taken_count + len(blocks) + RUN_BLOCK_COUNT > self._fetch_count_max or any(
-            self._cache.knows(("block", key, number)) for number in blocks
+        size = coming.end - coming.start
+        blocks = self._numbers(coming.start, size)
+        promised = self._taken_count + self._ahead.place_count
+        if (
+            not goes_on
+            or promised + len(blocks) + RUN_BLOCK_COUNT > self._fetch_count_max
+            or any(self._cache.knows(("block", key, number)) for number in blocks)
         ):
             return
-        self._ahead.begin(RunName("run", key, coming.start), lambda: self._fetch_run(key, coming))
+        kept.went_ahead = self._ahead.begin(
+            name, size, len(blocks), lambda: self._fetch_run(key, coming)
+        )
 
     async def _by_blocks(self, object_key: str, start: int, end: int) -> list[memoryview]:
         numbers = self._numbers(start, end - start)

@@ -23,12 +23,15 @@ class SharedCache:
     """Least recently used goes first; a value larger than the whole budget is not kept."""
 
     def __init__(self, budget: int) -> None:
-        self._kept: LRUCache[Hashable, tuple[Any, int]] = LRUCache(
-            max(budget, 1), getsizeof=lambda item: item[1]
+        self._kept: LRUCache[Hashable, _Kept] = LRUCache(
+            max(budget, 1), getsizeof=lambda kept: kept.size
         )
         self._being_made: SingleFlight[Hashable, Any] = SingleFlight()
+        self._unasked: set[Hashable] = set()
+        """What is being made ahead of time, while nobody has asked for it."""
         self.hit_count = self.miss_count = 0
-        """A caller that waits for what another one makes is neither a hit nor a miss."""
+        """A caller that waits for what another one makes is neither a hit nor a miss. Who asks first
+        for what was made ahead of time is a miss, as if it had been made then."""
 
     @property
     def size(self) -> int:
@@ -53,12 +56,15 @@ class SharedCache:
         again = False
         while True:
             if (kept := self._kept.get(name)) is not None:
-                self.hit_count += 1
-                value: T = kept[0]
+                self.hit_count += kept.asked
+                self.miss_count += not kept.asked
+                kept.asked = True
+                value: T = kept.value
                 return value
             joined = name in self._being_made
-            if not joined:
+            if not joined or name in self._unasked:
                 self.miss_count += 1
+                self._unasked.discard(name)
             try:
                 made: T = await self._being_made.join(name, lambda: self._make(name, make, size_of))
             except (NotFound, Corrupt):
@@ -74,12 +80,14 @@ class SharedCache:
         """Begin to make what is neither kept nor being made, and wait for nothing. Where it fails,
         whoever asks for it begins anew."""
         if not self.knows(name):
-            self.miss_count += 1
+            self._unasked.add(name)
             self._being_made.begin(name, lambda: self._make(name, make, size_of))
 
     async def give_up(self, *names: Hashable) -> None:
         """End what was begun under these names and nobody waits for; returns when it has ended."""
         await self._being_made.give_up(*names)
+        # What ended before its first turn.
+        self._unasked.difference_update(name for name in names if name not in self._being_made)
 
     def drop(self, name: Hashable) -> None:
         """Forget a value, and let nobody join a making of it that has begun."""
@@ -93,9 +101,25 @@ class SharedCache:
     async def _make(
         self, name: Hashable, make: Callable[[], Awaitable[T]], size_of: Callable[[T], int]
     ) -> T:
-        value = await make()
+        try:
+            value = await make()
+        finally:
+            asked = name not in self._unasked
+            self._unasked.discard(name)
         size = size_of(value) + _OVERHEAD
         # Made for somebody who was told since that it is bad: given, and not kept.
         if not self._being_made.is_parted(name) and size <= self._kept.maxsize:
-            self._kept[name] = (value, size)
+            self._kept[name] = _Kept(value, size, asked=asked)
         return value
+
+
+class _Kept:
+    """A value in the cache."""
+
+    __slots__ = ("asked", "size", "value")
+
+    def __init__(self, value: Any, size: int, *, asked: bool) -> None:
+        self.value = value
+        self.size = size
+        self.asked = asked
+        """Somebody asked for it; what is made ahead of time waits for the first who does."""

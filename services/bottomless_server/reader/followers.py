@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import PAGE_RECORD_COUNT_DEFAULT
@@ -14,6 +15,7 @@ from bottomless_server.reader.core.rendering import ValueEncoding
 from bottomless_server.reader.fragments import INLINE_SIZE_MAX
 from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import Page, PageQuery
+from bottomless_server.reader.runs_ahead import Crowd
 from bottomless_server.reader.shared_tail import FLIGHT_MS, LINGER_SECONDS
 from bottomless_server.runtime.base.single_flight import SingleFlight
 
@@ -87,6 +89,8 @@ class Followers:
         """Pages read so far for those who stay, whoever shares them."""
         self._empty = asyncio.Event()
         self._reads: SingleFlight[Hashable, SharedPage] = SingleFlight(LINGER_SECONDS)
+        self._crowds: WeakValueDictionary[Hashable, Crowd] = WeakValueDictionary()
+        """Those who wait for each of these reads; the read itself holds it."""
 
     @property
     def page_size_max(self) -> int:
@@ -97,7 +101,8 @@ class Followers:
     def bounded(self, query: PageQuery, left: int | None) -> PageQuery:
         """The query of one page of an answer that may still have `left` records."""
         limit = PAGE_RECORD_COUNT_DEFAULT if left is None else min(left, PAGE_RECORD_COUNT_DEFAULT)
-        return replace(query, limit=limit, size_max=min(query.size_max, self.page_size_max))
+        size_max = min(query.size_max, self.page_size_max)
+        return replace(query, limit=limit, size_max=size_max, answer_limit=left)
 
     async def read(self, name: FullName, query: PageQuery, seconds: float) -> SharedPage | None:
         """A page of what comes at a place, the same for all who are there; None if nothing came.
@@ -109,15 +114,21 @@ class Followers:
         async def read() -> SharedPage:
             self.read_count += 1
             waiting = replace(query, wait_ms=FLIGHT_MS, patient=False)
-            return SharedPage(await self.reader.page(name, waiting))
+            async with crowd.reading():
+                return SharedPage(await self.reader.page(name, waiting))
 
-        # What is known of the bounds is no part of what is asked for.
-        place = (name, replace(query, known=None, wait_ms=0))
+        # What is known of the bounds is no part of what is asked for, nor what comes after the page.
+        place = (name, replace(query, known=None, wait_ms=0, answer_limit=None))
+        known = self._crowds.get(place) if place in self._reads else None
+        crowd = self._crowds[place] = known or Crowd()
+        crowd.join()
         try:
             async with asyncio.timeout(seconds):
-                return await self._reads.join(place, read)
+                shared = await self._reads.join(place, read)
         except TimeoutError:
             return None
+        crowd.take_over()
+        return shared
 
     async def aclose(self) -> None:
         """Give up what is being read."""

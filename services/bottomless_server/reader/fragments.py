@@ -43,6 +43,8 @@ class FragmentPart(NamedTuple):
     size: int
     follows: bool = False
     """The page goes on with it from another fragment, so whoever reads will read on."""
+    reads_to: int | None = None
+    """The offset at which whoever reads ends, if it said so; it may lie after `end`, that of its page."""
     after: FragmentInfo | None = None
     """The fragment with which whoever reads goes on from the end of this one, where it is known."""
 
@@ -163,9 +165,9 @@ def _key(stream: StreamFacts, info: FragmentInfo) -> str:
 
 def _reads_on(stream: StreamFacts, index: FragmentIndex, wanted: FragmentPart) -> ReadsOn:
     """How far whoever wants this part would read."""
-    info, after = wanted.info, wanted.after
-    if wanted.end < info.next_offset:
-        last = index.place(index.at_offset(wanted.end - 1))
+    info, after, ends = wanted.info, wanted.after, wanted.reads_to
+    if ends is not None and ends < info.next_offset:
+        last = index.place(index.at_offset(ends - 1))
         return ReadsOn(last.position + last.size, None)
     following = None if after is None else NextObject(_key(stream, after), after.size)
     return ReadsOn(info.size, following)

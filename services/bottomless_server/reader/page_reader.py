@@ -284,7 +284,8 @@ def _page_of(reading: _Reading, bounds: Bounds) -> Page:
 
 def _builder(start: Start, query: PageQuery) -> PageBuilder:
     make = ChunkPageBuilder if query.whole_chunks else PageBuilder
-    return make(start.offset, query.limit, query.size_max, query.until)
+    answer_limit = query.answer_limit
+    return make(start.offset, query.limit, query.size_max, query.until, answer_limit=answer_limit)
 
 
 def _committed(bounds: Bounds, state: RootState) -> int:

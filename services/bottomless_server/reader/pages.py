@@ -25,6 +25,8 @@ class PageQuery:
     default: OffsetSpec | None = None
     """Both go with the spec `stored`."""
     until: int | None = None
+    answer_limit: int | None = None
+    """How many records all pages of an answer may have, from this one on; None: there is no end."""
     wait_ms: int = 0
     count_min: int = 1
     size_min: int = 0

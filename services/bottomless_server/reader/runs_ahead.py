@@ -9,8 +9,8 @@ its budget. What nobody has come to yet takes a quarter of that at most, since i
 others read.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
@@ -38,63 +38,191 @@ class RunsAhead:
     def __init__(self, cache: SharedCache, run_size: int) -> None:
         """`run_size` 0: there are none."""
         self._cache = cache
-        self._count_max = cache.budget // (_SHARE * run_size) if run_size else 0
-        self._begun: dict[RunName, float] = {}
+        self._size_max = cache.budget // _SHARE if run_size else 0
+        self._begun: dict[RunName, _Begun] = {}
+        self._places: dict[RunName, int] = {}
 
-    def begin(self, name: RunName, fetch: Callable[[], Awaitable[KeptRun]]) -> None:
-        """Begin to fetch a run, unless it is here or coming, or too many others are."""
-        if self._cache.knows(name):
-            return
+    @property
+    def place_count(self) -> int:
+        """Places of the room for GETs that were given to runs whose fetching has not taken them yet:
+        it begins in a later turn of the loop."""
+        return sum(self._places.values())
+
+    def begin(
+        self, name: RunName, size: int, places: int, fetch: Callable[[], Awaitable[KeptRun]]
+    ) -> bool:
+        """Begin to fetch a run that is neither here nor coming, for who reads now; not if others
+        that nobody has come to fill their part of the cache. Returns whether it was begun."""
         now = loop_time()
         self._begun = {
-            known: at
-            for known, at in self._begun.items()
-            if now - at < _COUNTED_SECONDS and self._cache.knows(known)
+            known: begun for known, begun in self._begun.items() if self._cache.knows(known)
         }
-        if len(self._begun) >= self._count_max:
+        counted = (begun for begun in self._begun.values() if now - begun.at < _COUNTED_SECONDS)
+        if sum(begun.size for begun in counted) + size > self._size_max:
+            return False
+
+        async def fetching() -> KeptRun:
+            # From here on it takes its places itself.
+            self._places.pop(name, None)
+            return await fetch()
+
+        self._begun[name] = _Begun(size, now)
+        self._places[name] = places
+        self._cache.begin(name, fetching, len)
+        self.want(name, reads_on=True)
+        return True
+
+    def want(self, name: RunName, *, reads_on: bool) -> None:
+        """Note that who reads now will come to a run that was begun, perhaps for somebody else.
+
+        One who stays always goes on; of all others it is known where they are seen to `reads_on`.
+        """
+        begun, reader = self._begun.get(name), _READER.get()
+        if begun is None:
             return
-        self._begun[name] = now
-        reader = _READER.get()
         if reader is not None:
-            reader.note(self, name)
-        self._cache.begin(name, fetch, len)
+            reader.note(_Wanted(self, name, begun))
+        elif reads_on:
+            begun.outlives = True
 
     def take(self, name: RunName) -> bool:
         """Note that somebody came to a run; whether it was begun ahead, and nobody came before."""
         return self._begun.pop(name, None) is not None
 
-    async def give_up(self, name: RunName) -> None:
-        """End the fetching of a run to which nobody has come; one that is here stays."""
-        self._begun.pop(name, None)
+    async def give_up(self, name: RunName, begun: "_Begun") -> None:
+        """End the fetching of a run, if nobody waits for it; one that is here stays."""
+        if self._begun.get(name) is not begun:
+            return
+        del self._begun[name]
         await self._cache.give_up(name)
+        if name not in self._begun:
+            # Ended before its first turn.
+            self._places.pop(name, None)
 
 
-class _Reader:
-    """One who stays, and what was begun for it last; what came before that it has reached."""
+class _Begun:
+    """A run that nobody has come to, and who will."""
+
+    __slots__ = ("at", "outlives", "readers", "size")
+
+    def __init__(self, size: int, at: float) -> None:
+        self.size = size
+        self.at = at
+        self.readers: set[Reader] = set()
+        """Those who stay: with the last of them it is given up."""
+        self.outlives = False
+        """It is also for one who does not stay: its next request comes for it."""
+
+
+class _Wanted(NamedTuple):
+    """A run that somebody will come to."""
+
+    ahead: RunsAhead
+    name: RunName
+    begun: _Begun
+
+
+class Reader:
+    """One who stays, and the run that it comes to next; what came before that it has reached."""
 
     def __init__(self) -> None:
-        self._last: tuple[RunsAhead, RunName] | None = None
+        self.crowd: Crowd | None = None
+        """Those with whom it waits for a page."""
+        self._next: _Wanted | None = None
 
-    def note(self, ahead: RunsAhead, name: RunName) -> None:
-        self._last = (ahead, name)
+    def note(self, wanted: _Wanted) -> None:
+        """It will come to a run that was begun."""
+        self.let_go()
+        self._next = wanted
+        wanted.begun.readers.add(self)
+
+    def let_go(self) -> None:
+        """Others come to the run, or this one has reached it."""
+        if self._next is not None:
+            self._next.begun.readers.discard(self)
 
     async def leave(self) -> None:
-        if self._last is not None:
-            ahead, name = self._last
-            await ahead.give_up(name)
+        """It comes no more: end what nobody else will come to."""
+        if self.crowd is not None:
+            crowd, self.crowd = self.crowd, None
+            await crowd.lose(self)
+        wanted = self._next
+        self.let_go()
+        if wanted is not None and not (wanted.begun.readers or wanted.begun.outlives):
+            await wanted.ahead.give_up(wanted.name, wanted.begun)
 
 
-_READER: ContextVar[_Reader | None] = ContextVar("who reads on", default=None)
+class Crowd(Reader):
+    """Those who stay and wait for one page: what is begun while it is read is for all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._members: set[Reader] = set()
+
+    def join(self) -> None:
+        """Whoever runs this waits for the page."""
+        reader = _READER.get()
+        if reader is None or reader.crowd is self:
+            return
+        if reader.crowd is not None:
+            reader.crowd.remove(reader)
+        reader.crowd = self
+        self._members.add(reader)
+
+    def take_over(self) -> None:
+        """Whoever runs this has got the page, and comes to what was begun while it was read."""
+        reader = _READER.get()
+        if reader is None or reader.crowd is not self:
+            return
+        if self._next is not None:
+            reader.note(self._next)
+        reader.crowd = None
+        self.remove(reader)
+
+    async def lose(self, reader: Reader) -> None:
+        """One of them has gone; with the last one all have."""
+        self._members.discard(reader)
+        if not self._members:
+            await self.leave()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """The page is read within the block. Where that fails nobody gets it."""
+        is_awaited = False
+        try:
+            with _reading_as(self):
+                yield
+            is_awaited = bool(self._members)
+        finally:
+            if not is_awaited:
+                await self.leave()
+
+    def remove(self, reader: Reader) -> None:
+        """One waits here no more, and stays: it has got the page, or waits for another one."""
+        self._members.discard(reader)
+        if not self._members:
+            self.let_go()
+
+
+_READER: ContextVar[Reader | None] = ContextVar("who reads on", default=None)
 
 
 @asynccontextmanager
 async def reader_that_stays() -> AsyncIterator[None]:
     """At the end of the block nothing is fetched any more that was begun for who reads in it, unless
-    somebody else waits for it."""
-    reader = _Reader()
+    somebody else will come to it."""
+    reader = Reader()
+    try:
+        with _reading_as(reader):
+            yield
+    finally:
+        await reader.leave()
+
+
+@contextmanager
+def _reading_as(reader: Reader) -> Iterator[None]:
     token = _READER.set(reader)
     try:
         yield
     finally:
         _READER.reset(token)
-        await reader.leave()

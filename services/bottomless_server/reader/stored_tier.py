@@ -55,7 +55,8 @@ class StoredTier:
                 break
             rest = info.size * (info.next_offset - offset) // info.record_count
             follows = bool(wanted)
-            wanted.append(FragmentPart(info, offset, end, min(rest, size) or 1, follows))
+            part = FragmentPart(info, offset, end, min(rest, size) or 1, follows, builder.reads_to)
+            wanted.append(part)
             size -= rest
             offset = info.next_offset
         return wanted

@@ -8,15 +8,12 @@ from typing import Final
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.types import Message
-from support.asgi import scope_of
-from unit.reader.harness import ReaderHarness, WatchedDrive
-from unit.reader.open_answers import comes_true
+from unit.reader.harness import WatchedDrive
 from unit.reader.test_read_costs import PART, gets_of_a_replay
 
 from bottomless.drives.base import DriveUnavailable
 from bottomless.formats.checks import crc32c
-from bottomless.model.limits import GIB, KIB, MIB
+from bottomless.model.limits import GIB, MIB
 from bottomless_server.reader.blocks import Blocks, NextObject, ReadsOn
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.runs_ahead import reader_that_stays
@@ -161,6 +158,65 @@ async def test_a_run_that_came_in_vain_is_fetched_by_who_needs_it() -> None:
     assert [start for _, start, _ in drive.asked] == [0, RUN, RUN]
 
 
+async def test_a_run_that_cannot_be_fetched_is_asked_for_ahead_once() -> None:
+    """The tests of before read one page after the failure, and the next one of the run began the
+    same fetch again: with a store that fails, a GET for each page."""
+    drive, blocks, _ = await a_reader()
+    await read(blocks, "a", 0, 2_000)
+    drive.failures = 100
+    for start in range(2_000, RUN, 100):
+        await read(blocks, "a", start, 100)
+        await turns()
+    assert drive.asked == [("a", 0, RUN), ("a", RUN, RUN)]
+
+
+async def test_what_is_begun_in_one_turn_leaves_room_for_who_asks_next() -> None:
+    """Each of them looked at the room before any had taken it. Places: 12, a run takes 4."""
+    drive, blocks, _ = await a_reader(fetches=12)
+    for name in "abcdef":
+        await read(blocks, name, 0, 2_000)
+    drive.gate.clear()
+    drive.asked.clear()
+    await asyncio.gather(*(read(blocks, name, 2_000, 1_000) for name in "abcdef"))
+    asking = asyncio.create_task(read(blocks, "f", 2 * RUN, RUN))
+    await turns()
+    assert drive.asked == [("a", RUN, RUN), ("b", RUN, RUN), ("f", 2 * RUN, RUN)]
+    drive.gate.set()
+    await asking
+    await read(blocks, "c", 3_000, 500)
+    await turns()
+    assert drive.asked[3:] == [("c", RUN, RUN)], "who found no room goes ahead with its next page"
+
+
+async def test_the_longer_run_at_the_end_of_an_object_counts_as_what_it_is() -> None:
+    """Its 5,500 bytes fill a quarter of a cache of 40,000 with one of 4,000; the count of runs let
+    in a second one."""
+    drive, kept = GatedDrive(), SharedCache(40_000)
+    long = DATA[: RUN + 5_500]
+    for name in "ab":
+        await drive.put(name, [long], crc32c(long))
+    blocks = Blocks(drive, kept, BLOCK, 100, ahead_size_max=RUN)
+    for name in "ab":
+        for start in (0, 2_000):
+            on = ReadsOn(len(long), None)
+            await blocks.read(name, start, 2_000, len(long), reads_on=on)
+            await turns()
+    assert [key for key, *_ in drive.asked] == ["a", "a", "b"]
+
+
+async def test_what_was_begun_ahead_is_no_hit_for_the_first_who_comes() -> None:
+    """So the rate of hits says what it said before: how much is read without a GET of its own."""
+
+    async def counts(ahead: int) -> tuple[int, int]:
+        _, blocks, cache = await a_reader(ahead=ahead)
+        for start in range(0, len(DATA), 2_000):
+            await read(blocks, "a", start, 2_000)
+            await turns()
+        return cache.hit_count, cache.miss_count
+
+    assert await counts(RUN) == await counts(0)
+
+
 @asynccontextmanager
 async def gone_while_fetching(blocks: Blocks, drive: GatedDrive) -> AsyncIterator[None]:
     """Within the block somebody who stays has a run on its way; at its end it goes."""
@@ -233,39 +289,3 @@ async def test_a_replay_asks_for_no_more_gets_than_without_reading_ahead(
     without, _ = await gets_of_a_replay(scaled, page_size * MIB // PART, reader_read_ahead_bytes=0)
     assert with_it <= without
     assert with_it * GIB / (size * PART) < 200
-
-
-async def test_a_follower_that_goes_away_ends_the_fetching_for_it() -> None:
-    """Its client takes nothing for a while, so nobody waits for the run that is on its way."""
-    run = 64 * KIB
-    drive = GatedDrive()
-    drive.held_from = 2 * run
-    harness = ReaderHarness(drive=drive, reader_block_bytes=run // 4, reader_follower_bytes=run)
-    for _ in range(300):
-        harness.append("x" * 1_000)
-    await harness.upload(300, free=True)
-    assert harness.fragments[0].size > 3 * run
-    left = asyncio.Event()
-
-    async def receive() -> Message:
-        await left.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(_: Message) -> None:
-        if drive.held:
-            await asyncio.Event().wait()
-
-    scope = scope_of(
-        {"accept": "application/x-ndjson"},
-        "offset=first&follow=true",
-        path="/v1/streams/orders/records",
-    )
-    answering = asyncio.ensure_future(harness.service.public(scope, receive, send))
-    try:
-        await comes_true(lambda: drive.held)
-        assert (drive.held, drive.cancelled) == ([2 * run], [])
-        left.set()
-        await answering
-        assert drive.cancelled == [2 * run], "ended with the answer, and not later"
-    finally:
-        await harness.aclose()

@@ -38,7 +38,16 @@ def gap_reason(reason: int) -> str:
 class PageBuilder:
     """Takes chunks in order from `start` on, until it is full. Chunks may begin before `start`."""
 
-    def __init__(self, start: int, limit: int, size_max: int, until: int | None = None) -> None:
+    def __init__(
+        self,
+        start: int,
+        limit: int,
+        size_max: int,
+        until: int | None = None,
+        *,
+        answer_limit: int | None = None,
+    ) -> None:
+        """`answer_limit`: records of this page and all that follow it, where that has an end."""
         self.start = start
         self.position = start
         """Where this reader continues."""
@@ -53,6 +62,7 @@ class PageBuilder:
         self._size_max = size_max
         self._until = until
         self._full = False
+        self._answer_limit = answer_limit
 
     @property
     def held_size(self) -> int:
@@ -78,6 +88,15 @@ class PageBuilder:
     def end(self) -> int:
         """No record at or beyond this offset can be in the page, short of a gap."""
         ends = self.position + self.count_left
+        return ends if self._until is None else min(ends, self._until)
+
+    @property
+    def reads_to(self) -> int | None:
+        """Whoever reads wants no record at or beyond this offset, short of a gap, if it said so. A
+        page's `limit` says nothing of it: the next page goes on."""
+        if self._answer_limit is None:
+            return self._until
+        ends = self.position + self._answer_limit - self.count
         return ends if self._until is None else min(ends, self._until)
 
     def skip(self, gap: Gap) -> None:

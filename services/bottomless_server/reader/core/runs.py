@@ -44,10 +44,12 @@ def read_on(run: Run, start: int, end: int, *, follows: bool) -> bool:
 class KeptRun:
     """The bytes of a run, and how far it was read: who goes on from there will go on."""
 
-    __slots__ = ("_read_to", "data")
+    __slots__ = ("_read_to", "data", "went_ahead")
 
     def __init__(self, data: memoryview) -> None:
         self.data = data
+        self.went_ahead = False
+        """The run after it was begun for somebody who reads this one."""
         self._read_to: int | None = None
 
     def __len__(self) -> int:
