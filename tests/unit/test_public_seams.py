@@ -89,18 +89,18 @@ def private(name: str) -> bool:
 
 def reaching(text: str) -> set[int]:
     """The lines that reach into what is private."""
-    tree = ast.parse(text)
+    nodes = list(ast.walk(ast.parse(text)))
     return {
-        line for find in (_asked, _imported, _patched, _inherited, _told) for line in find(tree)
+        line for find in (_asked, _imported, _patched, _inherited, _told) for line in find(nodes)
     }
 
 
-def _asked(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
+def _asked(nodes: list[ast.AST]) -> Iterator[int]:
+    for node in nodes:
         if not isinstance(node, ast.Attribute) or not private(node.attr):
             continue
         # What a class has of a base that is a test's own is its own as well; see `_inherited`.
-        if not _own(node.value) and ast.unparse(node.value) != "super()":
+        if not _own(node.value) and not _is_super(node.value):
             yield node.lineno
 
 
@@ -108,34 +108,44 @@ def _own(value: ast.expr) -> bool:
     return isinstance(value, ast.Name) and value.id in {"self", "cls"}
 
 
-def _imported(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
+def _is_super(value: ast.expr) -> bool:
+    return isinstance(value, ast.Call) and ast.unparse(value) == "super()"
+
+
+def _imported(nodes: list[ast.AST]) -> Iterator[int]:
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
             names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
             if any(private(name) for name in names):
                 yield node.lineno
 
 
-def _patched(tree: ast.Module) -> Iterator[int]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in PATCHING:
+def _patched(nodes: list[ast.AST]) -> Iterator[int]:
+    for node in nodes:
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name | ast.Attribute) and _last_name(node.func) in PATCHING:
             named = [one.value for one in node.args[:2] if isinstance(one, ast.Constant)]
             if any(private(part) for name in named for part in str(name).split(".")):
                 yield node.lineno
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Replaced":
+        if isinstance(node.func, ast.Name) and node.func.id == "Replaced":
             named = [one.value for one in node.args[1:2] if isinstance(one, ast.Constant)]
             if any(private(str(name)) for name in named):
                 yield node.lineno
 
 
-def _inherited(tree: ast.Module) -> Iterator[int]:
+def _last_name(function: ast.Name | ast.Attribute) -> str:
+    return function.id if isinstance(function, ast.Name) else function.attr
+
+
+def _inherited(nodes: list[ast.AST]) -> Iterator[int]:
     product = {
         alias.asname or alias.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PRODUCT
         for alias in node.names
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
             bases = {re.split(r"[.\[]", ast.unparse(base))[0] for base in node.bases}
             if bases & product:
@@ -144,25 +154,21 @@ def _inherited(tree: ast.Module) -> Iterator[int]:
 
 def _not_own(owner: ast.ClassDef) -> Iterator[int]:
     """Lines of a class that use private names which it does not define."""
-    defined = {
-        node.attr
-        for node in ast.walk(owner)
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _own(node.value)
-    }
+    inner = [node for node in ast.walk(owner) if isinstance(node, ast.Attribute)]
+    defined = {node.attr for node in inner if isinstance(node.ctx, ast.Store) and _own(node.value)}
     defined |= {
         node.name for node in owner.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
-    for node in ast.walk(owner):
-        if not isinstance(node, ast.Attribute) or not private(node.attr):
+    for node in inner:
+        if not private(node.attr):
             continue
-        of_base = ast.unparse(node.value) == "super()"
-        if of_base or (_own(node.value) and node.attr not in defined):
+        if _is_super(node.value) or (_own(node.value) and node.attr not in defined):
             yield node.lineno
 
 
-def _told(tree: ast.Module) -> Iterator[int]:
+def _told(nodes: list[ast.AST]) -> Iterator[int]:
     """Texts that are programs of their own, as what runs without a guard is."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         if re.search(r"^(import|from) ", node.value, re.MULTILINE):
@@ -193,7 +199,7 @@ def test_tests_reach_into_private_names_no_more_than_is_listed() -> None:
 
 
 def test_each_file_that_is_said_to_reach_into_a_library_does() -> None:
-    assert LIBRARIES.keys() <= found().keys()
+    assert [path for path in LIBRARIES if not reaching((ROOT / path).read_text())] == []
 
 
 def test_each_way_to_reach_into_a_private_name_is_seen() -> None:
