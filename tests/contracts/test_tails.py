@@ -45,7 +45,7 @@ async def two_streams(coordination: Coordination) -> tuple[Streams, AttemptNumbe
         await tails.create(streams, record)
     checked = await check_wal(MemoryDrive(lambda: 0), coordination, 1)
     numbers = AttemptNumbers(UID, 1, lambda: True, checked)
-    await wal.begin(coordination, numbers, "http://ingest-0")
+    await wal.begin(coordination, numbers, "http://ingest-0", 60_000)
     return streams, numbers
 
 

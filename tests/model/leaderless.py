@@ -302,7 +302,7 @@ class World:
         numbers = AttemptNumbers(
             instance, GENERATION, lambda: instance not in self.lapsed, await self._check()
         )
-        await wal.begin(self.coordination, numbers, "http://ingest-0")
+        await wal.begin(self.coordination, numbers, "http://ingest-0", 10_000)
         return numbers
 
     async def _check(self) -> int:
@@ -363,11 +363,9 @@ class World:
         )
         await self.drive.put(wal_key(instance, sequence), packed.parts, packed.crc)
         self.durable[instance] = packed.header.attempt
-        waiting = list(appends)
         put: dict[StreamId, list[tuple[Append, Accepted]]] = {}
-        for number, line in enumerate(packed.lines):
-            append = next(one for one in waiting if one.stream_id == line.stream_id)
-            waiting.remove(append)
+        for append, number in zip(appends, packed.numbers, strict=True):
+            line = packed.lines[number]
             self.appends[instance, sequence, number] = append
             piece = Accepted(
                 instance, sequence, number, line.position, line.size, line.record_count, 0
@@ -507,6 +505,7 @@ class World:
                     # each is, since no lease of it is held any more.
                     if not self.lost:
                         self.lapsed.add(instance)
+                    await self.coordination.release(wal.live_key(instance), instance.encode())
                     settle = partial(wal.settle, self.coordination, instance, GENERATION)
                     await self.until_done(settle)
                 await self._reclaim(instance)

@@ -103,6 +103,13 @@ class Loss(Enum):
     """Coordination shows less than it did, or another generation: nothing is committed any more."""
 
 
+@guard("the reserved sequences in the EXEC of a commit")
+def is_reserved(record: WalInstance, end: int) -> bool:
+    """Tell whether all sequences below an exclusive end are the writer's to put. What lies above has
+    an object that neither the vacuum nor the comparison with the bucket knows anything of."""
+    return end <= record.reserved
+
+
 @guard("the settled sequence in the EXEC of a commit")
 def is_settled(record: WalInstance, sequence: int) -> bool:
     """Tell whether a commit of this sequence would come too late: its object may be gone."""
@@ -133,8 +140,10 @@ def committed(
     """Make the record that a commit writes.
 
     `settled` is the first sequence with anything left to decide; `next_sequence` is the one that the
-    writer gives next: where hardly any is left, more are reserved.
+    writer gives next: where hardly any is left, more are reserved. A writer that has used up all
+    sequences that there are begins a new instance.
     """
+    assert is_reserved(record, next_sequence), "the writer gave what it has not reserved"
     reserved = record.reserved
     if reserved - next_sequence <= RESERVED_LEFT_MIN:
         reserved = min(reserved + RESERVED_COUNT, WAL_SEQUENCE_MAX + 1)
@@ -143,5 +152,6 @@ def committed(
 
 
 def settled_whole(record: WalInstance) -> WalInstance:
-    """Settle all that a dead writer reserved: what it has not committed it never will."""
+    """Settle all that a writer reserved which is dead, or ends: what it has not committed it never
+    will."""
     return replace(record, settled=record.reserved)

@@ -6,6 +6,7 @@ of them in one transaction on the tail's record and its index.
 
 from collections.abc import Sequence
 from enum import Enum, auto
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from bottomless.guards import guard
@@ -68,6 +69,8 @@ class Committed(NamedTuple):
     entries: list[TailEntry]
     notes: list[tuple[Uid, Note]]
     """A note for each entry, with the instance whose object it speaks of."""
+    first_offsets: Sequence[int] = ()
+    """Of each accepted piece."""
 
 
 class Pruned(NamedTuple):
@@ -127,15 +130,26 @@ def has_offsets_for(tail: Tail, pieces: Sequence[Accepted]) -> bool:
     return tail.next_offset + sum(piece.record_count for piece in pieces) <= OFFSET_MAX + 1
 
 
+def first_offsets(tail: Tail, pieces: Sequence[Accepted]) -> list[int]:
+    """Tell the first offset of each of these pieces if they are committed in this order."""
+    counts = [piece.record_count for piece in pieces]
+    return list(accumulate(counts[:-1], initial=tail.next_offset)) if counts else []
+
+
+def timestamp_of(tail: Tail, clock: int) -> int:
+    """Tell the timestamp of the next commit: that of a stream never goes back."""
+    return max(tail.last_timestamp, clock)
+
+
 def commit(tail: Tail, pieces: Sequence[Accepted], clock: int) -> Committed:
     """Give accepted pieces their offsets, in this order: one commit of a stream.
 
-    Pieces that follow each other in one object share an entry. `clock` is in ms since 1970; the
-    timestamp of a stream never goes back. Without pieces nothing changes.
+    Pieces that follow each other in one object share an entry. `clock` is in ms since 1970.
+    Without pieces nothing changes.
     """
     if not pieces:
         return Committed(tail, [], [])
-    number, timestamp = tail.number + 1, max(tail.last_timestamp, clock)
+    number, timestamp = tail.number + 1, timestamp_of(tail, clock)
     entries: list[TailEntry] = []
     notes: list[tuple[Uid, Note]] = []
     next_offset, log_end = tail.next_offset, tail.log_end
@@ -171,7 +185,7 @@ def commit(tail: Tail, pieces: Sequence[Accepted], clock: int) -> Committed:
         entry_count=tail.entry_count + len(entries),
     )
     check_step(tail, after)
-    return Committed(after, entries, notes)
+    return Committed(after, entries, notes, first_offsets(tail, pieces))
 
 
 def _runs(pieces: Sequence[Accepted]) -> list[list[Accepted]]:

@@ -9,7 +9,7 @@ In S3 nothing changes: the WAL object that a commit names was durable before it.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -28,6 +28,7 @@ from bottomless_server.coordination.base import (
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.groups import GROUP_KEY_COUNT_MAX, GROUP_STREAM_COUNT_MAX
 from bottomless_server.leaderless.instance import (
     Loss,
     WalInstance,
@@ -68,10 +69,8 @@ from bottomless_server.stores.wal_check import require_checked
 
 log = structlog.get_logger(__name__)
 
-COMMIT_STREAM_COUNT_MAX: Final = 256
-"""Streams of one EXEC: nobody else is served meanwhile."""
-COMMIT_KEY_COUNT_MAX: Final = 1_024
-"""Keys that one EXEC watches."""
+COMMIT_KEY_COUNT_MAX: Final = GROUP_KEY_COUNT_MAX + 2
+"""Keys that one EXEC watches: the generation, the instance, and what `groups` puts into one."""
 
 
 class NewKnown(NamedTuple):
@@ -88,6 +87,9 @@ class Decided(NamedTuple):
     accepted: Sequence[Accepted]
     """In the order in which their appends came."""
     known: Mapping[KnownName, NewKnown]
+    answers: Any = None
+    """What each append is to be told, as far as that depends on what is stored: `Commit.answers` has
+    it, of this very attempt. Of an append that is accepted it counts if the stream is not refused."""
 
 
 class Asked(NamedTuple):
@@ -99,8 +101,9 @@ class Asked(NamedTuple):
     seen: SeenTail
     """What this process had seen of the tail before it began to ask."""
     decide: Callable[[Tail, Mapping[KnownName, Known | None]], Decided]
-    """Decides piece after piece, each seeing those before it. It may be called again, and has no
-    effects of its own."""
+    """Decides piece after piece, each seeing those before it; `first_offsets` and `timestamp_of` say
+    where accepted ones come to lie. It may be called again, and has no effects of its own: what it
+    finds out goes into `answers`."""
 
     @property
     def redis_keys(self) -> list[str]:
@@ -113,6 +116,13 @@ class Commit(NamedTuple):
     record: WalInstance
     """The instance as the commit has written it."""
     streams: dict[StreamId, Committed | Refusal]
+    answers: dict[StreamId, Any]
+    """What `decide` said of each stream. Of one that is refused, what it said of repeats counts; None
+    of one that was not asked, since it is gone or cannot be read."""
+
+
+Verdict = tuple[Committed | Refusal, Any, Changes]
+"""What becomes of one stream, what its appends are told, and what is written for it."""
 
 
 class CommitUnknown(CoordinationUnknown):
@@ -138,7 +148,7 @@ async def commit(
 
     `sequence` is the lowest of the objects whose pieces are accepted; all of them are durable.
     `settled` is the first sequence with anything left to decide after this, `next_sequence` the one
-    that the writer gives next. `clock` is in ms since 1970.
+    that the writer gives next: all below it is reserved. `clock` is in ms since 1970.
 
     In Redis after a crash: before EXEC nothing; after it tails, entries, what is known of names,
     what holds the objects, and the instance with its new `attempt`: visible, and recognised when it
@@ -157,7 +167,7 @@ async def commit(
     assert numbers.lost is None, "a lost commit is decided before the next one"
     attempt, key = numbers.take(), instance_key(numbers.instance)
     watched = [GENERATION_KEY, key, *(one for each in asked for one in each.redis_keys)]
-    assert len(asked) <= COMMIT_STREAM_COUNT_MAX
+    assert len(asked) <= GROUP_STREAM_COUNT_MAX
     assert len(watched) <= COMMIT_KEY_COUNT_MAX
     assert len(set(watched)) == len(watched), "pieces of a stream belong together"
     last: list[Commit] = []
@@ -173,8 +183,9 @@ async def commit(
         if record is None or loss is not None:
             return Changes(), loss or Loss.GONE
         after = committed(record, attempt=attempt, settled=settled, next_sequence=next_sequence)
-        streams, changes = _decide_all(asked, values, numbers, sequence, clock, bounds)
-        last[:] = [Commit(after, streams)]
+        given = range(sequence, next_sequence)
+        streams, answers, changes = _decide_all(asked, values, numbers, given, clock, bounds)
+        last[:] = [Commit(after, streams, answers)]
         return changes | Changes({key: encode_instance(after)}), last[0]
 
     try:
@@ -195,36 +206,42 @@ def _decide_all(
     asked: Sequence[Asked],
     values: Values,
     numbers: AttemptNumbers,
-    sequence: int,
+    given: range,
     clock: int,
     bounds: TailBounds,
-) -> tuple[dict[StreamId, Committed | Refusal], Changes]:
-    """What becomes of each stream's pieces, and all that is written for it but the instance."""
-    streams = dict[StreamId, Committed | Refusal]()
+) -> tuple[dict[StreamId, Committed | Refusal], dict[StreamId, Any], Changes]:
+    """What becomes of each stream's pieces, its answers, and all that is written but the instance."""
+    streams, answers = dict[StreamId, Committed | Refusal](), dict[StreamId, Any]()
     held = dict[tuple[int, int], HeldMember]()
     written: list[Changes] = []
     for one in asked:
-        found, changes = _decide_stream(one, values, numbers.generation, clock, bounds)
+        found, answers[one.stream_id], changes = _decide_stream(
+            one, values, numbers.generation, clock, bounds
+        )
         streams[one.stream_id] = found
         written.append(changes)
         if isinstance(found, Committed):
             places = {(entry.instance, entry.sequence) for entry in found.entries}
-            assert all(place >= (numbers.instance, sequence) for place in places)
-            assert all(instance == numbers.instance for instance, _ in places)
+            assert {instance for instance, _ in places} <= {numbers.instance}
+            assert all(one in given for _, one in places), "it was not given yet"
             _hold(held, one.stream_id, found, clock)
     members = [Member(held_key(numbers.instance), encode_held(one), True) for one in held.values()]
     # At once, and not one after the other: that would copy what is there for each stream.
-    return streams, Changes(
-        {key: value for changes in written for key, value in changes.values.items()},
-        [due for changes in written for due in changes.queued],
-        [*(member for changes in written for member in changes.members), *members],
+    return (
+        streams,
+        answers,
+        Changes(
+            {key: value for changes in written for key, value in changes.values.items()},
+            [due for changes in written for due in changes.queued],
+            [*(member for changes in written for member in changes.members), *members],
+        ),
     )
 
 
 def _decide_stream(
     asked: Asked, values: Values, generation: int, clock: int, bounds: TailBounds
-) -> tuple[Committed | Refusal, Changes]:
-    """What becomes of one stream's pieces, and what is written for them.
+) -> Verdict:
+    """What becomes of one stream's pieces, its answers, and what is written for them.
 
     Raises:
         Unavailable: `coordination-regressed`: its tail proves that coordination has gone back.
@@ -234,19 +251,17 @@ def _decide_stream(
         tail = tail_in(values, stream_id)
         known = {name: known_in(values, stream_id, name) for name in asked.names}
     except Corrupt:
-        return Refusal.DAMAGED, Changes()
+        return Refusal.DAMAGED, None, Changes()
     if tail is not None and is_of_before(tail, generation, asked.seen):
         raise coordination_lost()
     refusal = refusal_of(tail, bounds)
-    if tail is None or refusal is not None:
-        return refusal or Refusal.GONE, Changes()
-    return alone(stream_id, lambda: _decide_pieces(asked, tail, known, clock))
+    if tail is None or refusal is Refusal.GONE:
+        return Refusal.GONE, None, Changes()
+    return alone(stream_id, lambda: _decide_pieces(asked, tail, known, clock, refusal))
 
 
 @guard("what one stream of a commit raises, kept from the others")
-def alone(
-    stream_id: StreamId, decide: Callable[[], tuple[Committed | Refusal, Changes]]
-) -> tuple[Committed | Refusal, Changes]:
+def alone(stream_id: StreamId, decide: Callable[[], Verdict]) -> Verdict:
     """What becomes of one stream; whatever is wrong with it is not of the others.
 
     Raises:
@@ -258,20 +273,29 @@ def alone(
         raise
     except Exception:
         log.exception("nothing can be committed to a stream", stream_id=stream_id)
-        return Refusal.DAMAGED, Changes()
+        return Refusal.DAMAGED, None, Changes()
 
 
 def _decide_pieces(
-    asked: Asked, tail: Tail, known: Mapping[KnownName, Known | None], clock: int
-) -> tuple[Committed | Refusal, Changes]:
-    """What becomes of the pieces of a stream that may take some."""
+    asked: Asked,
+    tail: Tail,
+    known: Mapping[KnownName, Known | None],
+    clock: int,
+    refusal: Refusal | None,
+) -> Verdict:
+    """What becomes of the pieces of a stream that is there.
+
+    It is asked also where it takes nothing new: what is stored already is answered as ever.
+    """
     stream_id = asked.stream_id
     decided = asked.decide(tail, known)
     if not has_offsets_for(tail, decided.accepted):
-        return Refusal.ENDED, Changes()
+        refusal = refusal or Refusal.ENDED
+    if refusal is not None:
+        return refusal, decided.answers, Changes()
     done = commit_pieces(tail, decided.accepted, clock)
     if not done.entries and not decided.known:
-        return done, Changes()
+        return done, decided.answers, Changes()
     new = [name for name in decided.known if known[name] is None]
     producers = sum(name.is_producer for name in new)
     after = done.tail._replace(
@@ -286,7 +310,7 @@ def _decide_pieces(
     )
     for name, now in decided.known.items():
         changes |= known_written(stream_id, name, now, after.next_offset)
-    return done._replace(tail=after), changes
+    return done._replace(tail=after), decided.answers, changes
 
 
 def known_written(stream_id: StreamId, name: KnownName, now: NewKnown, next_offset: int) -> Changes:

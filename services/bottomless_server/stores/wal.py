@@ -29,7 +29,14 @@ from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
 from bottomless.formats.wal import HEADER_SIZE, WalDirectory, decode_directory, decode_wal_header
 from bottomless.guards import guard
 from bottomless.model.names import Uid
-from bottomless_server.coordination.base import Changes, Coordination, Member, Values
+from bottomless_server.coordination.base import (
+    Changes,
+    Coordination,
+    CoordinationUnavailable,
+    Hold,
+    Member,
+    Values,
+)
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.instance import (
@@ -90,8 +97,13 @@ def readable(decode: Callable[[bytes], T], value: bytes) -> T | Corrupt:
         return error
 
 
-async def begin(coordination: Coordination, numbers: AttemptNumbers, url: str) -> None:
-    """Enter a new instance with its first sequences.
+async def begin(
+    coordination: Coordination, numbers: AttemptNumbers, url: str, lease_ms: int
+) -> None:
+    """Enter a new instance with its first sequences, under a lease of its writer.
+
+    The lease comes first, and the EXEC requires it: else the vacuum settles what has just begun. Who
+    writes renews it with `hold_live` and gives it up with `retire`.
 
     After a crash, or a lost reply, it is there and nobody writes as it: the vacuum takes it away.
 
@@ -99,16 +111,53 @@ async def begin(coordination: Coordination, numbers: AttemptNumbers, url: str) -
         Unavailable: `coordination-regressed`, or not now.
     """
     instance = numbers.instance
-    key = instance_key(instance)
+    key, live = instance_key(instance), live_key(instance)
+    await hold_live(coordination, instance, lease_ms)
     record = WalInstance(url, numbers.generation, reserved=RESERVED_COUNT, settled=0)
 
     def enter(values: Values) -> tuple[Changes, None]:
         require_generation(values, numbers.generation)
         assert values[key] is None, "an instance is never begun twice"
+        if values[live] is None:
+            raise CoordinationUnavailable("the lease of a new instance has run out")
         entered = Member(INSTANCES_KEY, instance.encode("ascii"), True)
         return Changes({key: encode_instance(record)}, members=[entered]), None
 
-    await coordination.transact([GENERATION_KEY, key], enter)
+    await coordination.transact([GENERATION_KEY, key, live], enter)
+
+
+async def hold_live(coordination: Coordination, instance: Uid, lease_ms: int) -> Hold:
+    """Take or renew the lease of a writer.
+
+    Raises:
+        CoordinationUnavailable, CoordinationUnknown
+    """
+    return await coordination.hold(live_key(instance), instance.encode("ascii"), lease_ms)
+
+
+async def retire(coordination: Coordination, numbers: AttemptNumbers) -> None:
+    """End an instance of which everything is committed and noted: nothing that it reserved is used.
+
+    In Redis after a crash: nothing, or `settled` = `reserved` and the lease, which runs out. Without
+    it the vacuum could never take the record away for as long as the process lives.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now; the same again is right.
+    """
+    assert numbers.lost is None, "a lost commit is decided before the instance ends"
+    key, attempt = instance_key(numbers.instance), numbers.take()
+
+    def end(values: Values) -> tuple[Changes, None]:
+        require_generation(values, numbers.generation)
+        value = values[key]
+        if value is None:
+            return Changes(), None
+        ended = replace(settled_whole(decode_instance(value)), attempt=attempt)
+        return Changes({key: encode_instance(ended)}), None
+
+    await coordination.transact([GENERATION_KEY, key], end)
+    numbers.decided(attempt)
+    await coordination.release(live_key(numbers.instance), numbers.instance.encode("ascii"))
 
 
 async def load_instances(coordination: Coordination) -> dict[Uid, WalInstance | Corrupt]:

@@ -110,6 +110,8 @@ class PackedWal(NamedTuple):
     header: WalHeader
     lines: list[PieceLine]
     """A line for each piece, in the order of the directory."""
+    numbers: list[int]
+    """The number in the directory of each piece, in the order in which they were given."""
     parts: list[bytes | memoryview]
     crc: int
     """CRC-32C of the whole object."""
@@ -166,7 +168,11 @@ def pack_wal(
         Corrupt: no reader would accept the object.
     """
     # The sort is stable: pieces of one stream stay in the order of their appends.
-    ordered = sorted(pieces, key=lambda piece: stream_id_bytes(piece.stream_id))
+    order = sorted(range(len(pieces)), key=lambda one: stream_id_bytes(pieces[one].stream_id))
+    ordered = [pieces[one] for one in order]
+    numbers = [0] * len(order)
+    for number, one in enumerate(order):
+        numbers[one] = number
     position = start = HEADER_SIZE + LINE_SIZE * (len(pieces) + len(notes))
     lines: list[PieceLine] = []
     parts: list[bytes | memoryview] = []
@@ -202,9 +208,8 @@ def pack_wal(
     )
     front = encode_wal_header(header) + directory + noted
     decode_directory(front)
-    return PackedWal(
-        header, lines, [front, *parts], combine(crc32c(front), data_crc, header.data_size)
-    )
+    crc = combine(crc32c(front), data_crc, header.data_size)
+    return PackedWal(header, lines, numbers, [front, *parts], crc)
 
 
 def _continued(crc: int, parts: Sequence[bytes | memoryview]) -> int:

@@ -64,6 +64,16 @@ def test_the_directory_is_read_without_the_data() -> None:
         decode_directory(data[: packed.header.data_position - 1])
 
 
+def test_who_packs_is_told_the_number_of_each_piece() -> None:
+    """In the order in which they were given; that of the directory goes by streams."""
+    given = [a_piece(OTHER_STREAM_ID), a_piece(count=2), a_piece()]
+    packed = a_wal(pieces=given)
+    assert packed.numbers == [2, 0, 1]
+    for piece, number in zip(given, packed.numbers, strict=True):
+        line = packed.lines[number]
+        assert (line.stream_id, line.record_count) == (piece.stream_id, piece.record_count)
+
+
 def test_a_damaged_piece_is_found_without_the_others() -> None:
     packed = a_wal()
     data = bytearray(b"".join(packed.parts))

@@ -104,11 +104,14 @@ def test_sequences_never_run_out_and_nothing_goes_back(
     reserved: int, settled: int, next_sequence: int
 ) -> None:
     before = WalInstance(None, 1, reserved, min(reserved, 7))
+    if next_sequence > reserved:
+        with pytest.raises(AssertionError, match="not reserved"):
+            committed(before, attempt=1, settled=settled, next_sequence=next_sequence)
+        return
     after = committed(before, attempt=1, settled=settled, next_sequence=next_sequence)
     assert before.settled <= after.settled <= after.reserved
     assert after.reserved - before.reserved in (0, RESERVED_COUNT)
-    if next_sequence <= reserved:
-        assert after.reserved - next_sequence > RESERVED_LEFT_MIN
+    assert after.reserved - next_sequence > RESERVED_LEFT_MIN
 
 
 @pytest.mark.parametrize("name", ["reserved", "settled", "deleted", "attempt"])

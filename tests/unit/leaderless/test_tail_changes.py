@@ -28,11 +28,13 @@ from bottomless_server.leaderless.tail_changes import (
     closed,
     commit,
     configured,
+    first_offsets,
     has_gone_back,
     is_of_before,
     prune,
     refusal_of,
     seen_of,
+    timestamp_of,
     waiting,
 )
 from unit.formats.examples import OTHER_UID, STREAM_ID, TAIL, UID, WAL_INSTANCE
@@ -124,6 +126,16 @@ def test_one_commit_may_name_several_objects() -> None:
 def test_records_of_an_entry_are_counted_in_32_bits() -> None:
     done = commit(NEW, [accepted(n, count=2**31) for n in range(3)], 7)
     assert [entry.record_count for entry in done.entries] == [2**31, 2**31, 2**31]
+
+
+def test_offsets_are_told_before_they_are_given() -> None:
+    taken = [accepted(0), accepted(1, count=5), accepted(3)]
+    told = first_offsets(TAIL, taken)
+    done = commit(TAIL, taken, 7)
+    end = TAIL.next_offset
+    assert list(done.first_offsets) == told == [end, end + 2, end + 7]
+    assert {entry.timestamp for entry in done.entries} == {timestamp_of(TAIL, 7)}
+    assert first_offsets(TAIL, []) == []
 
 
 def test_a_commit_of_nothing_changes_nothing_and_time_never_goes_back() -> None:

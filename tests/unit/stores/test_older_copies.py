@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.guards import remove
 from unit.formats.examples import a_piece
-from unit.stores.test_tails import BOUNDS, GENERATION, IDS, Stores
+from unit.stores.test_tails import BOUNDS, GENERATION, IDS, LEASE_MS, Stores
 
 from bottomless.errors import Code, Unavailable
 from bottomless.formats.keys import wal_key
@@ -33,7 +33,7 @@ class Nodes(Stores):
 
     async def begun(self, instance: Uid) -> AttemptNumbers:
         numbers = self.new_numbers(instance)
-        await wal.begin(self.coordination, numbers, "http://ingest-0")
+        await wal.begin(self.coordination, numbers, "http://ingest-0", LEASE_MS)
         return numbers
 
     async def put(self, numbers: AttemptNumbers, sequence: int, notes: list[Note]) -> None:
@@ -144,6 +144,7 @@ async def test_what_an_older_copy_does_not_hold_is_not_deleted_after_its_writer_
         await nodes.put(nodes.numbers, sequence, [])
         await nodes.commit(0)
     nodes.coordination.put_back(copy)
+    await nodes.lapse()
     settled = await wal.settle(nodes.coordination, nodes.numbers.instance, GENERATION)
     assert settled is not None
     assert settled.settled == settled.reserved
@@ -167,6 +168,7 @@ async def test_a_dead_writer_of_a_whole_store_goes_also_where_its_newest_object_
         await nodes.put(nodes.numbers, sequence, [])
         await nodes.commit()
     nodes.drive.damage(wal_key(nodes.numbers.instance, 1), b"damaged")
+    await nodes.lapse()
     await wal.settle(nodes.coordination, nodes.numbers.instance, GENERATION)
     assert (await nodes.deletable()).sequences == range(1_024)
 

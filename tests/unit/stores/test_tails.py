@@ -38,7 +38,7 @@ from bottomless_server.leaderless.tail import (
 )
 from bottomless_server.leaderless.tail_changes import Accepted, Committed, Refusal, TailBounds
 from bottomless_server.leaderless.tail_format import Known, decode_held
-from bottomless_server.stores import tails, wal
+from bottomless_server.stores import releases, tails, wal
 from bottomless_server.stores.lost_commits import Fate, decide_lost
 from bottomless_server.stores.operations import encode_operation, new_operation, operation_key
 from bottomless_server.stores.rebuild_step import RebuildStep
@@ -63,6 +63,7 @@ from bottomless_server.stores.tail_keys import (
 )
 
 GENERATION = 1
+LEASE_MS = 10_000
 BOUNDS = TailBounds(2**40, 2**20)
 IDS = [StreamId(f"0198d2a4-5b1e-7c3a-9a51-0f7e6f0d00{number:02x}") for number in range(4)]
 LOADER = KnownName("loader-7", is_producer=True)
@@ -90,11 +91,16 @@ class Stores:
     async def open(self, count: int = 1) -> None:
         for number in range(count):
             await tails.create(self.streams, self.record(number))
-        await wal.begin(self.coordination, self.numbers, "http://ingest-0")
+        await wal.begin(self.coordination, self.numbers, "http://ingest-0", LEASE_MS)
 
     def new_numbers(self, instance: Uid) -> AttemptNumbers:
         checked = self.coordination.connected_count
         return AttemptNumbers(instance, GENERATION, lambda: self.lives, checked)
+
+    async def lapse(self) -> None:
+        """The lease of the writer runs out."""
+        self.lives = False
+        await self.coordination.release(wal.live_key(UID), UID.encode())
 
     async def deletable(self) -> wal.Deletable:
         return await wal.deletable(self.drive, self.coordination, UID, GENERATION)
@@ -379,8 +385,13 @@ async def test_a_rebuild_restores_a_tail_that_begins_where_the_manifest_ends(
         await wal.restore_instance(stores.coordination, UID, WalInstance(None, 2, 7, 7), step)
 
 
+async def _decide_one(stores: Stores) -> Fate:
+    stores.numbers.lose(stores.numbers.take())
+    return await decide_lost(stores.coordination, stores.numbers)
+
+
 EXECS: dict[str, Callable[[Stores], Awaitable[object]]] = {
-    "begin": lambda s: wal.begin(s.coordination, s.new_numbers(Uid("e" * 32)), ""),
+    "begin": lambda s: wal.begin(s.coordination, s.new_numbers(Uid("e" * 32)), "", LEASE_MS),
     "commit": lambda s: s.commit(0),
     "settle": lambda s: wal.settle(s.coordination, UID, GENERATION),
     "note deleted": lambda s: wal.note_deleted(s.coordination, UID, GENERATION, 0),
@@ -391,6 +402,13 @@ EXECS: dict[str, Callable[[Stores], Awaitable[object]]] = {
     ),
     "clear": lambda s: tails.clear_page(s.coordination, IDS[0], GENERATION),
     "load": lambda s: load_tails(s.coordination, IDS, GENERATION),
+    "retire": lambda s: wal.retire(s.coordination, s.numbers),
+    "deletable": lambda s: s.deletable(),
+    "release": lambda s: releases.release(s.coordination, UID, GENERATION, {0: IDS}, range(16)),
+    "close": lambda s: tails.close(
+        s.streams, IDS[0], s.record().full_name, GENERATION, lambda one: one, Changes()
+    ),
+    "decide lost": _decide_one,
 }
 
 
@@ -399,6 +417,12 @@ EXECS: dict[str, Callable[[Stores], Awaitable[object]]] = {
 async def test_nothing_is_written_in_another_generation(
     stores: Stores, name: str, lost: bool
 ) -> None:
+    # Something that could be released, and then deleted.
+    await stores.commit(0)
+    await stores.publish(2)
+    await tails.prune(stores.coordination, IDS[0], GENERATION)
+    if name == "deletable":
+        await releases.release(stores.coordination, UID, GENERATION, {0: IDS}, range(16))
     if lost:
         stores.coordination.write(Changes({GENERATION_KEY: None}))
     else:
@@ -407,7 +431,12 @@ async def test_nothing_is_written_in_another_generation(
     with pytest.raises(Unavailable) as raised:
         await EXECS[name](stores)
     assert raised.value.code is Code.COORDINATION_REGRESSED
-    assert stores.coordination.copy() == before
+    after = stores.coordination.copy()
+    # A lease is no promise, and that of an instance that never began runs out.
+    lease = wal.live_key(Uid("e" * 32))
+    after.values.pop(lease, None)
+    after.changes.pop(lease, None)
+    assert after == before
 
 
 async def test_without_the_generation_a_writer_of_before_commits_into_what_is_rebuilt(
@@ -421,13 +450,11 @@ async def test_without_the_generation_a_writer_of_before_commits_into_what_is_re
 async def test_an_instance_of_which_nothing_is_left_is_forgotten(stores: Stores) -> None:
     await stores.commit(0)
     coordination = stores.coordination
-    await coordination.hold(wal.live_key(UID), b"x", 1_000)
     assert (await wal.settle(coordination, UID, GENERATION) or None) is not None
     living = (await wal.load_instances(coordination))[UID]
     assert isinstance(living, WalInstance)
     assert living.settled == 1, "its writer lives"
-    await coordination.release(wal.live_key(UID), b"x")
-    stores.lives = False
+    await stores.lapse()
     settled = await wal.settle(coordination, UID, GENERATION)
     assert settled is not None
     assert settled.settled == settled.reserved == 1_024

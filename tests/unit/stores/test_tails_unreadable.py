@@ -169,7 +169,7 @@ async def test_an_instance_that_cannot_be_read_stands_beside_the_others(
 ) -> None:
     stores = Stores()
     await stores.open()
-    await wal.begin(stores.coordination, stores.new_numbers(OTHER), "u")
+    await wal.begin(stores.coordination, stores.new_numbers(OTHER), "u", 10_000)
     stores.coordination.write(Changes({wal.instance_key(OTHER): value}))
 
     found = await wal.load_instances(stores.coordination)
