@@ -30,6 +30,8 @@ RUN_SIZE_MAX: Final = 64 * MIB
 _RUN_SIZE_DEFAULT: Final = 4 * MIB
 BY_FILE_SIZE_MIN: Final = 256 * KIB
 """A shorter run comes in the answer: to open a file costs as much as its bytes."""
+HEAD_SIZE: Final = 600
+"""What the decoded header of a chunk takes in memory."""
 PART_SIZE_MAX: Final = GIB
 """No run is larger, however much one append held; what claims to be is none."""
 

@@ -58,6 +58,10 @@ class ByteBudget:
     def charge(self, ticket: int, size: int) -> None:
         self._grant(self._budget.charge(ticket, size))
 
+    def grow(self, ticket: int, size: int) -> bool:
+        """Let a ticket hold so much, if that is free now; returns whether it does."""
+        return self._budget.grow(ticket, size)
+
     def free(self, ticket: int) -> None:
         self._waiters.pop(ticket, None)
         self._grant(self._budget.free(ticket))

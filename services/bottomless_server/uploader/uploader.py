@@ -37,7 +37,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.protocol.peer import PeersPort
-from bottomless_server.protocol.tail import ChunkRun, HeadsRun
+from bottomless_server.protocol.tail import HEAD_SIZE, ChunkRun, HeadsRun
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.put_retries import put_object
@@ -46,7 +46,7 @@ from bottomless_server.uploader.calls import IngestCalls, ManifestCalls
 from bottomless_server.uploader.core.cutter import ChunksFetched, Cut, Cutter, Fetch, Measure, Wait
 from bottomless_server.uploader.core.epochs import Piece, divide
 from bottomless_server.uploader.core.owner_seen import OwnerSeen
-from bottomless_server.uploader.core.window import Window
+from bottomless_server.uploader.core.window import Expected, Window
 from bottomless_server.uploader.failures import Failures, Retries, put_waits
 from bottomless_server.uploader.metrics import UploadCounts
 from bottomless_server.uploader.packing import READ_SIZE, FragmentSource, Packed, pack_piece
@@ -57,8 +57,6 @@ log = structlog.get_logger(__name__)
 BYTES_ON_THE_WAY_MAX: Final = 256 * MIB
 """Bytes of all fragments that are being put: four of the usual size. An attempt that moves bytes more
 slowly than a MiB a second is given up, and with too many at a time each would be."""
-HEAD_SIZE: Final = 600
-"""What a decoded header takes in memory."""
 LOST: Final = frozenset({Code.FENCED, Code.MOVED, Code.STREAM_NOT_FOUND})
 """Answers that end a session at once: what it is doing has no use any more."""
 ROOT_HURRY_SECONDS: Final = 0.3
@@ -109,6 +107,9 @@ class Session:
         )
         self._gathered: list[bytes | memoryview | HeadsRun] = []
         self._gathered_ticket: int | None = None
+        self._gathered_asked: int | None = None
+        """What was asked for where most of it is not in memory; None where its bytes come."""
+        self._expected = Expected(READ_SIZE)
         self._tickets: set[int] = set()
         self._uploads: dict[int, asyncio.Task[None]] = {}
         """By their first offset."""
@@ -218,18 +219,39 @@ class Session:
             await self._wake()
             self._check_failed()
         if self._gathered_ticket is None:
-            size = fetch.max_bytes
-            if self._owner.source.reads_files(self._stream_id):
-                size = min(size, READ_SIZE)
+            reads_files = self._owner.source.reads_files(self._stream_id)
+            asked = self._expected.size(fetch.max_bytes) if reads_files else None
+            self._gathered_asked = asked
+            size = fetch.max_bytes if asked is None else asked
             self._gathered_ticket = await self._parts.budget.take(size)
             self._tickets.add(self._gathered_ticket)
         run = await self._fetch(fetch.first_offset, fetch.max_bytes)
         fetched = fetched_of(run)
         if fetched.size:
             self._gathered.append(run if isinstance(run, HeadsRun) else run.data)
-            held = sum(map(held_size, self._gathered))
-            self._parts.budget.charge(self._gathered_ticket, held)
+            if not self._holds(self._gathered_ticket):
+                self._expected.took_more(*self._gathered_sizes())
+                self._drop_gathered()
+                self._cutter.gathered_dropped()
+                return
         self._cutter.chunks_fetched(fetched)
+
+    def _holds(self, ticket: int) -> bool:
+        """Whether there is room for all that is gathered. If not it is to be dropped, and asked for
+        anew: who waits for more while it holds something may wait for who does the same."""
+        held, _ = self._gathered_sizes()
+        if self._gathered_asked is None:
+            # Only the last chunk can be more than was asked for.
+            self._parts.budget.charge(ticket, held)
+            return True
+        return self._parts.budget.grow(ticket, held)
+
+    def _gathered_sizes(self) -> tuple[int, int]:
+        """Bytes that it takes in memory, and that it is in the log."""
+        held = sum(map(held_size, self._gathered))
+        return held, sum(
+            run.size if isinstance(run, HeadsRun) else len(run) for run in self._gathered
+        )
 
     async def _fetch(self, first_offset: int, max_bytes: int) -> ChunkRun | HeadsRun:
         run = await self._owner.source.chunks(self._stream_id, first_offset, max_bytes)
@@ -261,6 +283,7 @@ class Session:
             self._tickets.add(ticket)
             task = uploads.create_task(self._upload(fragment, ticket))
             self._uploads[fragment.info.first_offset] = task
+        self._expected.took(*self._gathered_sizes())
         self._drop_gathered()
 
     async def _pack(self, uid: Uid, piece: Piece) -> Packed:

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 from support.asgi import on_socket, on_tcp
+from support.chunks import a_chunk
 from support.guards import remove
 from unit.ingest.harness import STREAM, IngestHarness
 
 from bottomless.errors import Code, InvalidRequest, OffsetGone, Unavailable
 from bottomless.formats.segment import HEADER_SIZE, decode_segment_header, encode_segment_header
+from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.peer import Params, PeerBytes
 from bottomless_server.protocol.tail import (
@@ -25,6 +27,7 @@ from bottomless_server.protocol.tail import (
     ChunksAsked,
     HeadsRun,
     RunGone,
+    SegmentPart,
     decode_run,
 )
 from bottomless_server.runtime.peers.peers import Peer
@@ -33,6 +36,7 @@ from bottomless_server.runtime.peers.tail_chunks import (
     ChunksInAnswers,
     ChunksInFiles,
     ChunkSources,
+    read_heads,
 )
 
 ASKED = ChunksAsked(0)
@@ -259,6 +263,21 @@ async def test_a_stream_whose_bytes_cannot_be_read_is_asked_for_as_bytes_and_oth
         run = await stage.source.heads(STREAM, ASKED, timeout_seconds=60)
         assert isinstance(run, HeadsRun) or bytes(run.data) == wanted
         assert [asked for asked, _ in stage.peer.asked] == by_file
+
+
+async def test_chunks_smaller_than_what_their_headers_take_come_as_bytes(stage: Stage) -> None:
+    small = [a_chunk(number, 1, value_size=10) for number in range(2_000)]
+    large = a_chunk(len(small), 1, value_size=MIB)
+    for chunks, whole in ((small, True), ([*small, large], True), ([*small[:100], large], False)):
+        data = b"".join(chunks)
+        header = stage.segment.read_bytes()[:HEADER_SIZE]
+        path = stage.segment.with_suffix(".copy")
+        path.write_bytes(header + data)
+        first, epoch = decode_segment_header(header)[1:]
+        part = SegmentPart(str(path), HEADER_SIZE, len(data), first, epoch)
+        heads = read_heads(STREAM, part)
+        assert (heads is None) == whole
+        assert heads is None or len(heads) == len(chunks)
 
 
 async def test_a_disk_that_does_not_answer_keeps_nobody_for_longer_than_it_was_told(

@@ -166,6 +166,34 @@ async def test_a_session_that_waits_for_memory_does_not_wait_for_that_of_its_own
     assert len(harness.manifest.sessions) >= 2
 
 
+async def test_headers_of_small_chunks_are_held_within_the_memory_of_all_streams(
+    tmp_path: Path,
+) -> None:
+    """They were counted when they were there, without asking. The other checks have large chunks, whose
+    headers are nothing, or one stream."""
+    chunks = [a_chunk(number, 1, value_size=500) for number in range(6_000)]
+    harness = a_harness(tmp_path, count=0)
+    harness.memory_bytes = 8 * MIB
+    harness.ingest.target_bytes = len(chunks[0]) * (len(chunks) - 1)
+    names = [f"{STREAM_ID[:-2]}{number:02}" for number in range(6)]
+    for name in names:
+        harness.add_stream(name)
+        for start in range(0, len(chunks), 2_000):
+            harness.ingest.append(*chunks[start : start + 2_000], stream_id=name)
+    most = 0
+    async with harness.running() as service:
+
+        def published() -> bool:
+            nonlocal most
+            most = max(most, service.streams.report()["memory_bytes"])
+            return all(harness.manifests[name].published_next == 6_000 for name in names)
+
+        await eventually(published)
+
+    assert 3 * MIB < most < 9 * MIB, "the index of a fragment is counted when it is there"
+    assert harness.drive.bodies == [FragmentSource] * 6  # type: ignore[attr-defined]
+
+
 class Refusing(WatchedDrive):
     """Refuses each put whose key holds one of these names, as a store does for a tenant's prefix."""
 

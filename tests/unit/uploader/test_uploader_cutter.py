@@ -161,6 +161,18 @@ def test_a_stuck_stream_remembers_a_bounded_number_of_commits() -> None:
     assert cutter.decide(now=500) == Fetch(0, 1_000)
 
 
+def test_what_was_gathered_and_dropped_is_fetched_again() -> None:
+    cutter = a_cutter()
+    cutter.commit_seen(a_commit(100, 5_000), 0)
+    cutter.chunks_fetched(fetched(0, 10, 500, 500))
+    assert cutter.decide(0) == Fetch(10, 500)
+
+    cutter.gathered_dropped()
+    assert cutter.decide(0) == Fetch(0, 1_000)
+    cutter.chunks_fetched(fetched(0, 20, 1_000, 1_000))
+    assert cutter.decide(0) == Cut(0, 20)
+
+
 @given(
     sizes=st.lists(st.integers(8, 700), min_size=1, max_size=40),
     arrivals=st.lists(st.integers(0, 300), min_size=40, max_size=40),

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottomless.model.names import Uid
-from bottomless_server.uploader.core.window import Budget, Window
+from bottomless_server.uploader.core.window import Budget, Expected, Window
 
 A, B, C = Uid("a" * 32), Uid("b" * 32), Uid("c" * 32)
 
@@ -67,6 +67,42 @@ def test_what_a_fetch_really_took_counts() -> None:
     assert budget.size == 50
 
 
+def test_who_holds_bytes_gets_more_only_where_they_are_free_or_it_is_alone() -> None:
+    budget = Budget(100)
+    budget.ask(1, 40)
+    budget.ask(2, 50)
+    assert not budget.grow(1, 51)
+    assert budget.grow(1, 50)
+    assert budget.grow(1, 20), "it holds more than that already"
+    assert budget.size == 100
+
+    budget.free(2)
+    assert budget.grow(1, 500), "a fragment larger than the whole budget goes through, alone"
+    assert budget.ask(3, 1) == []
+    assert budget.free(1) == [3]
+    budget.check()
+
+
+def test_a_fragment_asks_for_what_the_last_one_took() -> None:
+    expected = Expected(20)
+    assert (expected.size(10), expected.size(1_000)) == (10, 20)
+
+    expected.took(100, 1_000)
+    assert expected.size(1_000) == 20 + 125
+    expected.took(900, 1_000)
+    assert expected.size(1_000) == 20 + 1_000, "no more than its bytes"
+
+
+def test_what_took_more_than_it_asked_for_asks_for_as_much_the_next_time() -> None:
+    """Else it might be dropped and gathered again for ever."""
+    expected = Expected(20)
+    expected.took_more(400, 500)
+    assert expected.size(1_000) == 20 + 1_000
+    assert expected.size(100) == 400
+    expected.took(0, 500)
+    assert expected.size(100) == 20
+
+
 def test_a_claim_that_waits_can_be_withdrawn() -> None:
     budget = Budget(100)
     budget.ask(1, 100)
@@ -79,7 +115,9 @@ def test_a_claim_that_waits_can_be_withdrawn() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["ask", "charge", "free"]), st.integers(0, 9), st.integers(1, 150)
+            st.sampled_from(["ask", "charge", "grow", "free"]),
+            st.integers(0, 9),
+            st.integers(1, 150),
         ),
         max_size=60,
     )
@@ -94,6 +132,9 @@ def test_without_charges_beyond_claims_the_budget_holds(steps: list[tuple[str, i
             # What was given back may be another's by now, so the next charge has less to go to.
             claims[ticket] = min(size, claims[ticket])
             held.update(budget.charge(ticket, claims[ticket]))
+        elif step == "grow" and ticket in held:
+            if budget.grow(ticket, size):
+                claims[ticket] = max(size, claims[ticket])
         elif step == "free":
             claims.pop(ticket, None)
             held.discard(ticket)

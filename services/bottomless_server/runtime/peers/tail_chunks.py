@@ -30,11 +30,13 @@ from bottomless.formats.chunk import ChunkHead, decode_header
 from bottomless.formats.segment import HEADER_SIZE, decode_segment_header
 from bottomless.guards import guard
 from bottomless.model.chunk import ChunkKind
+from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.protocol.tail import (
     CHUNKS,
+    HEAD_SIZE,
     ChunkRun,
     ChunksAsked,
     ChunkSource,
@@ -56,6 +58,9 @@ _PAUSED_COUNT_MAX: Final = 1_000
 """Streams of one owner of which is remembered that they are asked for as bytes."""
 _OWNER_COUNT_MAX: Final = 1_000
 """Owners of which is remembered how they are asked."""
+_SMALL_SIZE: Final = 64 * KIB
+"""Headers may take so much more memory than the bytes of their chunks: a few small ones among large
+ones do not matter."""
 _THREADS: Final = ThreadPoolExecutor(8, "tail-files")
 """Files of owners are read here and nowhere else, so that a disk that does not answer keeps nobody
 waiting who reads something else."""
@@ -278,7 +283,8 @@ def read_into(stream_id: StreamId, part: SegmentPart, position: int, buffer: mem
 
 def read_heads(stream_id: StreamId, part: SegmentPart) -> tuple[ChunkHead, ...] | None:
     """Read the headers of the chunks of a run; blocks. None where they do not say enough: one is
-    damaged, or that of a hole, which has no checksum. Then the bytes must be looked at.
+    damaged, or that of a hole, which has no checksum. Then the bytes must be looked at. And where
+    chunks are so small that their headers take more memory than their bytes.
 
     Raises:
         NotTheFile, Corrupt, OSError
@@ -299,6 +305,8 @@ def read_heads(stream_id: StreamId, part: SegmentPart) -> tuple[ChunkHead, ...] 
             if header.kind is ChunkKind.HOLE or position > part.size:
                 return None
             heads.append(ChunkHead(header, bytes(raw)))
+            if HEAD_SIZE * len(heads) > position + _SMALL_SIZE:
+                return None
     return tuple(heads)
 
 

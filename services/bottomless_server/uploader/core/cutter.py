@@ -136,6 +136,13 @@ class Cutter:
             self._position = fetched.log_end - self._gathered_size
         self.check()
 
+    def gathered_dropped(self) -> None:
+        """The caller has nothing any more of what it gathered since the last cut."""
+        self._gathered_next = self._cut_next
+        self._gathered_size = 0
+        self._dry = False
+        self.check()
+
     def measured(self, fetched: ChunksFetched) -> None:
         """Take the place of the cut from an answer that is thrown away."""
         if fetched.first_offset == self._cut_next:

@@ -6,11 +6,14 @@ has not applied, which cost little, but must not grow while one upload before th
 The waiting is in `../budget.py` and `../uploader.py`.
 """
 
+import math
 from collections import deque
 from typing import Final
 
 from bottomless.model.names import Uid
 
+MARGIN: Final = 1.25
+"""Chunks of one stream are not all of one size."""
 UNAPPLIED_COUNT_MAX: Final = 64
 """Fragments of one stream cut and not yet in the manifest: what a restart may have to look at."""
 
@@ -67,7 +70,8 @@ class Budget:
     """Bytes fetched and not yet uploaded, over all streams; who asks first is served first.
 
     Tickets are the askers' names for their claims. Those that hold bytes never wait for
-    more, so that no two of them can wait for each other.
+    more, so that no two of them can wait for each other: who cannot grow gives back what it has
+    and asks again.
     """
 
     def __init__(self, size_max: int) -> None:
@@ -102,6 +106,16 @@ class Budget:
         self._held[ticket] = size
         return self._serve()
 
+    def grow(self, ticket: int, size: int) -> bool:
+        """Let a ticket hold so much, if more of it is free than others hold, or nobody else holds
+        anything; returns whether it does."""
+        held = self._held[ticket]
+        if size > held and self._size > held and self._size + size - held > self._size_max:
+            return False
+        self._size += max(0, size - held)
+        self._held[ticket] = max(size, held)
+        return True
+
     def free(self, ticket: int) -> list[int]:
         """Give back what a ticket holds, or withdraw it if it still waits."""
         self._size -= self._held.pop(ticket, 0)
@@ -123,3 +137,29 @@ class Budget:
     def _fits(self, size: int) -> bool:
         # A fragment larger than the whole budget must still go through, alone.
         return self._size == 0 or self._size + size <= self._size_max
+
+
+class Expected:
+    """What the next fragment of one stream takes in memory while it is gathered, by what the last
+    ones took: their bytes, or the headers of their chunks, which may be a thousandth of that.
+    """
+
+    def __init__(self, size_min: int) -> None:
+        """`size_min` is what a fragment takes that is read while it is put."""
+        self._size_min = size_min
+        self._rate = 0.0
+        """Bytes in memory for each byte of the log."""
+        self._least = 0
+
+    def size(self, max_bytes: int) -> int:
+        """Bytes to ask for, for so many of the log."""
+        held = min(max_bytes, math.ceil(MARGIN * self._rate * max_bytes))
+        return max(min(max_bytes, self._size_min) + held, self._least)
+
+    def took(self, held: int, size: int) -> None:
+        """A fragment was cut, for which `held` bytes were in memory."""
+        self._rate, self._least = held / size, 0
+
+    def took_more(self, held: int, size: int) -> None:
+        """What was gathered takes more than was asked for; the same is asked for again."""
+        self._rate, self._least = held / size, held
