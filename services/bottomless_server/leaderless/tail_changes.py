@@ -70,7 +70,7 @@ class Committed(NamedTuple):
     notes: list[tuple[Uid, Note]]
     """A note for each entry, with the instance whose object it speaks of."""
     first_offsets: Sequence[int] = ()
-    """Of each accepted piece."""
+    """The first offset of each accepted piece."""
 
 
 class Pruned(NamedTuple):
