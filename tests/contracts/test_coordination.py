@@ -324,6 +324,17 @@ async def test_what_is_taken_out_of_an_index_is_gone(coordination: Coordination)
     assert await coordination.members("index", b"", 10) == [b"b"]
 
 
+async def test_a_key_that_is_deleted_is_gone_whatever_it_held(coordination: Coordination) -> None:
+    changes = Changes({"a": b"1"}, [Due(QUEUE, b"m", 7)], [Member("index", b"m", True)])
+    await coordination.transact(["none"], lambda _: (changes, None))
+
+    await write(coordination, **{"a": None, QUEUE: None, "index": None})
+
+    assert await coordination.get("a") is None
+    assert await coordination.due(QUEUE, 7, 10) == []
+    assert await coordination.members("index", b"", 10) == []
+
+
 async def test_an_index_changes_with_its_transaction_or_not_at_all(shared: Shared) -> None:
     def change(values: Values) -> tuple[Changes, None]:
         shared.interfere("a", b"theirs")

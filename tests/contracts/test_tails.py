@@ -7,7 +7,7 @@ import pytest
 
 from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId, StreamName, Uid
-from bottomless.model.stream import StreamRecord, StreamState
+from bottomless.model.stream import EpochStart, StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, CoordinationConflict
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.leaderless.attempts import AttemptNumbers
@@ -16,6 +16,9 @@ from bottomless_server.leaderless.tail import UNSEEN, Tail, first_epoch
 from bottomless_server.leaderless.tail_changes import Accepted, TailBounds
 from bottomless_server.stores import releases, tails, wal
 from bottomless_server.stores.lost_commits import Fate, decide_lost
+from bottomless_server.stores.operations import OperationStore, new_operation
+from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.restored_tails import discard_instances, discard_tail
 from bottomless_server.stores.streams import GENERATION_KEY, Streams
 from bottomless_server.stores.tail_commits import Asked, Commit, Decided, commit
 from bottomless_server.stores.tail_keys import entries_from, load_tails, tail_key
@@ -41,6 +44,7 @@ async def two_streams(coordination: Coordination) -> tuple[Streams, AttemptNumbe
             config=parse_stored_config({"profile": "leaderless"}),
             generation=1,
             epoch=first_epoch(1),
+            epochs=(EpochStart(first_epoch(1), 0),),
         )
         await tails.create(streams, record)
     checked = await check_wal(MemoryDrive(lambda: 0), coordination, 1)
@@ -145,3 +149,22 @@ async def test_a_lost_commit_is_decided_by_the_number_of_its_attempt(shared: Sha
     other = AttemptNumbers(UID, 1, lambda: True, numbers.checked)
     refused = await commit_one(coordination, other, 2)
     assert refused is Loss.GONE, "somebody else has gone on as this writer"
+
+
+async def test_what_a_rebuild_discards_of_a_tail_and_an_instance_is_gone(shared: Shared) -> None:
+    coordination = shared.coordination
+    _, numbers = await two_streams(coordination)
+    for sequence in range(5):
+        assert isinstance(await commit_one(coordination, numbers, sequence), Commit)
+    operation = new_operation("0f" * 16, "rebuild", 0, tenant="default")
+    await OperationStore(coordination).enter(operation)
+    step = RebuildStep(3, operation)
+    for stream_id in IDS:
+        await discard_tail(coordination, stream_id, step, limit=2)
+    assert await discard_instances(coordination, b"", step) == UID.encode("ascii")
+
+    for stream_id in IDS:
+        assert await entries_from(coordination, stream_id, 0) == []
+    assert await coordination.get_many([*map(tail_key, IDS), wal.instance_key(UID)]) == [None] * 3
+    assert await coordination.members(wal.held_key(UID), b"", 10) == []
+    assert await wal.load_instances(coordination) == {}

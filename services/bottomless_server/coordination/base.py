@@ -76,7 +76,7 @@ class Changes:
     """What one transaction writes, all of it or nothing."""
 
     values: Mapping[str, bytes | None] = field(default_factory=dict)
-    """New values; None deletes the key."""
+    """New values; None deletes the key, also one of a queue or an index."""
     queued: Sequence[Due] = ()
     members: Sequence[Member] = ()
     requeued: Sequence[Due] = ()

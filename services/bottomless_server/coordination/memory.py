@@ -247,6 +247,8 @@ class MemoryCoordination:
     def _set(self, redis_key: str, kept: Kept | None) -> None:
         if kept is None:
             self._stored.values.pop(redis_key, None)
+            self._stored.queues.pop(redis_key, None)
+            self._stored.indexes.pop(redis_key, None)
         else:
             self._stored.values[redis_key] = kept
         self._note_change(redis_key)

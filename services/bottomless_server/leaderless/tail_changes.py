@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from bottomless.guards import guard
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import Uid
+from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.wal import Note
 from bottomless_server.leaderless.tail import (
     UNSEEN,
@@ -20,6 +21,7 @@ from bottomless_server.leaderless.tail import (
     TailEntry,
     TailState,
     check_step,
+    new_tail,
 )
 
 _RECORD_COUNT_MAX: Final = 2**32 - 1
@@ -232,6 +234,32 @@ def prune(
     )
     check_step(tail, after)
     return Pruned(after, gone)
+
+
+def tail_of(record: StreamRecord, last_timestamp: int) -> Tail:
+    """Make the tail of a stream that has no entry: a new one, or one that a rebuild restores.
+
+    It begins where the manifest ends, and is in the state that the record says. `last_timestamp` is
+    the last that any record of the stream was given, in ms since 1970.
+    """
+    config = record.config
+    tail = new_tail(
+        generation=record.generation,
+        created_at=record.created_at,
+        max_age_ms=config.fragment.max_age_ms,
+        next_offset=record.published_next,
+        last_timestamp=max(record.last_timestamp, last_timestamp),
+        manifest_version=record.version,
+    )
+    assert record.epoch == tail.epoch
+    # Else no fragment of the stream would be believed, and nothing would ever be published.
+    assert record.epochs
+    start = record.epochs[-1]
+    assert start.epoch == tail.epoch
+    assert start.first_offset <= tail.next_offset
+    if record.state is StreamState.DELETING:
+        return closed(tail)
+    return configured(tail, fenced=config.fenced, max_age_ms=config.fragment.max_age_ms)
 
 
 def configured(tail: Tail, *, fenced: bool, max_age_ms: int) -> Tail:

@@ -1,4 +1,4 @@
-"""Changes of leaderless streams that are no appends: created, configured, closed, pruned, restored.
+"""Changes of leaderless streams that are no appends: created, configured, closed, pruned.
 
 Each is one transaction that changes the stream's record and its tail together, or, as a prune does,
 looks at the one and changes the other. So an append, which looks at the tail alone, meets the stream
@@ -7,7 +7,7 @@ as it is: fenced, closed, or of another configuration. Every EXEC watches the ge
 In S3 nothing changes here: registry objects are put by the manifest, after the EXEC.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -20,16 +20,12 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
-from bottomless_server.leaderless.tail import Tail, TailEntry, TailState, new_tail
-from bottomless_server.leaderless.tail_changes import Pruned, closed, configured
+from bottomless_server.leaderless.tail import Tail, TailEntry, TailState
+from bottomless_server.leaderless.tail_changes import Pruned, closed, configured, tail_of
 from bottomless_server.leaderless.tail_changes import prune as prune_entries
 from bottomless_server.leaderless.tail_format import decode_entry, decode_tail, encode_tail
-from bottomless_server.stores.rebuild_step import RebuildStep
-from bottomless_server.stores.restored_streams import restore_stream
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
-from bottomless_server.stores.tail_commits import NewKnown, known_written
 from bottomless_server.stores.tail_keys import (
-    KnownName,
     known_index_key,
     parse_known_name,
     tail_in,
@@ -45,19 +41,15 @@ PRUNE_COUNT_MAX: Final = 1_000
 
 
 async def create(streams: Streams, record: StreamRecord, room: Room | None = None) -> None:
-    """Enter a new leaderless stream, with an empty tail, or none of it.
+    """Enter a new leaderless stream, with an empty tail that is as its record says, or none of it.
 
     Raises:
         IndexFull, Exists, Unavailable: as of every stream.
     """
     assert record.config.leaderless
-    tail = new_tail(
-        generation=record.generation,
-        created_at=record.created_at,
-        max_age_ms=record.config.fragment.max_age_ms,
-    )
-    assert record.epoch == tail.epoch
-    await streams.create(record, room, Changes({tail_key(record.stream_id): encode_tail(tail)}))
+    made = Changes({tail_key(record.stream_id): encode_tail(tail_of(record, 0))})
+    # An id is never given twice, so nothing is there under it.
+    await streams.create(record, room, made)
 
 
 async def configure(
@@ -148,6 +140,23 @@ async def clear_page(
         Corrupt: the tail cannot be read, and the stream's record does not say that it is deleted.
         Unavailable: `coordination-regressed`, or not now.
     """
+    gone, more = await contents_page(coordination, stream_id, limit)
+
+    def change(found: Values) -> tuple[Changes, None]:
+        require_generation(found, generation)
+        assert _is_closed(found, stream_id), "what is in use is never cleared"
+        return gone, None
+
+    await coordination.transact(
+        [GENERATION_KEY, tail_key(stream_id), stream_key(stream_id)], change
+    )
+    return more
+
+
+async def contents_page(
+    coordination: Coordination, stream_id: StreamId, limit: int
+) -> tuple[Changes, bool]:
+    """What takes a page of a tail away, its record with the last one; and whether there is more."""
     index, names = tail_index_key(stream_id), known_index_key(stream_id)
     entries = await coordination.members(index, b"", limit)
     known = await coordination.members(names, b"", limit)
@@ -161,16 +170,7 @@ async def clear_page(
     }
     if not more:
         values[tail_key(stream_id)] = None
-
-    def change(found: Values) -> tuple[Changes, None]:
-        require_generation(found, generation)
-        assert _is_closed(found, stream_id), "what is in use is never cleared"
-        return Changes(values, members=members), None
-
-    await coordination.transact(
-        [GENERATION_KEY, tail_key(stream_id), stream_key(stream_id)], change
-    )
-    return more
+    return Changes(values, members=members), more
 
 
 def _is_closed(values: Values, stream_id: StreamId) -> bool:
@@ -242,28 +242,3 @@ async def prune(
 
     keys = [GENERATION_KEY, tail_key(stream_id), stream_key(stream_id)]
     return await coordination.transact(keys, change)
-
-
-async def restore(
-    coordination: Coordination,
-    record: StreamRecord,
-    tail: Tail,
-    known: Mapping[KnownName, NewKnown],
-    also: Changes,
-    step: RebuildStep,
-) -> StreamId | None:
-    """Write record, tail and producers into a coordination that has lost them, with `also`.
-
-    `tail` is a new one that begins where the manifest ends. Returns another stream that has the name
-    of one that is active: then nothing was written. In Redis after a crash: all of it or nothing;
-    the same again is right.
-
-    Raises:
-        Unavailable: the step is not what goes on, so streams may be in use.
-    """
-    producers = sum(name.is_producer for name in known)
-    counted = tail._replace(producer_count=producers, key_count=len(known) - producers)
-    changes = Changes({tail_key(record.stream_id): encode_tail(counted)})
-    for name, now in known.items():
-        changes |= known_written(record.stream_id, name, now, counted.next_offset)
-    return await restore_stream(coordination, record, changes | also, step)

@@ -50,7 +50,6 @@ from bottomless_server.leaderless.proof import shows_less
 from bottomless_server.leaderless.tail import HeldMember
 from bottomless_server.leaderless.tail_format import after_sequence, decode_held
 from bottomless_server.stores.generation import decode_generation
-from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import GENERATION_KEY
 
 log = structlog.get_logger(__name__)
@@ -360,20 +359,6 @@ async def note_deleted(
         return Changes({key: encode_instance(after)}), None
 
     await coordination.transact([GENERATION_KEY, key, live], change)
-
-
-async def restore_instance(
-    coordination: Coordination, instance: Uid, record: WalInstance, step: RebuildStep
-) -> None:
-    """Enter an instance whose objects a rebuild found: all settled, nothing held.
-
-    Raises:
-        Unavailable: the step is not what goes on.
-    """
-    assert record.settled == record.reserved
-    entered = Member(INSTANCES_KEY, instance.encode("ascii"), True)
-    changes = Changes({instance_key(instance): encode_instance(record)}, members=[entered])
-    await step.write(coordination, changes)
 
 
 async def load_directory(drive: Drive, instance: Uid, sequence: int) -> WalDirectory:

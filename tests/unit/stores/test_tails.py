@@ -16,7 +16,7 @@ from bottomless.formats.keys import wal_key
 from bottomless.model.chunk import AppendMode, TrackedEntry, TrackedKind
 from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId, Uid
-from bottomless.model.stream import StreamState
+from bottomless.model.stream import EpochStart, StreamState
 from bottomless_server.coordination.base import (
     Changes,
     CoordinationConflict,
@@ -34,14 +34,11 @@ from bottomless_server.leaderless.tail import (
     Tail,
     TailState,
     first_epoch,
-    new_tail,
 )
 from bottomless_server.leaderless.tail_changes import Accepted, Committed, Refusal, TailBounds
 from bottomless_server.leaderless.tail_format import Known, decode_held
 from bottomless_server.stores import releases, tails, wal
 from bottomless_server.stores.lost_commits import Fate, decide_lost
-from bottomless_server.stores.operations import encode_operation, new_operation, operation_key
-from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
 from bottomless_server.stores.tail_commits import (
     Asked,
@@ -112,7 +109,7 @@ class Stores:
             config=parse_stored_config({"profile": "leaderless"}),
             generation=GENERATION,
             epoch=first_epoch(GENERATION),
-            epochs=(),
+            epochs=(EpochStart(first_epoch(GENERATION), 0),),
             owner_url=None,
             dirty=False,
             reserved_next=0,
@@ -359,30 +356,6 @@ async def test_a_configuration_changes_record_and_tail_together(stores: Stores) 
     assert (await stores.streams.load(IDS[0])) == record
     tail = await stores.tail()
     assert (tail.state, tail.max_age_ms) == (TailState.FENCED, 10_000)
-
-
-async def test_a_rebuild_restores_a_tail_that_begins_where_the_manifest_ends(
-    stores: Stores,
-) -> None:
-    operation = new_operation("0f" * 16, "rebuild", 0, tenant="default")
-    stores.coordination.lose()
-    stores.coordination.write(
-        Changes({operation_key(operation.operation_id): encode_operation(operation)})
-    )
-    step = RebuildStep(2, operation)
-    tail = new_tail(generation=2, created_at=0, max_age_ms=1, next_offset=40, last_timestamp=9)
-    known = {LOADER: NewKnown([TRACKED], 9_000)}
-    record = stores.record()
-    assert await tails.restore(stores.coordination, record, tail, known, Changes(), step) is None
-    await wal.restore_instance(stores.coordination, UID, WalInstance(None, 2, 7, 7), step)
-    stores.generation(2)
-    found = (await load_tails(stores.coordination, [IDS[0]], 2))[IDS[0]]
-    assert isinstance(found, Tail)
-    assert (found.next_offset, found.epoch, found.producer_count) == (40, first_epoch(2), 1)
-    with pytest.raises(Unavailable):
-        await stores.commit(0)
-    with pytest.raises(Unavailable):
-        await wal.restore_instance(stores.coordination, UID, WalInstance(None, 2, 7, 7), step)
 
 
 async def _decide_one(stores: Stores) -> Fate:

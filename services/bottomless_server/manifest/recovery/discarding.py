@@ -1,7 +1,7 @@
 """Discard what an older coordination still says: the first part of a rebuild.
 
-A page at a time of streams with the offsets of their consumers, then of API keys, then of queues
-and operations. After a crash at any moment less is left, and the same step goes on. What was
+A page at a time of streams with the offsets of their consumers and their tails, then of API keys,
+then of instances of writers of WAL objects, then of queues and operations. After a crash at any moment less is left, and the same step goes on. What was
 restored already for the generation of the rebuild stays: an operation that is entered anew may
 begin over what the one before it has restored. So each page begins after the last one.
 
@@ -20,11 +20,20 @@ from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets
 from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import discard_stream
+from bottomless_server.stores.restored_tails import discard_instances, discard_tail
 from bottomless_server.stores.streams import DELETES_KEY, FAILING_DELETES_KEY, STREAMS_KEY
+from bottomless_server.stores.tail_keys import SILENT_KEY
 
 _PAGE_COUNT: Final = 500
 _FOREVER: Final = 2**52
-_QUEUES: Final = (DELETES_KEY, FAILING_DELETES_KEY, SNAPSHOTS_KEY, *KEY_QUEUES, OPERATIONS_KEY)
+_QUEUES: Final = (
+    DELETES_KEY,
+    FAILING_DELETES_KEY,
+    SNAPSHOTS_KEY,
+    SILENT_KEY,
+    *KEY_QUEUES,
+    OPERATIONS_KEY,
+)
 
 
 async def discard_some(context: Context, step: RebuildStep, progress: dict[str, Any]) -> bool:
@@ -39,12 +48,18 @@ async def discard_some(context: Context, step: RebuildStep, progress: dict[str, 
     for member in members:
         stream_id = StreamId(member.decode("ascii"))
         await ConsumerOffsets(coordination).discard(stream_id, step)
+        # Before the record, which leads to it.
+        await discard_tail(coordination, stream_id, step)
         await discard_stream(coordination, stream_id, step)
         progress["_after_discarded"] = stream_id
     after_key = str(progress.get("_after_discarded_key", ""))
     last = await discard_keys(context, after_key, step)
     progress["_after_discarded_key"] = last or after_key
     if members or last:
+        return True
+    after_instance = str(progress.get("_after_discarded_instance", "")).encode("ascii")
+    if last_instance := await discard_instances(coordination, after_instance, step):
+        progress["_after_discarded_instance"] = last_instance.decode("ascii")
         return True
     more = False
     for queue in _QUEUES:
