@@ -174,6 +174,9 @@ GUARDS: Final[dict[str, Guard]] = {
     "what an older root gives up": Guard(_without_what_an_older_root_gives_up, 0),
     "reachability before a delete": Guard(_without_reachability, 3),
     "roots of lost attempts go before what they name": Guard(_without_stray_roots_first, 8),
+    "roots of lost attempts go before groups of theirs": Guard(
+        _without_stray_roots_of(lambda one: one.height > 0 and one.range is None), 0
+    ),
     "roots of lost attempts go before what was removed": Guard(
         _without_stray_roots_of(lambda one: one.range is not None), 0
     ),

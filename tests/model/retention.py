@@ -275,14 +275,18 @@ class Removing(Publishing):
         self.hours_pass(0)
 
     def collect(self, page_count: int, dry: bool) -> Mapping[str, Any] | None:
-        """The whole operation, without the one who would do failed steps again."""
+        """None where it fails: nobody is there who would do a step again."""
+        try:
+            return self.run(self.collected(page_count, dry))
+        except (Unavailable, Crash):
+            return None
+
+    async def collected(self, page_count: int, dry: bool) -> Mapping[str, Any] | None:
+        """The whole operation, and its result."""
         arguments = gc_arguments(dry_run=dry, minimum_age_ms=0, tenant=None)
         operation = Operation("op_1", GC, "default", None, 0, 0, arguments=arguments)
         while True:
-            try:
-                outcome = self.run(collect_step(self.harness.context, operation, page_count))
-            except (Unavailable, Crash):
-                return None
+            outcome = await collect_step(self.harness.context, operation, page_count)
             if isinstance(outcome, Done):
                 return outcome.result
             operation = replace(operation, progress=outcome.progress)

@@ -8,7 +8,7 @@ other rules reach is also looked at as the last one before a loss, and the run g
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pytest
 from hypothesis import strategies as st
@@ -40,6 +40,15 @@ from model.publishing import HOUR
 from model.retention import Removing
 
 T = TypeVar("T")
+
+
+class Pass(NamedTuple):
+    """A pass of the deleter within which coordination is lost."""
+
+    of: str
+    """It is lost just before a delete lands of a key that has this in it."""
+    gives_up: bool
+    """Whether a session has given up before what is not published; else garbage was collected."""
 
 
 class ManifestBesideAList(Removing):
@@ -189,25 +198,37 @@ class ManifestBesideAList(Removing):
             self.events["a fragment was lost before a rebuild"] += 1
 
     @precondition(lambda self: self.seen)
-    @rule(of=st.sampled_from(["/data/", ".g", "/metadata/root."]))
-    def coordination_could_be_lost_within_a_pass_of_the_deleter(self, of: str) -> None:
-        """A session gives up what is not published, and a day later all of that goes."""
+    @rule(of=st.sampled_from(["/data/", ".g", "/metadata/root."]), gives_up=st.booleans())
+    def coordination_could_be_lost_within_a_pass_of_the_deleter(
+        self, of: str, gives_up: bool
+    ) -> None:
+        """A session gives up what is not published, or garbage is collected, and a day later all of
+        that goes."""
         harness = self.harness
         context, now = harness.context, harness.clock.true_now
         # What is believed of the clock goes back with the clock.
         harness.context = replace(context, owners=KnownOwners())
         from_the_first_start(harness.context)
         try:
-            self._imagine(None, of)
+            self._imagine(None, Pass(of, gives_up))
         finally:
             harness.context, harness.clock.true_now = context, now
 
-    def _imagine(self, gone: FragmentInfo | None, under_way: str | None = None) -> None:
-        """Coordination is lost, and perhaps a fragment, and everything is put back afterwards.
+    @precondition(lambda self: self.fenced is None)
+    @rule(which=st.integers(0, 1), count=st.integers(1, 3))
+    def a_publish_dies_and_coordination_could_be_lost(self, which: int, count: int) -> None:
+        """What it has put is collected, and coordination is lost just before a group of it goes."""
+        self.all_is_well_for_a_while()
+        self.upload(count, which, register=True)
+        self.harness.coordination.faults = [Fault.UNAVAILABLE]
+        self.time_comes(which)
+        self.harness.coordination.faults = []
+        self.crash(which)
+        if self.seen:
+            self.coordination_could_be_lost_within_a_pass_of_the_deleter(".g", gives_up=False)
 
-        With `under_way` that happens within a pass of the deleter, just before a delete lands of a
-        key that has it.
-        """
+    def _imagine(self, gone: FragmentInfo | None, under_way: Pass | None = None) -> None:
+        """Coordination is lost, and perhaps a fragment, and everything is put back afterwards."""
         harness = self.harness
         before = self.quietly(harness.record())
         coordination, bucket = harness.coordination.copy(), harness.drive.copy()
@@ -222,12 +243,15 @@ class ManifestBesideAList(Removing):
         self.harness.coordination.lose()
         await rebuild(self.harness)
 
-    async def _lose_within_a_pass(self, of: str) -> None:
+    async def _lose_within_a_pass(self, under_way: Pass) -> None:
         drive, context = self.harness.drive, self.harness.context
         with suppress(StoreError):
-            await begin(context, await Committer.open(context, STREAM), "the next one")
+            if under_way.gives_up:
+                await begin(context, await Committer.open(context, STREAM), "the next one")
+            else:
+                await self.collected(1_000, dry=False)
         self.harness.clock.true_now += 24 * HOUR
-        drive.before_delete, drive.before_delete_of = self._lose, of
+        drive.before_delete, drive.before_delete_of = self._lose, under_way.of
         # What comes after the loss finds another coordination than the pass began with.
         with suppress(StoreError):
             await Deleter(context).make_pass()
@@ -239,7 +263,7 @@ class ManifestBesideAList(Removing):
         self.events["a delete was under way in a rebuild"] += 1
 
     async def _lose_and_compare(
-        self, before: StreamRecord, gone: FragmentInfo | None, under_way: str | None
+        self, before: StreamRecord, gone: FragmentInfo | None, under_way: Pass | None
     ) -> None:
         harness = self.harness
         if gone is not None:
