@@ -90,7 +90,7 @@ class Followers:
         self._empty = asyncio.Event()
         self._reads: SingleFlight[Hashable, SharedPage] = SingleFlight(LINGER_SECONDS)
         self._crowds: WeakValueDictionary[Hashable, Crowd] = WeakValueDictionary()
-        """Those who wait for each of these reads; the read itself holds it."""
+        """Followers that wait for each of these reads; the read itself holds it."""
 
     @property
     def page_size_max(self) -> int:

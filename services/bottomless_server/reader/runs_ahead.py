@@ -109,7 +109,7 @@ class _Begun:
         self.size = size
         self.at = at
         self.readers: set[Reader] = set()
-        """Those who stay: with the last of them it is given up."""
+        """Readers that stay: with the last of them it is given up."""
         self.outlives = False
         """It is also for one who does not stay: its next request comes for it."""
 
@@ -127,7 +127,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.crowd: Crowd | None = None
-        """Those with whom it waits for a page."""
+        """The readers with which it waits for a page."""
         self._next: _Wanted | None = None
 
     def note(self, wanted: _Wanted) -> None:
@@ -153,14 +153,14 @@ class Reader:
 
 
 class Crowd(Reader):
-    """Those who stay and wait for one page: what is begun while it is read is for all of them."""
+    """Readers that stay and wait for one page: what is begun while it is read is for all of them."""
 
     def __init__(self) -> None:
         super().__init__()
         self._members: set[Reader] = set()
 
     def join(self) -> None:
-        """Whoever runs this waits for the page."""
+        """The task that runs this waits for the page."""
         reader = _READER.get()
         if reader is None or reader.crowd is self:
             return
@@ -170,7 +170,7 @@ class Crowd(Reader):
         self._members.add(reader)
 
     def take_over(self) -> None:
-        """Whoever runs this has got the page, and comes to what was begun while it was read."""
+        """The task that runs this has got the page, and comes to what was begun while it was read."""
         reader = _READER.get()
         if reader is None or reader.crowd is not self:
             return

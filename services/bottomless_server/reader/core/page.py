@@ -92,7 +92,7 @@ class PageBuilder:
 
     @property
     def reads_to(self) -> int | None:
-        """Whoever reads wants no record at or beyond this offset, short of a gap, if it said so. A
+        """The reader wants no record at or beyond this offset, short of a gap, if it said so. A
         page's `limit` says nothing of it: the next page goes on."""
         if self._answer_limit is None:
             return self._until
