@@ -60,6 +60,7 @@ class S3Drive:
         self._held = AsyncExitStack()
         self._open: OpenClient | None = None
         self._in_place = GetsInPlace(options)
+        self._part_room = asyncio.Semaphore(options.part_count_max)
         self._closed = False
 
     @property
@@ -83,7 +84,7 @@ class S3Drive:
         checked = checked_parts(body, crc) if isinstance(body, Sequence) else body
         if size > self._options.multipart_bytes:
             client = (await self._opened()).client
-            await put_in_parts(client, place, checked, crc, self._options)
+            await put_in_parts(client, place, checked, crc, self._options, self._part_room)
         elif isinstance(checked, Sequence):
             await self._put_object(place, b"".join(checked), size, crc)
         else:

@@ -15,18 +15,24 @@ import asyncio
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from bottomless.drives.base import Source
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
+from bottomless.formats.crc32c import combine
 from bottomless_server.drives.checked_parts import BLOCK_SIZE, require_sum
 from bottomless_server.drives.s3_errors import translated
 from bottomless_server.drives.s3_options import S3Options
 
 ABORT_SECONDS: Final = 10.0
+
+
+class _Part(NamedTuple):
+    data: bytes
+    crc: int
 
 
 def shown_crc(crc: int) -> str:
@@ -40,9 +46,13 @@ async def put_in_parts(
     body: Sequence[memoryview] | Source,
     crc: int,
     options: S3Options,
+    room: asyncio.Semaphore,
 ) -> None:
     """Put an object of more than one part. The bytes of views are known to have this `crc`; those of a
     source are looked at on their way, and the upload is completed only where they have it.
+
+    Each part has a place in the `room` from before it is read until it is sent. All objects share
+    it, so that memory has one bound, however many are put at a time.
 
     Raises:
         As `Drive.put`.
@@ -54,7 +64,8 @@ async def put_in_parts(
             )
     target = {**place, "UploadId": upload["UploadId"]}
     try:
-        parts = await _send_parts(client, target, _checked_pieces(body, crc, options), options)
+        pieces = _checked_pieces(body, crc, options)
+        parts = await _send_parts(client, target, pieces, options, room)
         with translated(puts=True):
             async with asyncio.timeout(options.seconds_for(0)):
                 await client.complete_multipart_upload(
@@ -74,11 +85,12 @@ async def put_in_parts(
 async def _send_parts(
     client: Any,
     target: Mapping[str, str],
-    pieces: AsyncIterator[bytes],
+    pieces: "AsyncIterator[_Part]",
     options: S3Options,
+    room: asyncio.Semaphore,
 ) -> list[dict[str, object]]:
-    async def send(number: int, piece: bytes) -> dict[str, object]:
-        shown = shown_crc(crc32c(piece))
+    async def send(number: int, piece: bytes, crc: int) -> dict[str, object]:
+        shown = shown_crc(crc)
         with translated():
             async with asyncio.timeout(options.seconds_for(len(piece))):
                 sent = await client.upload_part(
@@ -92,8 +104,11 @@ async def _send_parts(
     tasks: list[asyncio.Task[dict[str, object]]] = []
     running: set[asyncio.Task[dict[str, object]]] = set()
     try:
-        async for piece in pieces:
-            tasks.append(asyncio.create_task(send(len(tasks) + 1, piece)))
+        while (part := await _next_part(pieces, room)) is not None:
+            tasks.append(asyncio.create_task(send(len(tasks) + 1, *part)))
+            # Not within the task: one that is cancelled before it begins never comes there.
+            tasks[-1].add_done_callback(lambda _: room.release())
+            del part
             running = await _left(running | {tasks[-1]}, options.part_count_max - 1)
         await _left(running, 0)
         return [task.result() for task in tasks]
@@ -101,6 +116,19 @@ async def _send_parts(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _next_part(pieces: "AsyncIterator[_Part]", room: asyncio.Semaphore) -> "_Part | None":
+    """The next part, which has a place in the room, or None after the last."""
+    await room.acquire()
+    try:
+        part = await anext(pieces, None)
+    except BaseException:
+        room.release()
+        raise
+    if part is None:
+        room.release()
+    return part
 
 
 async def _left(tasks: "set[asyncio.Task[Any]]", count: int) -> "set[asyncio.Task[Any]]":
@@ -114,7 +142,7 @@ async def _left(tasks: "set[asyncio.Task[Any]]", count: int) -> "set[asyncio.Tas
 
 async def _checked_pieces(
     body: Sequence[memoryview] | Source, crc: int, options: S3Options
-) -> AsyncIterator[bytes]:
+) -> "AsyncIterator[_Part]":
     """The parts of an object, each in memory of its own; it ends where all together have this sum.
 
     Raises:
@@ -122,17 +150,22 @@ async def _checked_pieces(
     """
     if isinstance(body, Sequence):
         for joined in _pieces(body, options.part_bytes):
-            yield joined
+            yield _Part(joined, crc32c(joined))
         return
     found = 0
     for start in range(0, body.size, options.part_bytes):
-        blocks, end = [], min(start + options.part_bytes, body.size)
+        blocks, end, part_crc = [], min(start + options.part_bytes, body.size), 0
         for position in range(start, end, BLOCK_SIZE):
             block = np.empty(min(BLOCK_SIZE, end - position), dtype=np.uint8).data
             await body.read_into(position, block)
-            found = crc32c(block, found)
+            part_crc = crc32c(block, part_crc)
             blocks.append(block)
-        yield b"".join(blocks)
+        found = combine(found, part_crc, end - start)
+        joined = b"".join(blocks)
+        # Else they would be there as often as parts are under way.
+        del blocks, block
+        yield _Part(joined, part_crc)
+        del joined
     require_sum(found, crc)
 
 

@@ -35,7 +35,7 @@ class S3Options:
     part_bytes: int = 16 * MIB
     """At least 5 MiB: what S3 allows."""
     part_count_max: int = 4
-    """Parts of one object under way; each is memory."""
+    """Parts of all objects that are read or under way; each is memory."""
     gets_in_place: bool = True
     """Whether GETs are signed and received by ourselves where they can be; if not, by the library."""
 

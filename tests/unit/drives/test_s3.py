@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import ssl
+import tracemalloc
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -512,6 +513,30 @@ async def test_no_more_parts_of_an_object_are_under_way_than_allowed(
     assert server.under_way_max == 2
 
 
+async def test_parts_of_all_objects_share_the_memory_of_those_that_are_under_way(
+    options: S3Options,
+) -> None:
+    """It was bounded for each object; the checks put one at a time. Five parts are in memory: four
+    that are under way, and one while it is put together."""
+    options = replace(options, part_bytes=MIB, part_count_max=4)
+    client, room = SlowParts(), asyncio.Semaphore(options.part_count_max)
+    bodies = [Bytes(bytes(9 * MIB)) for _ in range(3)]
+    crc = crc32c(bodies[0].data)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        await asyncio.gather(
+            *(put_in_parts(client, {}, body, crc, options, room) for body in bodies)
+        )
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert client.under_way_max == 4
+    assert most - before < 6 * MIB
+    assert client.completed == 3
+
+
 async def test_no_more_calls_are_under_way_than_allowed(
     server: ScriptedS3, options: S3Options
 ) -> None:
@@ -550,6 +575,27 @@ async def test_the_client_is_opened_once_also_by_calls_at_the_same_time(
     assert len(server.requests) == 8
 
 
+class SlowParts:
+    """A client whose parts take some turns of the loop."""
+
+    def __init__(self) -> None:
+        self.under_way = self.under_way_max = self.completed = 0
+
+    async def create_multipart_upload(self, **_: object) -> dict[str, str]:
+        return {"UploadId": "1"}
+
+    async def upload_part(self, **_: object) -> dict[str, str]:
+        self.under_way += 1
+        self.under_way_max = max(self.under_way_max, self.under_way)
+        for _turn in range(50):
+            await asyncio.sleep(0)
+        self.under_way -= 1
+        return {"ETag": "e"}
+
+    async def complete_multipart_upload(self, **_: object) -> None:
+        self.completed += 1
+
+
 class LosesParts:
     """A client whose parts fail: at once, or at the very moment at which they are cancelled."""
 
@@ -579,7 +625,9 @@ async def test_a_put_in_parts_that_is_cancelled_ends_though_a_part_fails_at_that
     client = LosesParts(at_once=False)
     large = memoryview(bytes(2 * MIB))
     options = replace(options, part_bytes=MIB)
-    putting = asyncio.create_task(put_in_parts(client, {}, [large], 0, options))
+    putting = asyncio.create_task(
+        put_in_parts(client, {}, [large], 0, options, asyncio.Semaphore(4))
+    )
     await client.sending.wait()
     putting.cancel()
     await asyncio.wait({putting})
@@ -601,7 +649,7 @@ async def test_a_put_in_parts_that_fails_leaves_no_mark_of_a_cancellation(
     assert task is not None
     for _ in range(3):
         with pytest.raises(DriveUnavailable):
-            await put_in_parts(client, {}, [large], 0, options)
+            await put_in_parts(client, {}, [large], 0, options, asyncio.Semaphore(4))
 
     assert task.cancelling() == 0
     assert client.aborted == 3
