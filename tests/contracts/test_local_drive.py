@@ -24,7 +24,7 @@ from bottomless.drives.base import (
 from bottomless.errors import StoreError
 from bottomless.formats.checks import crc32c
 from bottomless_server.drives.drive_calls import DriveCalls
-from bottomless_server.drives.local import LocalDrive
+from bottomless_server.drives.local import THREAD_COUNT, LocalDrive
 
 BODY = b"body"
 
@@ -220,7 +220,7 @@ async def test_foreign_names_are_not_listed(tmp_path: Path) -> None:
 PUTTER = """
 import asyncio, itertools, sys
 from pathlib import Path
-from bottomless_server.drives.local import LocalDrive
+from bottomless_server.drives.local import THREAD_COUNT, LocalDrive
 from bottomless.formats.checks import crc32c
 
 async def main() -> None:
@@ -384,3 +384,36 @@ async def test_a_put_of_a_source_that_is_given_up_ends_after_the_write_that_runs
     assert calls.seen[-2:] == ["write", "unlink"]
     assert list((tmp_path / ".tmp").iterdir()) == []
     assert not (tmp_path / "a/one").exists()
+
+
+async def test_a_put_that_is_given_up_after_its_drive_was_closed_is_told_as_that(
+    tmp_path: Path,
+) -> None:
+    """Its temp file goes as that of a process that died: there are no threads any more that would
+    take it away. It was told as an error of these threads."""
+    drive = LocalDrive(tmp_path)
+    source = Bytes(bytes(2 * 2**20))
+    source.held_from = 0
+    putting = asyncio.create_task(drive.put("a/b", source, crc32c(source.data)))
+    await source.held.wait()
+    await drive.aclose()
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+
+
+async def test_of_many_sources_no_more_blocks_are_kept_than_are_written_at_a_time(
+    tmp_path: Path,
+) -> None:
+    drive, all_there = LocalDrive(tmp_path), asyncio.Barrier(3 * THREAD_COUNT)
+
+    class Together(Bytes):
+        async def read_into(self, position: int, buffer: memoryview) -> None:
+            await all_there.wait()
+            await super().read_into(position, buffer)
+
+    await asyncio.gather(
+        *(drive.put(f"a/{n}", Together(BODY), crc32c(BODY)) for n in range(3 * THREAD_COUNT))
+    )
+    await drive.aclose()
+    assert len(drive._blocks) == THREAD_COUNT

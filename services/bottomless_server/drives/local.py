@@ -81,7 +81,8 @@ class LocalDrive:
         self.directories = Directories(self._root, self._calls, durable_count_max)
         self._prepared = False
         self._blocks: list[memoryview] = []
-        """Blocks that nobody uses now, as many as there were puts of sources at one time."""
+        """Blocks that nobody uses now, and that need not be made anew: no more than are written at a
+        time."""
 
     @property
     def location(self) -> Location:
@@ -165,10 +166,13 @@ class LocalDrive:
                 await self._run(self._write, temp, part)
             await self._run(self._finish, temp, path, crc)
         except BaseException:
-            # Not at once: a call for it may be running in a thread. And not the block again.
-            self._threads.submit(temp.discard)
+            # Not at once: a call for it may be running in a thread. And not the block again. A
+            # drive that was closed meanwhile has no threads: its temp files go as those of the dead.
+            with suppress(RuntimeError):
+                self._threads.submit(temp.discard)
             raise
-        self._blocks.append(block)
+        if len(self._blocks) < THREAD_COUNT:
+            self._blocks.append(block)
 
     # What follows blocks, and runs in a thread.
 
