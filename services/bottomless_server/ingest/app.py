@@ -77,25 +77,18 @@ def create_service(
     Raises:
         CannotStart: a setting that it cannot do without is missing.
     """
-    owner_url = settings.ingest_url or settings.internal_listen
-    if owner_url is None:
-        raise CannotStart("ingest needs BOTTOMLESS_INGEST_URL: where others reach it")
+    owner_url = _owner_url(settings)
     files = files or TimedFileCalls()
     executor = StartedThreads(settings.ingest_thread_count, "ingest-files")
     # Its own threads, so that a replay of the tail never holds up a write.
     readers = ThreadPoolExecutor(settings.ingest_read_thread_count, "ingest-reads")
     directory = DataDirectory(files, settings.data_dir)
-    # What a name meant is good for as long as the owner believes in its lease.
-    keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
-    names = StreamNames(manifest or _manifest(settings), Streams(coordination), clocks, keep_ms)
+    names = _names(settings, manifest or _manifest(settings), coordination, clocks)
     lease = NodeLease(coordination, directory, owner_url, clocks, _lease(settings), names.hear)
 
     batches = StagedBatches(files, settings.data_dir, clocks, _staged(settings), executor)
-    rounds = RoundWriter(
-        executor,
-        settings.ingest_thread_count,
-        WholeSyncs(files, settings.data_dir, settings.ingest_sync_all),
-    )
+    syncs = WholeSyncs(files, settings.data_dir, settings.ingest_sync_all)
+    rounds = RoundWriter(executor, settings.ingest_thread_count, syncs)
     context = _context(settings, executor, clocks, batches, rounds)
     feed = CommitFeed(os.urandom(8).hex())
     owner = Owner(coordination, lease, names.note_home)
@@ -139,6 +132,21 @@ def create_service(
         room=room,
         counts=counts,
     )
+
+
+def _owner_url(settings: IngestSettings) -> str:
+    owner_url = settings.ingest_url or settings.internal_listen
+    if owner_url is None:
+        raise CannotStart("ingest needs BOTTOMLESS_INGEST_URL: where others reach it")
+    return owner_url
+
+
+def _names(
+    settings: IngestSettings, manifest: PeerPort, coordination: Coordination, clocks: Clocks
+) -> StreamNames:
+    # What a name meant is good for as long as the owner believes in its lease.
+    keep_ms = settings.ingest_lease_ms - settings.ingest_lease_margin_ms
+    return StreamNames(manifest, Streams(coordination), clocks, keep_ms)
 
 
 def _manifest(settings: IngestSettings) -> PeerPort:

@@ -86,17 +86,8 @@ def create_service(
 ) -> ReaderService:
     """Make the service; `manifest` and `ingest` stand in for the peers that the settings name."""
     peers = _peers(settings, manifest, ingest)
-
-    # Blocks on their way are memory too, so the cache leaves room for them.
-    in_flight = settings.reader_fetch_count_max * settings.reader_block_bytes
-    cache = SharedCache(max(settings.reader_cache_bytes - in_flight, 0))
-    blocks = Blocks(
-        drive,
-        cache,
-        settings.reader_block_bytes,
-        settings.reader_fetch_count_max,
-        ahead_size_max=settings.reader_read_ahead_bytes,
-    )
+    cache = _cache(settings)
+    blocks = _blocks(settings, drive, cache)
     fragments = Fragments(blocks, cache)
     streams = Streams(peers.manifest, settings.reader_name_ttl_ms, _elapsed)
     roots = Roots(peers.manifest, drive, cache, settings.reader_root_ttl_ms)
@@ -148,6 +139,22 @@ def create_service(
     internal = create_api("Bottomless reader, internal")
     return ReaderService(
         wrap(public), wrap(internal), cache, blocks, shared, followers, waiters, peers.opened
+    )
+
+
+def _cache(settings: ReaderSettings) -> SharedCache:
+    # Blocks on their way are memory too, so the cache leaves room for them.
+    in_flight = settings.reader_fetch_count_max * settings.reader_block_bytes
+    return SharedCache(max(settings.reader_cache_bytes - in_flight, 0))
+
+
+def _blocks(settings: ReaderSettings, drive: Drive, cache: SharedCache) -> Blocks:
+    return Blocks(
+        drive,
+        cache,
+        settings.reader_block_bytes,
+        settings.reader_fetch_count_max,
+        ahead_size_max=settings.reader_read_ahead_bytes,
     )
 
 
