@@ -189,14 +189,14 @@ async def test_an_absent_bucket_is_refused(options: S3Options) -> None:
 async def test_more_objects_than_one_call_takes_are_listed_and_deleted(
     options: S3Options, drive: S3Drive
 ) -> None:
-    names = [f"a/{number:05d}" for number in range(1100)]
+    names = [f"a/{number:05d}" for number in range(1_005)]
     for first in range(0, len(names), 50):
         await asyncio.gather(
             *(drive.put(name, [b"x"], crc32c(b"x")) for name in names[first : first + 50])
         )
 
     assert await keys_of(drive) == names
-    assert await keys_of(drive, "a/01", "a/01049") == names[1050:]
+    assert await keys_of(drive, "a/01", "a/01002") == names[1003:]
     assert await drive.delete([*names, "a/nothing"]) == {}
     assert await keys_of(drive) == []
 
