@@ -149,6 +149,26 @@ class Append(NamedTuple):
     record_count: int
 
 
+Pieces = list[tuple[Append, Accepted]]
+
+
+class Flush(NamedTuple):
+    """Sequences of a flush, as its commit is told."""
+
+    lowest: int
+    settled: int
+    next_sequence: int
+
+
+def _lowest(put: Mapping[StreamId, Pieces], default: int) -> int:
+    """The lowest sequence of these pieces."""
+    return min((piece.sequence for one in put.values() for _, piece in one), default=default)
+
+
+def _appends(put: Mapping[StreamId, Pieces]) -> list[Append]:
+    return [append for pieces in put.values() for append, _ in pieces]
+
+
 class World:
     def __init__(self, seed: int, loss: LossKind | None = None) -> None:
         self.random = Random(seed)
@@ -314,29 +334,42 @@ class World:
         """Write as one instance; returns what has to be put again under another."""
         sequence = 0
         notes: list[Note] = []
+        waiting: dict[StreamId, Pieces] = {}
         while self.random.random() < 0.9:
             appends = appends or [self._append() for _ in range(self.random.randint(1, 3))]
             put = await self._put(numbers, sequence, appends, notes)
             notes = []
+            put = {one: waiting.get(one, []) + put.get(one, []) for one in {**waiting, **put}}
+            lowest = _lowest(put, sequence)
+            waiting = self._leave(put)
             groups = self._groups(put)
             for number, group in enumerate(groups):
                 if self.random.random() < 0.03:
                     self.events["killed between two EXECs"] += 1
                     return []
                 last = number + 1 == len(groups)
-                done = await self._commit(numbers, sequence, group, dict(seen), last=last)
+                settled = _lowest(waiting, sequence + 1) if last else lowest
+                flush = Flush(lowest, settled, sequence + 1)
+                done = await self._commit(numbers, flush, group, dict(seen))
                 if isinstance(done, Loss):
                     self.events[f"put again: {done.name}"] += 1
-                    return appends
+                    return [append for one in (put, waiting) for append in _appends(one)]
                 if done is None:
                     self.events["nobody can tell"] += 1
                     return []
                 self._acknowledge(done, group, seen)
                 committed = [one for one in done.streams.values() if isinstance(one, Committed)]
                 notes += [note for one in committed for _, note in one.notes]
-                appends = [one for one in appends if one.stream_id not in group]
+                put = {one: pieces for one, pieces in put.items() if one not in group}
+            appends = []
             sequence += 1
-        return []
+        return _appends(waiting)
+
+    def _leave(self, put: dict[StreamId, Pieces]) -> dict[StreamId, Pieces]:
+        """Take out what waits for a later flush, as a stream does whose commit met another."""
+        left = [one for one in put if self.random.random() < 0.1]
+        self.events["a stream waits"] += len(left)
+        return {one: put.pop(one) for one in left}
 
     def _append(self) -> Append:
         self._numbers += 1
@@ -386,11 +419,9 @@ class World:
     async def _commit(
         self,
         numbers: AttemptNumbers,
-        sequence: int,
-        group: dict[StreamId, list[tuple[Append, Accepted]]],
+        flush: "Flush",
+        group: dict[StreamId, Pieces],
         seen: Mapping[StreamId, SeenTail],
-        *,
-        last: bool,
     ) -> Commit | Loss | None:
         """Commit one group; None where nobody can tell whether it happened."""
 
@@ -405,10 +436,10 @@ class World:
                     self.coordination,
                     numbers,
                     [asked(stream_id) for stream_id in group],
-                    sequence=sequence,
+                    sequence=flush.lowest,
                     clock=self.clock,
-                    settled=sequence + last,
-                    next_sequence=sequence + 1,
+                    settled=flush.settled,
+                    next_sequence=flush.next_sequence,
                     bounds=BOUNDS,
                 )
             except Unchecked:
