@@ -11,6 +11,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import GIB, MIB
 from bottomless_server.drives.s3_options import S3Options
 from bottomless_server.manifest.mutators.accept_gap import accept_gap
+from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.mutators.stream_task import StreamTask
 from bottomless_server.manifest.settings import ManifestSettings
@@ -252,6 +253,22 @@ async def test_only_the_first_root_after_a_start_is_in_a_hurry() -> None:
         await stream.go_on(WAIT_MS)
 
     assert stream.waited == [BOUNDS.debounce_ms, WAIT_MS]
+
+
+async def test_a_trim_alone_does_not_end_the_hurry_of_what_had_an_intent_before_a_start() -> None:
+    """Its root names none of what waits. In the check of the first root nothing but fragments is
+    published."""
+    stream = await busy(as_they_are())
+    await stream.register()
+    await stream.go_on(WAIT_MS)
+    await intend(stream.harness.context, stream.committer, "s1", [10])
+    stream.committer = await Committer.open(stream.harness.context, STREAM)
+
+    assert await trim(stream.harness.context, stream.committer, 10, allow_empty=True) == 10
+    await stream.register()
+    await stream.go_on(WAIT_MS)
+
+    assert stream.waited == [WAIT_MS, BOUNDS.debounce_ms]
 
 
 async def test_a_gap_that_is_accepted_covers_nothing_that_waits_for_its_root() -> None:

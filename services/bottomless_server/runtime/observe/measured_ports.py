@@ -51,7 +51,8 @@ _OUTCOMES: Final[Mapping[type[BaseException], str]] = {
     CoordinationUnknown: "unknown",
     CoordinationConflict: "conflict",
 }
-"""Everything else is `other`: a caller that gave up, or a change that decided to change nothing."""
+"""Everything else is `other`: a caller that gave up, bytes that could not be read while they were put, or
+a change that decided to change nothing."""
 
 
 class Calls:

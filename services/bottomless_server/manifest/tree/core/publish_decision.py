@@ -205,7 +205,9 @@ class Keeper:
         assert record.root is not None
         assert record.root.uid == plan.root.uid, "another root was published"
         self.record, self.root = record, plan.root
-        self._failures, self._hurries = 0, False
+        self._failures = 0
+        # A root of an edit alone (the first one, a trim) publishes nothing of what waits.
+        self._hurries = self._hurries and not plan.run
         for fragment in plan.run:
             del self._held[fragment.first_offset]
         return [*self._drop_refused(), *self._arm(now)]
