@@ -416,4 +416,4 @@ async def test_of_many_sources_no_more_blocks_are_kept_than_are_written_at_a_tim
         *(drive.put(f"a/{n}", Together(BODY), crc32c(BODY)) for n in range(3 * THREAD_COUNT))
     )
     await drive.aclose()
-    assert len(drive._blocks) == THREAD_COUNT
+    assert len(drive.kept_blocks) == THREAD_COUNT

@@ -80,7 +80,7 @@ class LocalDrive:
         self._threads = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="drive")
         self.directories = Directories(self._root, self._calls, durable_count_max)
         self._prepared = False
-        self._blocks: list[memoryview] = []
+        self.kept_blocks: list[memoryview] = []
         """Blocks that nobody uses now, and that need not be made anew: no more than are written at a
         time."""
 
@@ -157,7 +157,7 @@ class LocalDrive:
     async def _put_source(self, object_key: str, source: Source, crc: int) -> None:
         path = self._root / object_key
         temp = TempFile(self._calls, self._scratch / secrets.token_hex(16))
-        block = self._blocks.pop() if self._blocks else aligned_block()
+        block = self.kept_blocks.pop() if self.kept_blocks else aligned_block()
         try:
             await self._run(self._begin, temp, path)
             for position in range(0, source.size, block.nbytes):
@@ -171,8 +171,8 @@ class LocalDrive:
             with suppress(RuntimeError):
                 self._threads.submit(temp.discard)
             raise
-        if len(self._blocks) < THREAD_COUNT:
-            self._blocks.append(block)
+        if len(self.kept_blocks) < THREAD_COUNT:
+            self.kept_blocks.append(block)
 
     # What follows blocks, and runs in a thread.
 

@@ -9,7 +9,7 @@ and everything that no retry of a put can mend.
 
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import count
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import stamina
 import structlog
@@ -22,6 +22,8 @@ from bottomless_server.uploader.settings import UploaderSettings
 log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
+OF_SESSION: Final = "session"
+"""What was being done, where a whole session failed."""
 
 
 class Failure(NamedTuple):

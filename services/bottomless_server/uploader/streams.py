@@ -20,7 +20,7 @@ from bottomless_server.runtime.base.endless import endless
 from bottomless_server.uploader.calls import IngestCalls
 from bottomless_server.uploader.core.cutter import CommitSeen, Cutter
 from bottomless_server.uploader.core.owner_seen import OwnerSeen
-from bottomless_server.uploader.failures import Failures
+from bottomless_server.uploader.failures import OF_SESSION, Failures
 from bottomless_server.uploader.metrics import uploader_metrics
 from bottomless_server.uploader.uploader import Parts, Session
 
@@ -83,7 +83,7 @@ class StreamTask:
             return None
         try:
             finished = await self._parts.retries.forever(
-                self.failures, "session", self._run_session, frozenset({Code.STREAM_NOT_FOUND})
+                self.failures, OF_SESSION, self._run_session, frozenset({Code.STREAM_NOT_FOUND})
             )
         except NotFound:
             log.info("the stream is gone", stream_id=self._stream_id)
@@ -106,7 +106,7 @@ class StreamTask:
             if not self._draining:
                 raise
             # There is no time to wait for an operator; the next start reports it again.
-            self.failures.note("session", error)
+            self.failures.note(OF_SESSION, error)
         except StoreError as error:
             if session.applied_count == 0:
                 raise

@@ -47,7 +47,7 @@ from bottomless_server.uploader.core.cutter import ChunksFetched, Cut, Cutter, F
 from bottomless_server.uploader.core.epochs import Piece, divide
 from bottomless_server.uploader.core.owner_seen import OwnerSeen
 from bottomless_server.uploader.core.window import Expected, Window
-from bottomless_server.uploader.failures import Failures, Retries, put_waits
+from bottomless_server.uploader.failures import OF_SESSION, Failures, Retries, put_waits
 from bottomless_server.uploader.metrics import UploadCounts
 from bottomless_server.uploader.packing import READ_SIZE, FragmentSource, Packed, pack_piece
 from bottomless_server.uploader.settings import UploaderSettings
@@ -312,7 +312,7 @@ class Session:
         self.applied_at = self._parts.clock_ms()
         self._parts.counts.fragments += 1
         self._parts.counts.bytes += info.size
-        self._failures.clear("session")
+        self._failures.clear(OF_SESSION)
         self._woken.set()
 
     async def _put(self, info: FragmentInfo, body: Body) -> StoreError | None:
