@@ -39,7 +39,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def options(server: ScriptedS3) -> S3Options:
-    return S3Options("bucket", "root", server.endpoint, connect_seconds=2, read_seconds=20)
+    return S3Options("bucket", "root", server.endpoint, connect_seconds=20, read_seconds=60)
 
 
 @pytest.fixture
