@@ -24,7 +24,7 @@ from support.pages import ROOT, Step, pattern_of, steps_of
 from support.terminal import Terminal
 from support.waiting import until
 
-BLOCK_SECONDS: Final = 60
+BLOCK_SECONDS: Final = 300
 _ENDS: Final = (0, 130, -signal.SIGINT)
 """Exit codes of what Ctrl-C ended."""
 _COMMAND: Final = re.compile(r"bottomless [^|<>$;&]*")

@@ -17,7 +17,7 @@ import httpx
 from support.nursery import Forked, Nursery, nursery
 
 READY = re.compile(r"ready (http://[0-9.]+:[0-9]+)\n")
-READY_SECONDS = 60
+READY_SECONDS = 300
 STOP_SECONDS = 30
 
 

@@ -19,7 +19,7 @@ def until(fact: Callable[[], T | None], seconds: float = 240, what: str = "the f
     return answer
 
 
-async def eventually(fact: Callable[[], object], seconds: float = 90) -> None:
+async def eventually(fact: Callable[[], object], seconds: float = 240) -> None:
     """Let everything else in this loop go on until the answer is true; fails after `seconds`."""
     async with asyncio.timeout(seconds):
         while not fact():
