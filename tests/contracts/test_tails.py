@@ -11,6 +11,7 @@ from bottomless.model.stream import EpochStart, StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, CoordinationConflict
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.decided import Decided
 from bottomless_server.leaderless.instance import Loss, WalInstance
 from bottomless_server.leaderless.tail import UNSEEN, Tail, first_epoch
 from bottomless_server.leaderless.tail_changes import Accepted, TailBounds
@@ -20,7 +21,7 @@ from bottomless_server.stores.operations import OperationStore, new_operation
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_tails import discard_instances, discard_tail
 from bottomless_server.stores.streams import GENERATION_KEY, Streams
-from bottomless_server.stores.tail_commits import Asked, Commit, Decided, commit
+from bottomless_server.stores.tail_commits import Asked, Commit, commit
 from bottomless_server.stores.tail_keys import entries_from, load_tails, tail_key
 from bottomless_server.stores.wal_check import check_wal
 from contracts.conftest import Shared

@@ -41,6 +41,7 @@ from bottomless_server.coordination.base import (
 from bottomless_server.coordination.memory import MemoryCoordination, Stored, Watched
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.decided import Decided
 from bottomless_server.leaderless.instance import Loss, WalInstance, decode_instance
 from bottomless_server.leaderless.tail import (
     UNSEEN,
@@ -58,13 +59,7 @@ from bottomless_server.leaderless.tail_format import decode_entry, decode_held, 
 from bottomless_server.stores import releases, tails, wal
 from bottomless_server.stores.lost_commits import Fate, decide_lost
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
-from bottomless_server.stores.tail_commits import (
-    Asked,
-    Commit,
-    CommitUnknown,
-    Decided,
-    commit,
-)
+from bottomless_server.stores.tail_commits import Asked, Commit, CommitUnknown, commit
 from bottomless_server.stores.tail_keys import load_tails, tail_index_key, tail_key
 from bottomless_server.stores.wal_check import Unchecked, check_wal
 

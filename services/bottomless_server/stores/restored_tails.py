@@ -15,14 +15,15 @@ from bottomless.guards import guard
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes, Coordination, Member, Values
+from bottomless_server.leaderless.decided import KnownName, NewKnown
 from bottomless_server.leaderless.instance import WalInstance, encode_instance
 from bottomless_server.leaderless.tail_changes import tail_of
 from bottomless_server.leaderless.tail_format import encode_tail
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import is_restored, restore_stream
 from bottomless_server.stores.streams import stream_key
-from bottomless_server.stores.tail_commits import NewKnown, known_written
-from bottomless_server.stores.tail_keys import KnownName, tail_key
+from bottomless_server.stores.tail_commits import known_written
+from bottomless_server.stores.tail_keys import tail_key
 from bottomless_server.stores.tails import contents_page
 from bottomless_server.stores.wal import INSTANCES_KEY, held_key, instance_key
 

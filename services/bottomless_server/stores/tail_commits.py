@@ -15,7 +15,6 @@ import structlog
 
 from bottomless.errors import Corrupt, Unavailable
 from bottomless.guards import guard
-from bottomless.model.chunk import TrackedEntry
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import (
     Changes,
@@ -28,6 +27,7 @@ from bottomless_server.coordination.base import (
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.decided import Decided, KnownName, NewKnown
 from bottomless_server.leaderless.groups import GROUP_KEY_COUNT_MAX, GROUP_STREAM_COUNT_MAX
 from bottomless_server.leaderless.instance import (
     Loss,
@@ -39,7 +39,6 @@ from bottomless_server.leaderless.instance import (
 )
 from bottomless_server.leaderless.tail import HeldMember, SeenTail, Tail, TailState, shard_of
 from bottomless_server.leaderless.tail_changes import (
-    Accepted,
     Committed,
     Refusal,
     TailBounds,
@@ -57,9 +56,10 @@ from bottomless_server.leaderless.tail_format import (
 )
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.tail_keys import (
-    KnownName,
     known_in,
     known_index_key,
+    known_key,
+    silent,
     tail_in,
     tail_index_key,
     tail_key,
@@ -71,25 +71,6 @@ log = structlog.get_logger(__name__)
 
 COMMIT_KEY_COUNT_MAX: Final = GROUP_KEY_COUNT_MAX + 2
 """Keys that one EXEC watches: the generation, the instance, and what `groups` puts into one."""
-
-
-class NewKnown(NamedTuple):
-    """What is known of a name from now on."""
-
-    entries: Sequence[TrackedEntry]
-    forget_at: int
-    """When it may be forgotten if nothing more is heard of it, in ms since 1970."""
-
-
-class Decided(NamedTuple):
-    """What one stream gets of a flush."""
-
-    accepted: Sequence[Accepted]
-    """In the order in which their appends came."""
-    known: Mapping[KnownName, NewKnown]
-    answers: Any = None
-    """What each append is to be told, as far as that depends on what is stored: `Commit.answers` has
-    it, of this very attempt. Of an append that is accepted it counts if the stream is not refused."""
 
 
 class Asked(NamedTuple):
@@ -107,7 +88,7 @@ class Asked(NamedTuple):
 
     @property
     def redis_keys(self) -> list[str]:
-        return [tail_key(self.stream_id), *(one.redis_key(self.stream_id) for one in self.names)]
+        return [tail_key(self.stream_id), *(known_key(self.stream_id, one) for one in self.names)]
 
 
 class Commit(NamedTuple):
@@ -316,8 +297,8 @@ def _decide_pieces(
 def known_written(stream_id: StreamId, name: KnownName, now: NewKnown, next_offset: int) -> Changes:
     """Write what is known of a name from now on, with its places in index and queue."""
     return Changes(
-        {name.redis_key(stream_id): encode_known(next_offset, now.entries)},
-        queued=[name.silent(stream_id, now.forget_at)],
+        {known_key(stream_id, name): encode_known(next_offset, now.entries)},
+        queued=[silent(stream_id, name, now.forget_at)],
         members=[Member(known_index_key(stream_id), name.member, True)],
     )
 
@@ -351,7 +332,7 @@ async def change_known(
         NotFound: there is no such stream, or it is being deleted.
         Unavailable: `coordination-regressed`, or not now.
     """
-    keys = [GENERATION_KEY, tail_key(stream_id), name.redis_key(stream_id)]
+    keys = [GENERATION_KEY, tail_key(stream_id), known_key(stream_id, name)]
 
     def change(values: Values) -> tuple[Changes, None]:
         require_generation(values, generation)
@@ -366,7 +347,7 @@ async def change_known(
         if now is not None:
             return changes | known_written(stream_id, name, now, tail.next_offset), None
         gone = Member(known_index_key(stream_id), name.member, False)
-        return changes | Changes({name.redis_key(stream_id): None}, members=[gone]), None
+        return changes | Changes({known_key(stream_id, name): None}, members=[gone]), None
 
     await coordination.transact(keys, change)
 

@@ -9,12 +9,12 @@ bottomless:tail-silent                           the same of all streams, by whe
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from bottomless.errors import Corrupt
-from bottomless.formats.checks import check
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination, Due, Values
+from bottomless_server.leaderless.decided import KnownName
 from bottomless_server.leaderless.tail import Tail, TailEntry
 from bottomless_server.leaderless.tail_format import (
     Known,
@@ -42,37 +42,15 @@ def known_index_key(stream_id: StreamId) -> str:
     return f"bottomless:tail-known:{stream_id}"
 
 
-class KnownName(NamedTuple):
-    """The name under which repeats are recognised: a producer's, or the hash of a key in hex."""
-
-    name: str
-    is_producer: bool
-
-    @property
-    def member(self) -> bytes:
-        """How the index of a stream's names has it."""
-        return f"{'p' if self.is_producer else 'k'}{self.name}".encode("ascii")
-
-    def redis_key(self, stream_id: StreamId) -> str:
-        """The key of what is known of it."""
-        kind = "producer" if self.is_producer else "key"
-        return f"bottomless:tail-{kind}:{stream_id}:{self.name}"
-
-    def silent(self, stream_id: StreamId, due_at: int) -> Due:
-        """Its place in the queue of names that may be forgotten, at `due_at` (ms since 1970)."""
-        return Due(SILENT_KEY, stream_id.encode("ascii") + self.member, due_at)
+def known_key(stream_id: StreamId, name: KnownName) -> str:
+    """The key of what is known of a name."""
+    kind = "producer" if name.is_producer else "key"
+    return f"bottomless:tail-{kind}:{stream_id}:{name.name}"
 
 
-def parse_known_name(member: bytes) -> KnownName:
-    """Read a name from a member of the index of a stream's names.
-
-    Raises:
-        Corrupt: no writer can have written it.
-    """
-    what = "member of the names of a stream"
-    check(what, member.isascii() and member[:1] in (b"p", b"k"), "it is no name")
-    text = member.decode("ascii")
-    return KnownName(text[1:], text[0] == "p")
+def silent(stream_id: StreamId, name: KnownName, due_at: int) -> Due:
+    """The place of a name in the queue of those that may be forgotten, at `due_at` (ms since 1970)."""
+    return Due(SILENT_KEY, stream_id.encode("ascii") + name.member, due_at)
 
 
 def tail_in(values: Values, stream_id: StreamId) -> Tail | None:
@@ -91,7 +69,7 @@ def known_in(values: Values, stream_id: StreamId, name: KnownName) -> Known | No
     Raises:
         Corrupt: it is damaged.
     """
-    value = values[name.redis_key(stream_id)]
+    value = values[known_key(stream_id, name)]
     return None if value is None else decode_known(value)
 
 

@@ -20,6 +20,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.leaderless.decided import parse_known_name
 from bottomless_server.leaderless.tail import Tail, TailEntry, TailState
 from bottomless_server.leaderless.tail_changes import Pruned, closed, configured, tail_of
 from bottomless_server.leaderless.tail_changes import prune as prune_entries
@@ -27,7 +28,7 @@ from bottomless_server.leaderless.tail_format import decode_entry, decode_tail, 
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
 from bottomless_server.stores.tail_keys import (
     known_index_key,
-    parse_known_name,
+    known_key,
     tail_in,
     tail_index_key,
     tail_key,
@@ -166,7 +167,7 @@ async def contents_page(
     # Of a member that is no name nothing else is there.
     parsed = [readable(parse_known_name, name) for name in known]
     values: dict[str, bytes | None] = {
-        name.redis_key(stream_id): None for name in parsed if not isinstance(name, Corrupt)
+        known_key(stream_id, name): None for name in parsed if not isinstance(name, Corrupt)
     }
     if not more:
         values[tail_key(stream_id)] = None

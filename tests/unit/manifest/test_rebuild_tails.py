@@ -9,8 +9,8 @@ from unit.stores.test_restored_tails import left
 from unit.stores.test_tails import GENERATION, IDS, KEY, LOADER, TRACKED, Stores
 
 from bottomless.formats.keys import generation_key
+from bottomless_server.leaderless.decided import NewKnown
 from bottomless_server.stores.streams import Streams
-from bottomless_server.stores.tail_commits import NewKnown
 
 
 async def with_leaderless_streams(harness: ManifestHarness) -> Stores:

@@ -18,11 +18,12 @@ from bottomless.formats.wal import pack_wal
 from bottomless.model.names import Uid
 from bottomless.model.wal import Note
 from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.decided import Decided
 from bottomless_server.leaderless.tail import UNSEEN, SeenTail
 from bottomless_server.leaderless.tail_changes import Accepted, Committed, seen_of
 from bottomless_server.stores import wal
 from bottomless_server.stores.lost_commits import decide_lost
-from bottomless_server.stores.tail_commits import Asked, Commit, Decided, commit
+from bottomless_server.stores.tail_commits import Asked, Commit, commit
 from bottomless_server.stores.wal_check import Unchecked, check_wal
 
 A, B, C = (Uid(one * 16) for one in ("ab", "ba", "cc"))

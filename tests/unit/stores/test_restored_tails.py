@@ -18,6 +18,7 @@ from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes
+from bottomless_server.leaderless.decided import KnownName, NewKnown
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.leaderless.tail import Tail, TailState, check_index, first_epoch
 from bottomless_server.stores import tails, wal
@@ -32,12 +33,11 @@ from bottomless_server.stores.restored_tails import (
     restore_instance,
 )
 from bottomless_server.stores.streams import stream_key
-from bottomless_server.stores.tail_commits import NewKnown
 from bottomless_server.stores.tail_keys import (
     SILENT_KEY,
-    KnownName,
     entries_from,
     known_index_key,
+    known_key,
     load_tails,
     tail_index_key,
     tail_key,
@@ -186,7 +186,7 @@ async def _is_whole(stores: Stores) -> None:
     check_index(tail, await entries_from(stores.coordination, IDS[0], 0))
     assert stores.coordination.peek_members(known_index_key(IDS[0])) == [LOADER.member]
     assert (tail.producer_count, tail.key_count) == (1, 0)
-    assert stores.coordination.peek(KEY.redis_key(IDS[0])) is None
+    assert stores.coordination.peek(known_key(IDS[0], KEY)) is None
     assert stores.held() == []
     assert (await wal.load_instances(stores.coordination))[UID] == WalInstance(None, LATER, 7, 7)
 
@@ -252,7 +252,7 @@ async def test_a_rebuild_that_dies_between_two_pages_goes_on(where: int) -> None
     tail = await restored_tail(stores)
     found = stores.coordination.peek_members(known_index_key(IDS[0]))
     assert len(found) == tail.producer_count == len(names)
-    assert all(stores.coordination.peek(name.redis_key(IDS[0])) for name in names)
+    assert all(stores.coordination.peek(known_key(IDS[0], name)) for name in names)
     assert len(stores.coordination.peek_queue(SILENT_KEY)) == len(names)
 
 
@@ -268,6 +268,6 @@ async def test_of_a_stream_whose_name_is_taken_nothing_is_written() -> None:
     )
 
     assert found == other
-    for key in (stream_key(IDS[0]), tail_key(IDS[0]), LOADER.redis_key(IDS[0])):
+    for key in (stream_key(IDS[0]), tail_key(IDS[0]), known_key(IDS[0], LOADER)):
         assert stores.coordination.peek(key) is None
     assert stores.coordination.peek_members(tail_index_key(IDS[0])) == []

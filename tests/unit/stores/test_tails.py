@@ -27,6 +27,7 @@ from bottomless_server.coordination.base import (
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.decided import Decided, KnownName, NewKnown, parse_known_name
 from bottomless_server.leaderless.instance import Loss, WalInstance, decode_instance
 from bottomless_server.leaderless.tail import (
     UNSEEN,
@@ -40,21 +41,13 @@ from bottomless_server.leaderless.tail_format import Known, decode_held
 from bottomless_server.stores import releases, tails, wal
 from bottomless_server.stores.lost_commits import Fate, decide_lost
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
-from bottomless_server.stores.tail_commits import (
-    Asked,
-    Commit,
-    Decided,
-    NewKnown,
-    change_known,
-    commit,
-)
+from bottomless_server.stores.tail_commits import Asked, Commit, change_known, commit
 from bottomless_server.stores.tail_keys import (
     SILENT_KEY,
-    KnownName,
     entries_from,
     known_index_key,
+    known_key,
     load_tails,
-    parse_known_name,
     tail_index_key,
     tail_key,
 )
@@ -340,7 +333,7 @@ async def test_a_closed_tail_is_cleared_page_by_page(stores: Stores) -> None:
         await tails.clear_page(stores.coordination, IDS[0], GENERATION, limit=3) for _ in range(3)
     ]
     assert more == [True, False, False]
-    for key in (tail_key(IDS[0]), LOADER.redis_key(IDS[0])):
+    for key in (tail_key(IDS[0]), known_key(IDS[0], LOADER)):
         assert stores.coordination.peek(key) is None
     for key in (tail_index_key(IDS[0]), known_index_key(IDS[0])):
         assert stores.coordination.peek_members(key) == []

@@ -17,20 +17,14 @@ from unit.stores.test_tails import BOUNDS, GENERATION, IDS, LOADER, TRACKED, Sto
 from bottomless.errors import Code, Corrupt, StoreError, Unavailable
 from bottomless.model.limits import OFFSET_MAX
 from bottomless_server.coordination.base import Changes
+from bottomless_server.leaderless.decided import Decided, NewKnown
 from bottomless_server.leaderless.tail import UNSEEN
 from bottomless_server.leaderless.tail_changes import Accepted, Committed, Refusal
 from bottomless_server.leaderless.tail_format import encode_tail
 from bottomless_server.stores import tails
 from bottomless_server.stores.streams import Streams
-from bottomless_server.stores.tail_commits import (
-    Asked,
-    Commit,
-    Decided,
-    NewKnown,
-    change_known,
-    commit,
-)
-from bottomless_server.stores.tail_keys import tail_key
+from bottomless_server.stores.tail_commits import Asked, Commit, change_known, commit
+from bottomless_server.stores.tail_keys import known_key, tail_key
 
 ALONE = "what one stream of a commit raises, kept from the others"
 OWN = "the generation of tail and record in each change of both"
@@ -140,7 +134,7 @@ async def test_a_count_that_has_drifted_ends_at_nothing(stores: Stores) -> None:
     await change_known(stores.coordination, IDS[0], LOADER, GENERATION, lambda *_: None)
 
     assert (await stores.tail()).producer_count == 0
-    assert stores.coordination.peek(LOADER.redis_key(IDS[0])) is None
+    assert stores.coordination.peek(known_key(IDS[0], LOADER)) is None
 
 
 async def test_a_prune_by_a_record_of_a_lower_version_is_refused(stores: Stores) -> None:

@@ -21,20 +21,14 @@ from bottomless.errors import Code, Unavailable
 from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless_server.coordination.base import Changes, CoordinationUnavailable
+from bottomless_server.leaderless.decided import Decided, NewKnown
 from bottomless_server.leaderless.instance import Loss, WalInstance, encode_instance
 from bottomless_server.leaderless.tail import UNSEEN
 from bottomless_server.leaderless.tail_changes import Accepted, Refusal
 from bottomless_server.leaderless.tail_format import encode_tail
 from bottomless_server.stores import tails, wal
 from bottomless_server.stores.lost_commits import decide_lost
-from bottomless_server.stores.tail_commits import (
-    Asked,
-    Commit,
-    Decided,
-    NewKnown,
-    change_known,
-    commit,
-)
+from bottomless_server.stores.tail_commits import Asked, Commit, change_known, commit
 from bottomless_server.stores.tail_keys import tail_key
 
 

@@ -20,14 +20,16 @@ from bottomless.formats.checks import crc32c
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import Changes, Member
+from bottomless_server.leaderless.decided import NewKnown
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.leaderless.tail import Tail
 from bottomless_server.leaderless.tail_changes import Committed, Refusal
 from bottomless_server.leaderless.tail_format import encode_tail
 from bottomless_server.stores import releases, tails, wal
-from bottomless_server.stores.tail_commits import Commit, NewKnown
+from bottomless_server.stores.tail_commits import Commit
 from bottomless_server.stores.tail_keys import (
     known_index_key,
+    known_key,
     load_tails,
     tail_index_key,
     tail_key,
@@ -159,7 +161,7 @@ async def _clear(stores: Stores) -> None:
         pass
     for key in (tail_index_key(IDS[2]), known_index_key(IDS[2])):
         assert stores.coordination.peek_members(key) == []
-    for key in (tail_key(IDS[2]), LOADER.redis_key(IDS[2])):
+    for key in (tail_key(IDS[2]), known_key(IDS[2], LOADER)):
         assert stores.coordination.peek(key) is None
 
 
