@@ -1,0 +1,1 @@
+"""Decisions about streams without an owner: pure."""
