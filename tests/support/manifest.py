@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeVar
@@ -11,7 +12,7 @@ import orjson
 from bottomless.drives.base import Body, DriveAmbiguous, DriveUnavailable
 from bottomless.errors import StoreError
 from bottomless.formats.fragment import pack_fragment
-from bottomless.formats.stream_record import decode_record, encode_record
+from bottomless.formats.stream_record import SERVED, decode_record, encode_record
 from bottomless.model.config import StreamConfig, parse_stored_config
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
@@ -365,7 +366,7 @@ def from_the_first_start(context: Context) -> Context:
 class ManifestHarness:
     """Stores, clock and context of one test."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, served: AbstractSet[str] = SERVED, /, **settings: object) -> None:
         small: Mapping[str, object] = {
             "manifest_fanout": 2,
             "manifest_put_seconds": 30,
@@ -379,7 +380,7 @@ class ManifestHarness:
         self.coordination = FaultyCoordination(self._clock_of_stores)
         self.fuse = self.drive.fuse = self.coordination.fuse
         self.owners = KnownOwners()
-        self.streams = Streams(self.coordination)
+        self.streams = Streams(self.coordination, served)
         self.context = Context(
             settings=ManifestSettings(**{**small, **settings}),  # type: ignore[arg-type]
             drive=self.drive,

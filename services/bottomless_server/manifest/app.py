@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import structlog
@@ -10,6 +11,7 @@ from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
 from bottomless.errors import StoreError
+from bottomless.formats.stream_record import SERVED
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.probe import probe
 from bottomless_server.manifest.common.context import Context
@@ -178,14 +180,18 @@ def create_service(
     drive: Drive,
     coordination: Coordination,
     owners: Owners | None = None,
+    served: AbstractSet[str] = SERVED,
 ) -> ManifestService:
-    """Put the service together; nothing is asked of any store before `start`."""
+    """Put the service together; nothing is asked of any store before `start`.
+
+    `served` are the features of streams that it serves.
+    """
     return ManifestService(
         Context(
             settings=settings,
             drive=drive,
             coordination=coordination,
-            streams=Streams(coordination),
+            streams=Streams(coordination, served),
             clock_directory=settings.data_dir,
             owners=owners or PeerOwners(Peers(name="ingest", secret=secret_to_send(settings))),
         )

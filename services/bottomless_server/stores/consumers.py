@@ -17,6 +17,7 @@ the noted one was read later than the noted one, whether it was ever put or not.
 """
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -24,7 +25,7 @@ import orjson
 
 from bottomless.errors import Corrupt
 from bottomless.formats.consumers import ConsumersSnapshot, decode_offset, encode_offset
-from bottomless.formats.stream_record import decode_record
+from bottomless.formats.stream_record import SERVED, decode_record
 from bottomless.guards import guard
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId, Uid
@@ -91,8 +92,10 @@ class ListedConsumers(NamedTuple):
 class ConsumerOffsets:
     """The offsets of all consumers. Holds no state of its own."""
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, coordination: Coordination, served: AbstractSet[str] = SERVED) -> None:
         self._coordination = coordination
+        self._served = served
+        """Features of streams that may have consumers."""
 
     async def find(self, stream_id: StreamId, consumer: Reference) -> StoredOffset | None:
         """The last commit of a consumer, None if there is none."""
@@ -165,7 +168,7 @@ class ConsumerOffsets:
         key, record_key = consumer_key(stream_id, consumer), stream_key(stream_id)
 
         def change(values: Values) -> tuple[Changes, StoredOffset | None]:
-            _require_active(values[record_key])
+            self._require_active(values[record_key])
             value = values[key]
             before = None if value is None else decode_offset(value)
             after = decide(before)
@@ -202,7 +205,7 @@ class ConsumerOffsets:
         record_key = stream_key(stream_id)
 
         def change(values: Values) -> tuple[Changes, Reserved]:
-            _require_active(values[record_key])
+            self._require_active(values[record_key])
             value = values[key]
             before = None if value is None else _pointer(value)
             highest = max(int(values[version_key] or 0), 0 if before is None else before.version)
@@ -241,7 +244,7 @@ class ConsumerOffsets:
         version_key, record_key = snapshot_version_key(stream_id), stream_key(stream_id)
 
         def change(values: Values) -> tuple[Changes, None]:
-            _require_active(values[record_key])
+            self._require_active(values[record_key])
             highest = max(int(values[version_key] or 0), version)
             return Changes({version_key: b"%d" % highest}) | marked_behind(stream_id, now), None
 
@@ -296,6 +299,11 @@ class ConsumerOffsets:
         gone = Changes({key: None, snapshot_version_key(stream_id): None})
         await self._coordination.transact([key, *watched], partial(unless_it_stays, gone))
 
+    def _require_active(self, value: bytes | None) -> None:
+        record = None if value is None else decode_record(value, self._served)
+        if record is None or record.state is not StreamState.ACTIVE:
+            raise stream_not_found()
+
 
 def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:
     """Make the changes that write a snapshot back; they may be part of any transaction."""
@@ -349,11 +357,6 @@ def _entered(stream_id: StreamId, consumer: Reference, stored: StoredOffset | No
 def is_highest(version: int, given_out: bytes | None) -> bool:
     # Nothing was given out where everything of the stream was forgotten since.
     return given_out is not None and int(given_out) == version
-
-
-def _require_active(record: bytes | None) -> None:
-    if record is None or decode_record(record).state is not StreamState.ACTIVE:
-        raise stream_not_found()
 
 
 def _pointer(value: bytes) -> SnapshotPointer:

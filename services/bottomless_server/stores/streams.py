@@ -147,7 +147,7 @@ class Streams:
 
     def __init__(self, coordination: KeyedCalls, served: AbstractSet[str] = SERVED) -> None:
         self._coordination = coordination
-        self._served = served
+        self.served = served
         """Features of records that are given out; a record with another is one that cannot be read."""
         self.generation: int | None = None
         """The generation that coordination has to show; None where nobody has found out."""
@@ -188,7 +188,7 @@ class Streams:
         return self._read(value)
 
     def _read(self, value: bytes) -> StreamRecord:
-        return self.believed(decode_record(value, self._served))
+        return self.believed(decode_record(value, self.served))
 
     @guard("the generation of each record")
     def believed(self, record: StreamRecord) -> StreamRecord:

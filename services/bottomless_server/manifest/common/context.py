@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,3 +54,8 @@ class Context:
         object.__setattr__(self, "time", trusted)
         object.__setattr__(self, "groups", Groups(self.drive))
         object.__setattr__(self, "quotas", Quotas(self.coordination))
+
+    @property
+    def served(self) -> AbstractSet[str]:
+        """Features of streams that this process serves; of a stream with another it touches nothing."""
+        return self.streams.served

@@ -17,7 +17,7 @@ class ConsumerCommits:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._offsets = ConsumerOffsets(context.coordination)
+        self._offsets = ConsumerOffsets(context.coordination, context.served)
 
     async def commit(self, record: StreamRecord, asked: Commit) -> tuple[StoredOffset, bool]:
         """What is stored then, and whether it is other than before.

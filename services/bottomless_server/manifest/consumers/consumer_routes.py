@@ -76,7 +76,7 @@ class _ConsumerRoutes:
         self._bounds = bounds
         self._snapshots = snapshots
         self._paging = paging
-        self._offsets = ConsumerOffsets(context.coordination)
+        self._offsets = ConsumerOffsets(context.coordination, context.served)
         self._commits = ConsumerCommits(context)
 
     async def list(self, request: Request) -> Response:

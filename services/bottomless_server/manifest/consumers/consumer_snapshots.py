@@ -63,7 +63,7 @@ _KNOWN_COUNT_MAX: Final = 1_000
 class ConsumerSnapshots:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._offsets = ConsumerOffsets(context.coordination)
+        self._offsets = ConsumerOffsets(context.coordination, context.served)
         self._known: LRUCache[StreamId, Mapping[Reference, int]] = LRUCache(_KNOWN_COUNT_MAX)
         self._room = asyncio.Semaphore(_AT_ONCE)
         self.written_count = 0

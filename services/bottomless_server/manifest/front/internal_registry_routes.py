@@ -31,7 +31,7 @@ from bottomless_server.stores.ingest_nodes import live_nodes
 
 
 def add_internal_registry_routes(api: FastAPI, context: Context, registry: Registry) -> None:
-    offsets = ConsumerOffsets(context.coordination)
+    offsets = ConsumerOffsets(context.coordination, context.served)
 
     async def put_registry(request: Request) -> Response:
         parse_query(request.scope, {})

@@ -8,6 +8,7 @@ written meanwhile but how far it came, so after a crash it goes on there.
 """
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from bottomless.drives.base import Drive
@@ -51,7 +52,7 @@ async def next_prefix(drive: Drive, after: str) -> StreamPrefix | None:
 
 
 @guard("a look at every registry object before a rebuild discards anything")
-async def look_at_some(drive: Drive, progress: dict[str, Any]) -> bool:
+async def look_at_some(drive: Drive, served: AbstractSet[str], progress: dict[str, Any]) -> bool:
     """Look at some streams, and note in `progress` where to go on; whether there may be more.
 
     Raises:
@@ -65,7 +66,7 @@ async def look_at_some(drive: Drive, progress: dict[str, Any]) -> bool:
     while len(page) < _AT_ONCE and (prefix := await next_prefix(drive, after)) is not None:
         page.append(prefix)
         after = prefix.end
-    await asyncio.gather(*(read_registry(drive, str(prefix)) for prefix in page))
+    await asyncio.gather(*(read_registry(drive, str(prefix), served) for prefix in page))
     progress["_after_looked"] = after
     progress["_looked"] = len(page) < _AT_ONCE
     return True

@@ -192,7 +192,7 @@ class Rebuild:
             case "discarding":
                 # No phase of its own: the release before would take it for the last one.
                 try:
-                    more = await look_at_some(context.drive, progress)
+                    more = await look_at_some(context.drive, context.served, progress)
                 except NotServed as error:
                     return Failed(error)
                 if not more and not await discard_some(context, step, progress):
@@ -245,7 +245,10 @@ class Rebuild:
 
     async def _restore(self, prefix: StreamPrefix, step: RebuildStep) -> Mapping[str, Any]:
         """Bring back what is below one prefix; what there is to say of it."""
-        found_registry = await find_registry(self._context.drive, str(prefix), step.generation)
+        context = self._context
+        found_registry = await find_registry(
+            context.drive, str(prefix), step.generation, context.served
+        )
         if found_registry is None:
             log.error("objects of no known stream", prefix=str(prefix))
             return {"unknown": 1, "unknown_prefixes": [str(prefix)]}
@@ -298,7 +301,10 @@ class Rebuild:
         if other is None:
             return None
         theirs = await find_registry(
-            self._context.drive, stream_prefix(other, record.tenant), step.generation
+            self._context.drive,
+            stream_prefix(other, record.tenant),
+            step.generation,
+            self._context.served,
         )
         if theirs is None or (theirs.record.generation, other) > (registered, record.stream_id):
             tombstone = _buried(record)

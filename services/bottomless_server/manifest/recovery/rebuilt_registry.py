@@ -15,6 +15,7 @@ it for its own, even where it says the same: its delete may be under way. Nothin
 the objects that the new one replaces are named, to be deleted when coordination says so.
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -61,7 +62,9 @@ class FoundRegistry:
     version_max: int
 
 
-async def find_registry(drive: Drive, prefix: str, generation: int) -> FoundRegistry | None:
+async def find_registry(
+    drive: Drive, prefix: str, generation: int, served: AbstractSet[str]
+) -> FoundRegistry | None:
     """Read the registry objects below a prefix, for a rebuild to a generation; None if none is sound.
 
     Where one that may be newer cannot be read, nobody knows any more for how long records were to
@@ -71,7 +74,7 @@ async def find_registry(drive: Drive, prefix: str, generation: int) -> FoundRegi
         NotServed: a later release has put one of them.
         DriveUnavailable, DriveRefused
     """
-    sound, damaged, versions = await read_registry(drive, prefix)
+    sound, damaged, versions = await read_registry(drive, prefix, served)
     counting = [record for record in sound if record.generation < generation]
     if not counting:
         return None
@@ -86,7 +89,7 @@ async def find_registry(drive: Drive, prefix: str, generation: int) -> FoundRegi
     )
 
 
-async def read_registry(drive: Drive, prefix: str) -> ReadRegistry:
+async def read_registry(drive: Drive, prefix: str, served: AbstractSet[str]) -> ReadRegistry:
     """Read all registry objects below a prefix.
 
     One that a later release has put is not damage: it may say anything, also that the others do
@@ -104,7 +107,7 @@ async def read_registry(drive: Drive, prefix: str) -> ReadRegistry:
             continue
         read.object_keys[version] = facts.object_key
     for version, object_key in read.object_keys.items():
-        record = await _read(drive, prefix, version, object_key)
+        record = await _read(drive, prefix, version, object_key, served)
         if record is None:
             read.damaged.append(version)
         else:
@@ -112,10 +115,12 @@ async def read_registry(drive: Drive, prefix: str) -> ReadRegistry:
     return read
 
 
-async def _read(drive: Drive, prefix: str, version: int, object_key: str) -> StreamRecord | None:
+async def _read(
+    drive: Drive, prefix: str, version: int, object_key: str, served: AbstractSet[str]
+) -> StreamRecord | None:
     try:
         data = bytes(await drive.get(object_key))
-        record = decode_registry(data)
+        record = decode_registry(data, served)
     except NotServed as error:
         raise _of_others(object_key, data, error) from error
     except (ObjectMissing, Corrupt):

@@ -330,7 +330,10 @@ class Registry:
             def unless_overtaken(values: Values) -> tuple[Changes, None]:
                 # The number of a process of before a rebuild is another record's by now.
                 value = values[key]
-                same = value is not None and decode_record(value).registry_version == newest
+                if value is None:
+                    return Changes(), None
+                now = decode_record(value, self._context.served)
+                same = now.registry_version == newest
                 return Changes(queued=older if same else []), None
 
             await self._context.coordination.transact([key], unless_overtaken)

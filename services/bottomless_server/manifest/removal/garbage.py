@@ -219,7 +219,7 @@ class _CollectionStep:
         if not keys:
             return
         version = max(parse_consumers_key(key) or 0 for key in keys)
-        offsets = ConsumerOffsets(self._context.coordination)
+        offsets = ConsumerOffsets(self._context.coordination, self._context.served)
         noted = await offsets.pointer(stream_id)
         if noted is not None and version > noted.version:
             with suppress(NotFound):
@@ -261,7 +261,8 @@ class _CollectionStep:
 
     async def _is_tombstone(self, object_key: str) -> bool:
         try:
-            record = decode_registry(bytes(await self._context.drive.get(object_key)))
+            data = bytes(await self._context.drive.get(object_key))
+            record = decode_registry(data, self._context.served)
         except (Corrupt, ObjectMissing):
             return False
         return record.state is StreamState.DELETING

@@ -128,7 +128,7 @@ async def _old_consumers(
 ) -> list[OrphanCandidate]:
     if not page:
         return []
-    pointer = await ConsumerOffsets(context.coordination).pointer(record.stream_id)
+    pointer = await ConsumerOffsets(context.coordination, context.served).pointer(record.stream_id)
     if pointer is None:
         return []
     return [

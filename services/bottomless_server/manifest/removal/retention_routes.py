@@ -117,7 +117,7 @@ async def _affected_consumers(
     if decision.cut.floor == decision.root.first_offset:
         return []
     affected = []
-    for stored in await ConsumerOffsets(context.coordination).all(record.stream_id):
+    for stored in await ConsumerOffsets(context.coordination, context.served).all(record.stream_id):
         lost = await records_lost(context, record.tenant, decision, stored.next_offset)
         if lost:
             affected.append(

@@ -274,7 +274,9 @@ class Deletions:
         if failed:
             raise next(iter(failed.values()))
         await self._context.drive.tidy(_prefix(record))
-        await ConsumerOffsets(self._context.coordination).forget_all(record.stream_id)
+        await ConsumerOffsets(self._context.coordination, self._context.served).forget_all(
+            record.stream_id
+        )
         await self._context.streams.forget(record)
         log.info("a deleted stream is swept", stream_id=record.stream_id, **_counts(progress))
         return Done({"stream_id": record.stream_id, **_counts(progress)})
