@@ -5,7 +5,7 @@ put by an attempt whose reply was lost; size and checksum prove it. After a cras
 at any moment the object is there whole or not at all; the process that holds the
 intent for its key looks.
 
-On the record's path: after bottomless_server/uploader/uploader.py, before
+On the record's path: after bottomless_server/uploader/fragments.py, before
 bottomless/drives/.
 """
 

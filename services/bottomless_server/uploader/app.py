@@ -23,10 +23,10 @@ from bottomless_server.runtime.peers.peers import Peer, Peers
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import ManifestCalls
 from bottomless_server.uploader.failures import Retries
+from bottomless_server.uploader.fragments import Parts
 from bottomless_server.uploader.nodes import NodeFeeds
 from bottomless_server.uploader.settings import UploaderSettings
 from bottomless_server.uploader.streams import Streams
-from bottomless_server.uploader.uploader import Parts
 
 log = structlog.get_logger(__name__)
 

@@ -21,8 +21,9 @@ from bottomless_server.uploader.calls import IngestCalls
 from bottomless_server.uploader.core.cutter import CommitSeen, Cutter
 from bottomless_server.uploader.core.owner_seen import OwnerSeen
 from bottomless_server.uploader.failures import OF_SESSION, Failures
+from bottomless_server.uploader.fragments import Parts
 from bottomless_server.uploader.metrics import uploader_metrics
-from bottomless_server.uploader.uploader import Parts, Session
+from bottomless_server.uploader.uploader import Session
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from bottomless.model.limits import KIB, MIB
 from bottomless.model.names import Uid
 from bottomless_server.drives.checked_parts import BLOCK_SIZE, blocks_of
 from bottomless_server.protocol.tail import HeadsRun
-from bottomless_server.uploader import uploader
+from bottomless_server.uploader import fragments
 from bottomless_server.uploader.core.epochs import Stretch, divide, heads_of
 from bottomless_server.uploader.packing import READ_SIZE, FragmentSource, Packed, pack_piece
 
@@ -235,7 +235,7 @@ async def test_of_fragments_that_are_put_at_a_time_there_are_so_many_bytes(
 ) -> None:
     """Each attempt has the time that its bytes take at a MiB a second. Eight at a time, however large,
     asked more of the link to the store than the memory for them ever did."""
-    monkeypatch.setattr(uploader, "BYTES_ON_THE_WAY_MAX", 3 * MIB)
+    monkeypatch.setattr(fragments, "BYTES_ON_THE_WAY_MAX", 3 * MIB)
     harness = a_harness(tmp_path, count=12)
     harness.uploads_in_flight = 3
     gates = harness.drive.gates

@@ -11,7 +11,7 @@ but not where they may have waited already, before a crash or a fault.
 Events go in, actions come out; nothing here waits, reads a clock or draws a number.
 `../committer.py` carries the actions out in the order given: groups, root, pointer.
 
-On the record's path: after services/bottomless_server/uploader/uploader.py, before
+On the record's path: after services/bottomless_server/uploader/fragments.py, before
 services/bottomless_server/manifest/tree/committer.py.
 """
 
