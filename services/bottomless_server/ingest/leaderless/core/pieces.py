@@ -31,7 +31,7 @@ class WaitingAppend:
     """An append, and how it is answered."""
 
     append: Append
-    """As it was asked, with all of its records."""
+    """The append as it was asked, with all of its records."""
     settle: Callable[[Appended | StoreError], None]
     """Answers it; called once."""
     after: "WaitingAppend | None" = None
