@@ -282,6 +282,15 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
         "tests/unit/ingest/test_failing_disk.py",
         "test_local_logs_are_bounded",
     ),
+    Code.TAIL_BOUND: (
+        "tests/unit/ingest/leaderless/test_deciding.py",
+        "test_each_refusal_is_an_answer_that_says_that_nothing_is_stored",
+    ),
+    # No request may make a leaderless stream yet.
+    Code.STREAM_FENCED: (
+        "tests/unit/ingest/leaderless/test_deciding.py",
+        "test_what_is_stored_is_answered_though_the_stream_is_fenced",
+    ),
     Code.STORAGE_FULL: (
         "tests/unit/ingest/test_failing_disk.py",
         "test_a_full_disk_refuses_and_takes_again_when_there_is_room",

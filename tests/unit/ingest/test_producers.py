@@ -15,7 +15,7 @@ from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
 from bottomless_server.core.short_hash import hash_of
-from bottomless_server.core.tracking.known_producers import TrackingBounds
+from bottomless_server.core.tracking.known_producers import Producer, TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.log.core.batcher import seal_round, seal_state
 from bottomless_server.ingest.producers.producer_changes import forget, raise_epoch
@@ -28,6 +28,7 @@ from bottomless_server.ingest.records.conditions import (
     WithKey,
 )
 from bottomless_server.ingest.records.intake import Append
+from unit.ingest.leaderless.unowned import UnownedStream
 
 BOUNDS = TrackingBounds(producer_count_max=4, append_count_max=5, key_count_max=4, keep_ms=1_000)
 HIGHWATER, TRANSACTION = AppendMode.HIGHWATER, AppendMode.TRANSACTION
@@ -95,13 +96,14 @@ class Stream:
         first, self.next_offset = self.next_offset, sealed.next_offset
         return Appended(first, self.next_offset, self.now, rest.record_count, verdict.duplicates)
 
-    def refused(self, append: Append) -> tuple[Code, dict[str, object]]:
-        before = len(self.written)
-        with pytest.raises(StoreError) as refused:
-            self.send(append)
-        assert len(self.written) == before
-        assert refused.value.outcome == "none"
-        return refused.value.code, refused.value.facts
+    def producer(self, producer_id: str) -> Producer | None:
+        return self.tracking.producers.get(producer_id)
+
+    def raise_epoch(self, producer_id: str) -> None:
+        self.tracking.take_tracked(raise_epoch(self.tracking, producer_id, self.now))
+
+    def forget(self, producer_id: str) -> None:
+        self.tracking.take_tracked(forget(self.tracking, producer_id, self.now))
 
     def restarted(self) -> "Stream":
         """The same stream after its state went through a tracking chunk."""
@@ -118,11 +120,29 @@ class Stream:
         return other
 
 
+AnyStream = Stream | UnownedStream
+
+
+@pytest.fixture(params=["local", "leaderless"])
+def stream(request: pytest.FixtureRequest) -> AnyStream:
+    """A stream of each profile: the rules are the same ones."""
+    return Stream() if request.param == "local" else UnownedStream(BOUNDS)
+
+
+def refused_by(stream: AnyStream, append: Append) -> tuple[Code, dict[str, object]]:
+    """Why an append is refused; nothing of it is stored."""
+    before = stream.next_offset
+    with pytest.raises(StoreError) as refused:
+        stream.send(append)
+    assert stream.next_offset == before
+    assert refused.value.outcome == "none"
+    return refused.value.code, refused.value.facts
+
+
 # Strict sequences
 
 
-def test_a_new_append_is_stored_and_its_repeat_gets_its_offsets() -> None:
-    stream = Stream()
+def test_a_new_append_is_stored_and_its_repeat_gets_its_offsets(stream: AnyStream) -> None:
     assert stream.send(strict(0)) == Appended(0, 10, 10_000, 10)
     stream.now += 5
 
@@ -130,8 +150,9 @@ def test_a_new_append_is_stored_and_its_repeat_gets_its_offsets() -> None:
     assert stream.send(strict(10, 1)).first_offset == 10
 
 
-def test_each_of_the_last_five_is_remembered_and_what_is_older_only_counted() -> None:
-    stream = Stream()
+def test_each_of_the_last_five_is_remembered_and_what_is_older_only_counted(
+    stream: AnyStream,
+) -> None:
     for number in range(7):
         stream.send(strict(number, 1))
 
@@ -154,24 +175,23 @@ def test_each_of_the_last_five_is_remembered_and_what_is_older_only_counted() ->
     ],
     ids=["bytes", "epoch", "shorter", "end", "overlap", "longer", "last"],
 )
-def test_numbers_that_are_taken_by_something_else_are_refused(other: Append) -> None:
-    stream = Stream()
+def test_numbers_that_are_taken_by_something_else_are_refused(
+    stream: AnyStream, other: Append
+) -> None:
     stream.send(strict(0))
 
-    assert stream.refused(other) == (Code.PRODUCER_SEQUENCE_OVERLAP, {"last_seq": 9})
+    assert refused_by(stream, other) == (Code.PRODUCER_SEQUENCE_OVERLAP, {"last_seq": 9})
 
 
-def test_a_range_across_what_is_remembered_is_an_overlap() -> None:
-    stream = Stream()
+def test_a_range_across_what_is_remembered_is_an_overlap(stream: AnyStream) -> None:
     for number in range(7):
         stream.send(strict(number, 1))
 
-    assert stream.refused(strict(0, 3))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
+    assert refused_by(stream, strict(0, 3))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
     assert stream.send(strict(0, 2)).first_offset is None
 
 
-def test_a_gap_names_what_is_expected_and_may_be_tried_again() -> None:
-    stream = Stream()
+def test_a_gap_names_what_is_expected_and_may_be_tried_again(stream: AnyStream) -> None:
     stream.send(strict(0))
 
     with pytest.raises(StoreError) as gap:
@@ -181,113 +201,107 @@ def test_a_gap_names_what_is_expected_and_may_be_tried_again() -> None:
     assert gap.value.retryable
 
 
-def test_a_higher_epoch_goes_on_with_the_numbers_and_fences_the_lower() -> None:
-    stream = Stream()
+def test_a_higher_epoch_goes_on_with_the_numbers_and_fences_the_lower(stream: AnyStream) -> None:
     stream.send(strict(0))
     stream.send(strict(10, epoch=2))
 
-    code, facts = stream.refused(strict(20, epoch=1))
+    code, facts = refused_by(stream, strict(20, epoch=1))
     assert (code, facts) == (Code.PRODUCER_FENCED, {"current_epoch": 2})
-    assert stream.refused(strict(0))[0] is Code.PRODUCER_FENCED
+    assert refused_by(stream, strict(0))[0] is Code.PRODUCER_FENCED
     assert stream.send(strict(20, epoch=2)).first_offset == 20
 
 
-def test_what_an_earlier_epoch_wrote_is_never_confirmed_to_a_later_one() -> None:
-    stream = Stream()
+def test_what_an_earlier_epoch_wrote_is_never_confirmed_to_a_later_one(stream: AnyStream) -> None:
     for number in range(3):
         stream.send(strict(number, 1))
     for number in range(3, 12):
         stream.send(strict(number, 1, epoch=1))
 
-    assert stream.refused(strict(2, 1, epoch=1))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
-    assert stream.refused(strict(2, 2, epoch=1))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
+    assert refused_by(stream, strict(2, 1, epoch=1))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
+    assert refused_by(stream, strict(2, 2, epoch=1))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
     assert stream.send(strict(3, 1, epoch=1)).first_offset is None
 
 
-def test_an_unknown_producer_begins_at_zero_or_says_that_it_means_it() -> None:
-    stream = Stream()
-    assert stream.refused(strict(500))[0] is Code.PRODUCER_UNKNOWN
+def test_an_unknown_producer_begins_at_zero_or_says_that_it_means_it(stream: AnyStream) -> None:
+    assert refused_by(stream, strict(500))[0] is Code.PRODUCER_UNKNOWN
     assert stream.send(strict(500, start_any=True)).first_offset == 0
 
-    assert stream.refused(strict(0))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
+    assert refused_by(stream, strict(0))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
     assert stream.send(strict(510)).first_offset == 10
 
 
-def test_numbers_end_where_json_ends() -> None:
-    stream = Stream()
-    assert stream.refused(strict(SEQUENCE_MAX, 2, start_any=True))[0] is Code.BAD_HEADER
+def test_numbers_end_where_json_ends(stream: AnyStream) -> None:
+    assert refused_by(stream, strict(SEQUENCE_MAX, 2, start_any=True))[0] is Code.BAD_HEADER
     stream.send(strict(SEQUENCE_MAX, 1, start_any=True))
-    assert stream.refused(strict(SEQUENCE_MAX, 1, body=b"x"))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
+    assert (
+        refused_by(stream, strict(SEQUENCE_MAX, 1, body=b"x"))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
+    )
 
 
-def test_producers_do_not_know_of_each_other() -> None:
-    stream = Stream()
+def test_producers_do_not_know_of_each_other(stream: AnyStream) -> None:
     stream.send(strict(0, who="a"))
     stream.send(strict(0, who="b"))
     assert stream.next_offset == 20
 
 
 @pytest.mark.parametrize("other", [highwater(1), transaction(1)])
-def test_a_producer_has_one_mode(other: Append) -> None:
-    stream = Stream()
+def test_a_producer_has_one_mode(stream: AnyStream, other: Append) -> None:
     stream.send(strict(0))
 
-    assert stream.refused(other) == (Code.PRODUCER_MODE_CONFLICT, {"mode": "strict"})
+    assert refused_by(stream, other) == (Code.PRODUCER_MODE_CONFLICT, {"mode": "strict"})
 
 
 # Epochs and forgetting
 
 
-def test_a_raised_epoch_fences_and_says_where_to_go_on() -> None:
-    stream = Stream()
+def test_a_raised_epoch_fences_and_says_where_to_go_on(stream: AnyStream) -> None:
     stream.send(strict(0))
-    stream.tracking.take_tracked(raise_epoch(stream.tracking, "p", 10_001))
+    stream.raise_epoch("p")
 
-    known = stream.tracking.producers["p"]
+    known = stream.producer("p")
+    assert known is not None
     assert (known.epoch, known.last_sequence) == (1, 9)
-    assert stream.refused(strict(10))[0] is Code.PRODUCER_FENCED
-    assert stream.refused(strict(0, epoch=1))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
+    assert refused_by(stream, strict(10))[0] is Code.PRODUCER_FENCED
+    assert refused_by(stream, strict(0, epoch=1))[0] is Code.PRODUCER_SEQUENCE_OVERLAP
     assert stream.send(strict(10, epoch=1)).first_offset == 10
 
 
-def test_an_epoch_can_be_raised_before_anything_was_written() -> None:
-    stream = Stream()
-    stream.tracking.take_tracked(raise_epoch(stream.tracking, "p", 10_001))
+def test_an_epoch_can_be_raised_before_anything_was_written(stream: AnyStream) -> None:
+    stream.raise_epoch("p")
     stream = stream.restarted()
 
-    assert stream.tracking.producers["p"].last_sequence is None
-    assert stream.refused(strict(0))[0] is Code.PRODUCER_FENCED
-    assert stream.refused(strict(5, epoch=1)) == (
+    known = stream.producer("p")
+    assert known is not None
+    assert known.last_sequence is None
+    assert refused_by(stream, strict(0))[0] is Code.PRODUCER_FENCED
+    assert refused_by(stream, strict(5, epoch=1)) == (
         Code.PRODUCER_SEQUENCE_GAP,
         {"expected_seq": 0, "received_seq": 5},
     )
     assert stream.send(highwater(7, epoch=1)).first_offset == 0
 
 
-def test_a_producer_that_only_raised_its_epoch_may_begin_where_it_says() -> None:
-    stream = Stream()
-    stream.tracking.take_tracked(raise_epoch(stream.tracking, "p", 10_001))
+def test_a_producer_that_only_raised_its_epoch_may_begin_where_it_says(stream: AnyStream) -> None:
+    stream.raise_epoch("p")
 
     assert stream.send(strict(500, epoch=1, start_any=True)).first_offset == 0
     assert stream.send(strict(510, epoch=1)).first_offset == 10
 
 
-def test_a_forgotten_producer_is_unknown() -> None:
-    stream = Stream()
+def test_a_forgotten_producer_is_unknown(stream: AnyStream) -> None:
     stream.send(strict(0))
-    stream.tracking.take_tracked(forget(stream.tracking, "p", 10_001))
+    stream.forget("p")
 
-    assert stream.refused(strict(10))[0] is Code.PRODUCER_UNKNOWN
+    assert refused_by(stream, strict(10))[0] is Code.PRODUCER_UNKNOWN
     with pytest.raises(StoreError) as unknown:
-        forget(stream.tracking, "p", 10_001)
+        stream.forget("p")
     assert unknown.value.code is Code.PRODUCER_NOT_FOUND
 
 
 # High water, transactions, keys, expected offsets
 
 
-def test_highwater_stores_what_is_new_and_counts_the_rest() -> None:
-    stream = Stream()
+def test_highwater_stores_what_is_new_and_counts_the_rest(stream: AnyStream) -> None:
     assert stream.send(highwater(1, 2, 5)).record_count == 3
 
     assert stream.send(highwater(3, 6)) == Appended(3, 4, 10_000, 1, 1)
@@ -295,14 +309,14 @@ def test_highwater_stores_what_is_new_and_counts_the_rest() -> None:
     assert stream.send(highwater(7, 9)).record_count == 2
 
 
-def test_highwater_of_an_older_epoch_is_fenced() -> None:
-    stream = Stream()
+def test_highwater_of_an_older_epoch_is_fenced(stream: AnyStream) -> None:
     stream.send(highwater(1, epoch=2))
-    assert stream.refused(highwater(2))[0] is Code.PRODUCER_FENCED
+    assert refused_by(stream, highwater(2))[0] is Code.PRODUCER_FENCED
 
 
-def test_a_transaction_number_at_or_below_the_last_answers_the_first_result() -> None:
-    stream = Stream()
+def test_a_transaction_number_at_or_below_the_last_answers_the_first_result(
+    stream: AnyStream,
+) -> None:
     stream.send(transaction(4))
     stream.send(transaction(9))
 
@@ -311,35 +325,36 @@ def test_a_transaction_number_at_or_below_the_last_answers_the_first_result() ->
     assert stream.next_offset == 6
 
 
-def test_a_transaction_number_that_was_passed_over_is_refused_as_long_as_that_is_known() -> None:
+def test_a_transaction_number_that_was_passed_over_is_refused_as_long_as_that_is_known(
+    stream: AnyStream,
+) -> None:
     """It was answered as a repeat once, though nothing was ever stored under it."""
-    stream = Stream()
     for number in (4, 9):
         stream.send(transaction(number))
-    code, facts = stream.refused(transaction(5))
+    code, facts = refused_by(stream, transaction(5))
     assert (code, facts["last_seq"]) == (Code.PRODUCER_SEQUENCE_OVERLAP, 9)
     for number in range(10, 15):
         stream.send(transaction(number))
     assert stream.send(transaction(5)).first_offset is None
 
 
-def test_a_transaction_number_below_the_first_is_refused_as_long_as_all_are_known() -> None:
+def test_a_transaction_number_below_the_first_is_refused_as_long_as_all_are_known(
+    stream: AnyStream,
+) -> None:
     """Nothing can be stored under it; the checks before looked at numbers in between only."""
-    stream = Stream()
     for number in (4, 5, 6, 7):
         stream.send(transaction(number))
-    code, facts = stream.refused(transaction(3))
+    code, facts = refused_by(stream, transaction(3))
     assert (code, facts["last_seq"]) == (Code.PRODUCER_SEQUENCE_OVERLAP, 7)
     stream.send(transaction(8))
     assert stream.send(transaction(3)).replayed, "an earlier one may be forgotten by now"
 
 
-def test_a_key_gets_the_same_answer_for_the_same_body() -> None:
-    stream = Stream()
+def test_a_key_gets_the_same_answer_for_the_same_body(stream: AnyStream) -> None:
     first = stream.send(keyed(b"k"))
 
     assert stream.send(keyed(b"k")) == first._replace(replayed=True)
-    assert stream.refused(keyed(b"k", b"else"))[0] is Code.IDEMPOTENCY_MISMATCH
+    assert refused_by(stream, keyed(b"k", b"else"))[0] is Code.IDEMPOTENCY_MISMATCH
     assert stream.send(keyed(b"other")).first_offset == 2
 
 
@@ -353,12 +368,11 @@ def test_a_key_is_free_again_after_its_window() -> None:
     assert len(stream.tracking.keys) == 1
 
 
-def test_an_expected_offset_lets_through_what_is_new_at_that_place() -> None:
-    stream = Stream()
+def test_an_expected_offset_lets_through_what_is_new_at_that_place(stream: AnyStream) -> None:
     plain = an_append(3, Conditions(None, 0))
     assert stream.send(plain).first_offset == 0
 
-    assert stream.refused(plain) == (Code.OFFSET_MISMATCH, {"next_offset": 3})
+    assert refused_by(stream, plain) == (Code.OFFSET_MISMATCH, {"next_offset": 3})
     both = strict(0)
     both = replace(both, conditions=replace(both.conditions, expected_offset=3))
     assert stream.send(both).first_offset == 3
@@ -372,7 +386,7 @@ def test_producers_beyond_the_bound_wait_until_one_was_silent_for_long() -> None
     stream = Stream()
     for name in "abcd":
         stream.send(strict(0, who=name))
-    assert stream.refused(strict(0, who="e"))[0] is Code.QUOTA_EXCEEDED
+    assert refused_by(stream, strict(0, who="e"))[0] is Code.QUOTA_EXCEEDED
     with pytest.raises(StoreError, match="can remember no more producers"):
         raise_epoch(stream.tracking, "e", stream.now)
     stream.now += 999
@@ -387,7 +401,7 @@ def test_keys_beyond_the_bound_are_refused_and_not_forgotten() -> None:
     stream = Stream()
     for name in (b"a", b"b", b"c", b"d"):
         stream.send(keyed(name))
-    assert stream.refused(keyed(b"e"))[0] is Code.QUOTA_EXCEEDED
+    assert refused_by(stream, keyed(b"e"))[0] is Code.QUOTA_EXCEEDED
     assert stream.send(keyed(b"a")).replayed
     stream.now += 1_000
     assert stream.send(keyed(b"e")).first_offset == 8

@@ -30,6 +30,26 @@ class Remembered(NamedTuple):
     timestamp: int
 
 
+def with_append(
+    appends: Sequence[Remembered], mode: AppendMode, append: Remembered
+) -> tuple[Remembered, ...]:
+    """Remember one more append, the newest.
+
+    One number of a transaction may stand in several chunks that are no group: those of a commit that
+    fills several objects, all of which one EXEC makes visible. Together they are one append.
+    """
+    before = appends[-1] if appends else None
+    goes_on = (
+        mode is AppendMode.TRANSACTION
+        and before is not None
+        and (before.sequence, before.epoch) == (append.sequence, append.epoch)
+        and before.first_offset + before.record_count == append.first_offset
+    )
+    if before is None or not goes_on:
+        return (*appends, append)
+    return (*appends[:-1], before._replace(record_count=before.record_count + append.record_count))
+
+
 @dataclass(frozen=True, slots=True)
 class Producer:
     """What is known of one producer; replaced as a whole."""
@@ -104,6 +124,23 @@ def tracked(producer_id: str, producer: Producer) -> Iterator[TrackedEntry]:
             0,
             append.epoch,
         )
+
+
+def tracked_key(key_hash: bytes, use: KeyUse) -> TrackedEntry:
+    """The entry by which a tracking chunk says what a key stands for."""
+    return TrackedEntry(
+        TrackedKind.KEY,
+        AppendMode.KEY,
+        use.first_offset,
+        use.timestamp,
+        use.record_count,
+        use.body_crc,
+        0,
+        0,
+        0,
+        idempotency_hash=key_hash,
+        body_hash=use.body_hash,
+    )
 
 
 def forgotten(producer_id: str, timestamp: int) -> TrackedEntry:

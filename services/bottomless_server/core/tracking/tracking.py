@@ -34,6 +34,8 @@ from bottomless_server.core.tracking.known_producers import (
     producer_of,
     remembered_of,
     tracked,
+    tracked_key,
+    with_append,
 )
 from bottomless_server.core.tracking.open_commits import OpenCommits, is_of_parts
 
@@ -231,22 +233,7 @@ class Tracking:
             for producer_id, producer in self.producers.items()
             for entry in tracked(producer_id, producer)
         ]
-        entries += [
-            TrackedEntry(
-                TrackedKind.KEY,
-                AppendMode.KEY,
-                use.first_offset,
-                use.timestamp,
-                use.record_count,
-                use.body_crc,
-                0,
-                0,
-                0,
-                idempotency_hash=key_hash,
-                body_hash=use.body_hash,
-            )
-            for key_hash, use in self.keys.items()
-        ]
+        entries += [tracked_key(key_hash, use) for key_hash, use in self.keys.items()]
         return entries
 
     def _take_append(self, timestamp: int) -> None:
@@ -287,7 +274,7 @@ class Tracking:
             last_sequence=last,
             epoch_sequence=append.sequence if begins or before is None else before.epoch_sequence,
             timestamp=append.timestamp,
-            appends=(*kept, append)[-self.bounds.append_count_max :],
+            appends=with_append(kept, mode, append)[-self.bounds.append_count_max :],
             taken_at=self._elapsed,
         )
 

@@ -106,11 +106,11 @@ def check_place(tracking: Tracking, identity: FromProducer | WithKey, places: Pl
     bounds = tracking.bounds
     if isinstance(identity, WithKey):
         if not places.keys.fits(identity.key_hash):
-            raise _quota("idempotency keys", bounds.key_count_max)
+            raise quota_exceeded("idempotency keys", bounds.key_count_max)
         known, size = identity.key_hash in tracking.keys, KEY_SIZE
     else:
         if not places.producers.fits(identity.producer_id):
-            raise _quota("producers", bounds.producer_count_max)
+            raise quota_exceeded("producers", bounds.producer_count_max)
         known, size = identity.producer_id in tracking.producers, bounds.producer_size
     if not tracking.keep_room(0 if known else size):
         raise Overloaded(
@@ -120,7 +120,8 @@ def check_place(tracking: Tracking, identity: FromProducer | WithKey, places: Pl
         )
 
 
-def _quota(what: str, limit: int) -> Overloaded:
+def quota_exceeded(what: str, limit: int) -> Overloaded:
+    """A stream remembers as many of these as it may."""
     return Overloaded(
         f"the stream can remember no more {what} now; use fewer, or try again later",
         code=Code.QUOTA_EXCEEDED,

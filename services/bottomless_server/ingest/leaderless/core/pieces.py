@@ -47,7 +47,8 @@ class WaitingPiece:
 
     stream_id: StreamId
     appends: Sequence[WaitingAppend]
-    """In the order in which they came; one, where it has a promise."""
+    """In the order in which they came; one, where it has a promise. None where the piece goes on with
+    the append of the piece before it, which is a staged commit: it is accepted with that one."""
     round: Round
     """Its chunks and the place of each append, sealed at offset 0 with timestamp and epoch 0."""
     duplicates: int = 0
@@ -73,6 +74,8 @@ class WaitingPiece:
     @property
     def names(self) -> list[KnownName]:
         """The producer or key by which repeats of it are recognised: one at most."""
+        if not self.appends:
+            return []
         identity = self.appends[0].append.conditions.identity
         return [] if identity is None else [name_of(identity)]
 
@@ -89,7 +92,8 @@ class TrimAgain(NamedTuple):
     is stored."""
 
     duplicates: int
-    """Records at the front of its append that are to be left out."""
+    """Records at the front of its append that are to be left out. If there are as many now, it only
+    waits for an earlier one, which does not count as a trim."""
 
 
 class Verdict(NamedTuple):
