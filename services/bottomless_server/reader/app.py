@@ -25,6 +25,7 @@ from bottomless_server.reader.manifest_calls import ManifestCalls
 from bottomless_server.reader.metrics import reader_metrics
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.offset_routes import OffsetRoutes
+from bottomless_server.reader.owned_tail import OwnedTail
 from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.patience import Patience
 from bottomless_server.reader.record_routes import RecordRoutes
@@ -36,7 +37,6 @@ from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.stored_tier import StoredTier
 from bottomless_server.reader.streams import Streams
-from bottomless_server.reader.tail import Tail
 from bottomless_server.runtime.http.app import create_api, wrap
 from bottomless_server.runtime.http.contract import describe
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
@@ -91,7 +91,7 @@ def create_service(
     fragments = Fragments(blocks, cache)
     streams = Streams(peers.manifest, settings.reader_name_ttl_ms, _elapsed)
     roots = Roots(peers.manifest, drive, cache, settings.reader_root_ttl_ms)
-    tail = Tail(peers.ingest, peers.waiting, IngestNodes(peers.manifest))
+    tail = OwnedTail(peers.ingest, peers.waiting, IngestNodes(peers.manifest))
     shared = SharedTail(
         tail,
         keep_size=settings.reader_tail_bytes,

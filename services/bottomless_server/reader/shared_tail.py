@@ -4,7 +4,7 @@ What comes back is kept for a while, within one budget of bytes for all streams,
 those who follow and come a little later find it here. Committed chunks never change;
 only the bounds beside them grow, and the newest that were heard go with every answer.
 
-On the record's path: between tail.py, which asks the owner, and page_reader.py.
+On the record's path: between the tail that is asked and page_reader.py.
 """
 
 import asyncio

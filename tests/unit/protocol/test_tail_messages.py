@@ -43,8 +43,8 @@ from bottomless_server.protocol.tail import (
     moved,
 )
 from bottomless_server.reader.nodes import IngestNodes
+from bottomless_server.reader.owned_tail import OwnedTail
 from bottomless_server.reader.streams import StreamFacts
-from bottomless_server.reader.tail import Tail
 from bottomless_server.runtime.http.queries import parse_query
 from bottomless_server.uploader.calls import IngestCalls
 from unit.protocol.wire import STREAM_ID, Asked, NotingPeer, received, received_headers, sent
@@ -310,7 +310,7 @@ class TwoNodes(SilentPeer):
 async def test_a_node_whose_answer_is_none_is_passed_over_by_a_reader() -> None:
     """It was an internal error of the reader: nobody had let a node leave out a header."""
     nodes = TwoNodes()
-    tail = Tail(nodes, nodes, IngestNodes(nodes))
+    tail = OwnedTail(nodes, nodes, IngestNodes(nodes))
     name = FullName(TENANT_DEFAULT, StreamName("orders"))
 
     assert await tail.bounds(StreamFacts(STREAM_ID, name, 7, "http://old")) == BOUNDS

@@ -1,0 +1,143 @@
+"""The tail of a stream that has an owner: chunks and bounds as the live owner gives them.
+
+Ingest never clamps and never guesses: asked below what it holds it answers `moved`, and
+only an owner with the newest epoch that this process has heard of is believed.
+
+On the record's path: beside fragments.py, which reads what has left the tail.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from cachetools import LRUCache
+
+from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.guards import guard
+from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.names import StreamId
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.peer import PeersPort
+from bottomless_server.protocol.tail import (
+    LOCATE,
+    Bounds,
+    ChunksAsked,
+    LocateAsked,
+    Located,
+    bounds_of_moved,
+    decode_located,
+)
+from bottomless_server.reader.nodes import IngestNodes
+from bottomless_server.reader.streams import StreamFacts
+from bottomless_server.reader.tail import TailAnswer
+from bottomless_server.runtime.peers.tail_chunks import ChunkSources
+
+T = TypeVar("T")
+
+_EPOCH_COUNT_MAX = 100_000
+"""Streams whose highest epoch is remembered, some hundred bytes each."""
+_ANSWER_SECONDS = 10.0
+"""What an answer may take beyond the wait that was asked for."""
+_RETRY_AFTER_SECONDS = 1.0
+
+
+class OwnedTail:
+    def __init__(self, peers: PeersPort, waiting: PeersPort, nodes: IngestNodes) -> None:
+        """`waiting` has connections of its own, so that who waits keeps nobody from reading."""
+        self._peers = peers
+        self._sources = ChunkSources(peers)
+        self._waiting = ChunkSources(waiting)
+        self._nodes = nodes
+        self._epochs: LRUCache[StreamId, int] = LRUCache(_EPOCH_COUNT_MAX)
+
+    async def bounds(self, stream: StreamFacts) -> Bounds:
+        """What the owner says of the stream now.
+
+        Raises:
+            Unavailable: no owner answers.
+        """
+        # Beyond every committed offset: an empty answer at once, with all bounds.
+        return (await self.chunks(stream, OFFSET_MAX, 1)).bounds
+
+    async def chunks(
+        self, stream: StreamFacts, first_offset: int, size: int, wait_ms: int = 0
+    ) -> TailAnswer:
+        """Chunks from the one that holds `first_offset` on: some `size` bytes, at least one chunk.
+
+        At the end of the stream it waits up to `wait_ms` for the next chunk.
+
+        Raises:
+            Unavailable: no owner answers.
+        """
+        asked = ChunksAsked(first_offset, size, wait_ms)
+        sources = self._waiting if wait_ms else self._sources
+
+        async def ask(url: str) -> TailAnswer:
+            try:
+                run = await sources.at(url).chunks(
+                    stream.stream_id, asked, timeout_seconds=wait_ms / 1000 + _ANSWER_SECONDS
+                )
+            except StoreError as error:
+                if error.code is not Code.MOVED:
+                    raise
+                return TailAnswer(bounds_of_moved(error), moved=True)
+            return TailAnswer(run.bounds, run.data, run.first_offset, run.next_offset)
+
+        return await self._ask(stream, ask, lambda answer: answer.bounds)
+
+    async def locate(self, stream: StreamFacts, timestamp: int) -> Located:
+        """The first local chunk of `timestamp` or later.
+
+        Raises:
+            Unavailable: no owner answers.
+        """
+
+        async def ask(url: str) -> Located:
+            path = of_stream(LOCATE, stream.stream_id)
+            answer = await self._peers.at(url).call(
+                "GET", path, params=LocateAsked(timestamp).params()
+            )
+            return decode_located(answer.body)
+
+        return await self._ask(stream, ask, lambda located: located.bounds)
+
+    async def _ask(
+        self,
+        stream: StreamFacts,
+        ask: Callable[[str], Awaitable[T]],
+        bounds_of: Callable[[T], Bounds],
+    ) -> T:
+        """Ask the owner; where it is gone or no owner any more, ask all nodes: one may claim."""
+        newest = max(self.epoch_seen(stream.stream_id), stream.epoch)
+        failure: StoreError | None = None
+        asked: list[str] = []
+        while (url := await self._next(stream, asked)) is not None:
+            asked.append(url)
+            try:
+                answer = await ask(url)
+            except StoreError as error:
+                if error.code not in {Code.PEER_UNAVAILABLE, Code.NOT_OWNER, Code.FENCED}:
+                    raise
+                failure = error
+                continue
+            newest = max(newest, self.epoch_seen(stream.stream_id))
+            epoch = bounds_of(answer).epoch
+            if epoch >= newest:
+                self._epochs[stream.stream_id] = epoch
+                return answer
+        # A fence seen here is the owner's matter; to a reader it means that nobody answers now.
+        code = failure.code if failure and failure.code is not Code.FENCED else Code.NOT_OWNER
+        raise Unavailable(
+            "no owner of the stream answers",
+            code=code,
+            retry_after_seconds=_RETRY_AFTER_SECONDS,
+        ) from failure
+
+    @guard("the highest epoch that a reader has seen")
+    def epoch_seen(self, stream_id: StreamId) -> int:
+        """The highest epoch under which an owner of this stream has answered; 0 if none has."""
+        return self._epochs.get(stream_id, 0)
+
+    async def _next(self, stream: StreamFacts, asked: Sequence[str]) -> str | None:
+        if stream.owner_url is not None and not asked:
+            return stream.owner_url
+        return next((url for url in await self._nodes.urls() if url not in asked), None)
