@@ -11,11 +11,14 @@ Byte tables: docs/formats.md, "Unplaced chunks".
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bottomless.formats.checks import check
 from bottomless.formats.chunk import HEADER_SIZE, encode_header, split_chunks
 from bottomless.model.chunk import ChunkFlags, ChunkHeader, ChunkKind
+
+_WHAT: Final = "unplaced chunk"
+_CUT: Final = "a piece ends inside an append"
 
 
 class Placed(NamedTuple):
@@ -39,9 +42,37 @@ def place(
         Corrupt: a chunk is damaged or not an unplaced one, or the pieces do not hold exactly
             `record_count` records.
     """
+    return _placed(unplaced_chunks(data), first_offset, record_count, timestamp, epoch)
+
+
+def place_part(
+    data: bytes | memoryview, *, first_offset: int, record_count: int, timestamp: int, epoch: int
+) -> list[Placed]:
+    """Place whole chunks from within an entry, whose headers an `EntryWalk` has seen: its pieces
+    need not be whole.
+
+    Raises:
+        Corrupt: as `place`.
+    """
+
+    def chunks() -> Iterator[tuple[ChunkHeader, memoryview]]:
+        for header, chunk in split_chunks(data):
+            _check_unplaced(header)
+            yield header, chunk
+
+    return _placed(chunks(), first_offset, record_count, timestamp, epoch)
+
+
+def _placed(
+    chunks: Iterator[tuple[ChunkHeader, memoryview]],
+    first_offset: int,
+    record_count: int,
+    timestamp: int,
+    epoch: int,
+) -> list[Placed]:
     placed = []
     end = first_offset + record_count
-    for header, chunk in unplaced_chunks(data):
+    for header, chunk in chunks:
         place_of = header._replace(first_offset=first_offset, timestamp=timestamp, epoch=epoch)
         placed.append(Placed(place_of, encode_header(place_of), chunk[HEADER_SIZE:]))
         first_offset += header.record_count
@@ -55,17 +86,46 @@ def unplaced_chunks(data: bytes | memoryview) -> Iterator[tuple[ChunkHeader, mem
     Raises:
         Corrupt: at the first chunk that is damaged, or that no writer of WAL objects makes.
     """
-    what, count = "unplaced chunk", 0
-    flags = ChunkFlags.NONE
+    walk = EntryWalk()
     for header, chunk in split_chunks(data):
-        check(what, header.kind is ChunkKind.DATA, "it holds no records")
-        check(what, (header.timestamp, header.epoch) == (0, 0), "it has a place already")
+        walk.step(header)
+        yield header, chunk
+    walk.end()
+
+
+class EntryWalk:
+    """The headers of an entry's chunks, looked at one after the other: no writer of WAL objects makes
+    what it refuses."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        """Records of the piece so far."""
+        self._flags = ChunkFlags.NONE
+
+    def step(self, header: ChunkHeader) -> None:
+        """Look at the next header.
+
+        Raises:
+            Corrupt: no writer makes such a chunk, or not here.
+        """
+        _check_unplaced(header)
         if header.first_offset == 0:
             # A piece begins, so what was before it is whole.
-            check(what, ChunkFlags.MORE_FOLLOWS not in flags, "a piece ends inside an append")
-            count = 0
-        check(what, header.first_offset == count, f"first_offset={header.first_offset}")
-        count, flags = count + header.record_count, header.flags
-        yield header, chunk
-    check(what, count > 0, "there is none")
-    check(what, ChunkFlags.MORE_FOLLOWS not in flags, "a piece ends inside an append")
+            check(_WHAT, ChunkFlags.MORE_FOLLOWS not in self._flags, _CUT)
+            self._count = 0
+        check(_WHAT, header.first_offset == self._count, f"first_offset={header.first_offset}")
+        self._count, self._flags = self._count + header.record_count, header.flags
+
+    def end(self) -> None:
+        """Look whether an entry may end here.
+
+        Raises:
+            Corrupt: it has no chunk, or ends inside an append.
+        """
+        check(_WHAT, self._count > 0, "there is none")
+        check(_WHAT, ChunkFlags.MORE_FOLLOWS not in self._flags, _CUT)
+
+
+def _check_unplaced(header: ChunkHeader) -> None:
+    check(_WHAT, header.kind is ChunkKind.DATA, "it holds no records")
+    check(_WHAT, (header.timestamp, header.epoch) == (0, 0), "it has a place already")

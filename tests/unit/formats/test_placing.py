@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt
-from bottomless.formats.placing import place, unplaced_chunks
+from bottomless.formats.chunk import decode_header, split_chunks
+from bottomless.formats.placing import EntryWalk, place, place_part, unplaced_chunks
 from bottomless.model.chunk import ChunkFlags, ChunkKind
 from unit.formats.examples import (
     TIMESTAMP,
@@ -83,3 +84,34 @@ def test_a_group_of_chunks_stays_a_group() -> None:
     )
     assert [one.header.flags for one in found] == [MORE, ChunkFlags.NONE]
     assert [one.header.first_offset for one in found] == [5, 7]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.data())
+def test_any_chunks_of_an_entry_are_placed_as_in_the_whole(
+    counts: list[int], draw: st.DataObject
+) -> None:
+    chunks = [bytes(part) for n in counts for part in a_piece(count=n).parts]
+    first = draw.draw(st.integers(0, len(chunks) - 1))
+    end = draw.draw(st.integers(first + 1, len(chunks)))
+    walk = EntryWalk()
+    for chunk in chunks:
+        walk.step(decode_header(chunk))
+    walk.end()
+    found = place_part(
+        b"".join(chunks[first:end]),
+        first_offset=9 + 2 * first,
+        record_count=2 * (end - first),
+        timestamp=TIMESTAMP,
+        epoch=3,
+    )
+    whole = [chunk for _, chunk in split_chunks(placed(b"".join(chunks), 2 * len(chunks), 9))]
+    assert [one.front + bytes(one.body) for one in found] == whole[first:end]
+
+
+def test_every_damage_of_a_part_is_refused() -> None:
+    def part(data: bytes) -> object:
+        return place_part(data, first_offset=2, record_count=2, timestamp=1, epoch=1)
+
+    assert_refuses_damage(part, unplaced(2))
+    with pytest.raises(Corrupt, match="it has a place already"):
+        part(a_chunk(0))
