@@ -12,11 +12,11 @@ from bottomless.model.names import FullName
 from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.framing import Framing
 from bottomless_server.reader.core.rendering import ValueEncoding
-from bottomless_server.reader.fragments import INLINE_SIZE_MAX
 from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.runs_ahead import Crowd
 from bottomless_server.reader.shared_tail import FLIGHT_MS, LINGER_SECONDS
+from bottomless_server.reader.verified import INLINE_SIZE_MAX
 from bottomless_server.runtime.base.single_flight import SingleFlight
 
 _PAGES_HELD: Final = 4

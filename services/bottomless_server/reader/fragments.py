@@ -6,11 +6,8 @@ damaged on the way; damaged again, the answer is `data-corrupt` with the fragmen
 On the record's path: after blocks.py brought the bytes, before core/page.py cuts them.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeVar
-
-import structlog
 
 from bottomless.errors import Code, Corrupt
 from bottomless.formats.checks import check
@@ -19,19 +16,16 @@ from bottomless.formats.fragment import FragmentIndex, decode_index
 from bottomless.formats.keys import fragment_key
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.limits import KIB
 from bottomless_server.reader.blocks import Blocks, NextObject, ReadsOn
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.core.locator import chunks_wanted
 from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.streams import StreamFacts
-
-log = structlog.get_logger(__name__)
+from bottomless_server.reader.verified import Events, verified
 
 T = TypeVar("T")
 
-INLINE_SIZE_MAX = 256 * KIB
-"""What is verified or decoded on the event loop: some tens of microseconds. More goes to a thread."""
+_EVENTS = Events("fragment_reread", "fragment_corrupt")
 
 
 class FragmentPart(NamedTuple):
@@ -136,22 +130,17 @@ class Fragments:
         """What `decode` makes of what `read` gets of a span: its start and size."""
         start, size = span
         stream_id, key = stream.stream_id, _key(stream, info)
+        facts = {"stream_id": stream_id, "fragment_id": info.fragment_id}
         try:
-            return await off_loop(size, decode, await read(key))
-        except Corrupt:
-            log.warning("fragment_reread", stream_id=stream_id, fragment_id=info.fragment_id)
-            self._blocks.drop(key, start, size, info.size)
-        try:
-            return await off_loop(size, decode, await read(key))
-        except Corrupt as error:
-            # Not kept: the next reader looks again, after somebody mended the object.
-            self._blocks.drop(key, start, size, info.size)
-            log.error(  # noqa: TRY400
-                "fragment_corrupt",
-                stream_id=stream_id,
-                fragment_id=info.fragment_id,
-                cause=str(error),
+            return await verified(
+                lambda: read(key),
+                decode,
+                lambda: self._blocks.drop(key, start, size, info.size),
+                size,
+                events=_EVENTS,
+                **facts,
             )
+        except Corrupt as error:
             raise Corrupt(
                 "a fragment is damaged",
                 code=Code.DATA_CORRUPT,
@@ -171,10 +160,3 @@ def _reads_on(stream: StreamFacts, index: FragmentIndex, wanted: FragmentPart) -
         return ReadsOn(last.position + last.size, None)
     following = None if after is None else NextObject(_key(stream, after), after.size)
     return ReadsOn(info.size, following)
-
-
-async def off_loop(size: int, decode: Callable[[memoryview], T], data: memoryview) -> T:
-    """Run `decode` where it belongs for `size` bytes."""
-    if size <= INLINE_SIZE_MAX:
-        return decode(data)
-    return await asyncio.to_thread(decode, data)

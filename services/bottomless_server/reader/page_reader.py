@@ -33,7 +33,6 @@ from bottomless_server.reader.core.locator import (
     since_clamped,
 )
 from bottomless_server.reader.core.page import ChunkPageBuilder, PageBuilder
-from bottomless_server.reader.fragments import off_loop
 from bottomless_server.reader.manifest_calls import ManifestAway
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.patience import Patience
@@ -43,6 +42,7 @@ from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.stored_tier import StoredTier
 from bottomless_server.reader.streams import StreamFacts, Streams, WaitedOn
 from bottomless_server.reader.tail import Tail, TailAnswer
+from bottomless_server.reader.verified import off_loop
 from bottomless_server.runtime.base.on_loop import loop_time
 
 T = TypeVar("T")

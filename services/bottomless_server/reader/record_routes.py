@@ -40,7 +40,6 @@ from bottomless_server.reader.core.rendering import (
 )
 from bottomless_server.reader.follow_answer import FollowResponse
 from bottomless_server.reader.followers import Followers, FollowRequest
-from bottomless_server.reader.fragments import INLINE_SIZE_MAX
 from bottomless_server.reader.page_query import (
     ARROW,
     CHUNKS,
@@ -53,6 +52,7 @@ from bottomless_server.reader.page_query import (
 )
 from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import Page, PageQuery
+from bottomless_server.reader.verified import INLINE_SIZE_MAX
 from bottomless_server.runtime.http.app import header, integer, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.runtime.listener.gathered import GatheredResponse

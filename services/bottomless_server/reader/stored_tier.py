@@ -9,9 +9,10 @@ from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless_server.reader.core.page import Gap, PageBuilder, gap_reason
-from bottomless_server.reader.fragments import FragmentPart, Fragments, off_loop
+from bottomless_server.reader.fragments import FragmentPart, Fragments
 from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import ManifestMoved, Roots, Tree
+from bottomless_server.reader.verified import off_loop
 
 
 class StoredTier:
