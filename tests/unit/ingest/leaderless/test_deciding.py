@@ -14,7 +14,7 @@ from bottomless.errors import Code, Outcome, StoreError
 from bottomless.model.chunk import AppendMode
 from bottomless_server.core.short_hash import hash_of
 from bottomless_server.core.tracking.known_producers import TrackingBounds
-from bottomless_server.ingest.leaderless.core.pieces import TrimAgain, WaitingAppend
+from bottomless_server.ingest.leaderless.core.pieces import TrimAgain
 from bottomless_server.ingest.leaderless.core.telling import refused
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer
@@ -34,7 +34,6 @@ from unit.ingest.test_producers import (
 )
 
 LARGE = TrackingBounds(100, 5, 100, 10**9)
-TrimmedTo = list[Appended | StoreError | TrimAgain]
 
 
 @pytest.fixture
@@ -142,21 +141,12 @@ def test_a_piece_that_is_overtaken_again_and_again_is_refused(stream: UnownedStr
     assert (said.code, said.outcome) == (Code.OVERLOADED, Outcome.NONE)
 
 
-def followers(stream: UnownedStream) -> tuple[TrimmedTo, TrimmedTo]:
-    """An append that has to be sealed anew, and its follower: in one commit, and in the next one."""
-    stream.send(highwater(1, 4))
-    first = waiting(highwater(3, 4, 6))
-    second = waiting(highwater(7, 9), after=first)
-    together = stream.commit([a_piece(first), a_piece(second)])
-    return together, stream.commit([a_piece(second)])
-
-
 def test_no_append_of_a_producer_passes_one_that_is_sealed_anew(stream: UnownedStream) -> None:
     """All records of the first would count as stored once the second is."""
-    together, alone = followers(stream)
+    stream.send(highwater(1, 4))
+    pieces = [a_piece(waiting(one)) for one in (highwater(3, 4, 6), highwater(7, 9))]
 
-    assert together == [TrimAgain(2), TrimAgain(0)]
-    assert alone == [TrimAgain(0)]
+    assert stream.commit(pieces) == [TrimAgain(2), TrimAgain(0)]
     assert stream.next_offset == 2
 
 
@@ -171,7 +161,7 @@ def test_without_the_order_of_numbered_appends_records_are_lost(
 def test_what_is_sealed_anew_goes_on_in_its_order(stream: UnownedStream) -> None:
     stream.send(highwater(1, 4))
     first = waiting(highwater(3, 4, 6))
-    second = waiting(highwater(7, 9), after=first)
+    second = waiting(highwater(7, 9))
 
     answers = stream.commit_all([a_piece(first), a_piece(second)])
     assert [one for one, _ in answers] == [first, second]
@@ -363,16 +353,7 @@ def test_any_history_is_decided_as_in_a_stream_with_an_owner(
         if isinstance(step, tuple):
             assert changed(unowned, *step) == changed(owned, *step)
             continue
-        last: dict[str, WaitingAppend] = {}
-        pieces = []
-        for append in step:
-            identity = append.conditions.identity
-            name = identity.producer_id if isinstance(identity, FromProducer) else ""
-            one = waiting(append, last.get(name))
-            if name:
-                last[name] = one
-            pieces.append(a_piece(one))
-        for one, said in unowned.commit_all(pieces):
+        for one, said in unowned.commit_all([a_piece(waiting(append)) for append in step]):
             told = (said.code, said.facts) if isinstance(said, StoreError) else said
             assert told == outcome(owned, one.append)
         assert unowned.next_offset == owned.next_offset

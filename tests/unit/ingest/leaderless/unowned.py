@@ -18,8 +18,8 @@ from bottomless_server.ingest.leaderless.core.pieces import (
     WaitingPiece,
 )
 from bottomless_server.ingest.leaderless.core.remembered import KnownBounds, RememberedNames
+from bottomless_server.ingest.leaderless.core.sealing import seal_again, seal_pieces
 from bottomless_server.ingest.leaderless.core.telling import told
-from bottomless_server.ingest.log.core.batcher import seal_round
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.leaderless.decided import Decided, KnownName, NewKnown
@@ -41,16 +41,16 @@ KEEP_MS: Final = 604_800_000
 ROOMY: Final = TailBounds(2**40, 2**20)
 
 
-def waiting(append: Append, after: WaitingAppend | None = None) -> WaitingAppend:
+def waiting(append: Append) -> WaitingAppend:
     """An append in line whose answer nobody waits for."""
-    return WaitingAppend(append, lambda _: None, after)
+    return WaitingAppend(append, lambda _: None)
 
 
 def a_piece(one: WaitingAppend, duplicates: int = 0, trim_count: int = 0) -> WaitingPiece:
     """The piece of one append, without what is stored of it."""
-    rest = one.append.without_first(duplicates)
-    sealed = seal_round([rest], next_offset=0, timestamp=0, epoch=0, chunk_size_max=CHUNK_SIZE_MAX)
-    return WaitingPiece(STREAM, [one], sealed, duplicates, trim_count)
+    [piece] = seal_pieces(STREAM, [one], CHUNK_SIZE_MAX)
+    piece.trim_count = trim_count
+    return seal_again(piece, duplicates, CHUNK_SIZE_MAX) if duplicates else piece
 
 
 class UnownedStream:
@@ -93,10 +93,8 @@ class UnownedStream:
             for piece, said in zip(pieces, self.commit(pieces), strict=True):
                 [one] = piece.appends
                 if isinstance(said, TrimAgain):
-                    trims = said.duplicates != piece.duplicates
-                    again.append(a_piece(one, said.duplicates, piece.trim_count + trims))
+                    again.append(seal_again(piece, said.duplicates, CHUNK_SIZE_MAX))
                     continue
-                one.decided = True
                 decided.append((one, said))
             pieces = again
         return decided

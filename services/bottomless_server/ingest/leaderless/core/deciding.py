@@ -19,7 +19,6 @@ from bottomless_server.ingest.leaderless.core.pieces import (
     TRIM_COUNT_MAX,
     TrimAgain,
     Verdict,
-    WaitingAppend,
     WaitingPiece,
     name_of,
 )
@@ -64,8 +63,8 @@ class _Question:
         self._changed: dict[KnownName, None] = {}
         self._new_counts = {True: 0, False: 0}
         """New names among them, producers and keys."""
-        self._decided: set[WaitingAppend] = set()
-        """Appends that this commit decides for good."""
+        self._held: set[KnownName] = set()
+        """Producers of pieces that are sealed anew."""
         self._goes_on = False
         """Whether the append of the last piece is accepted."""
 
@@ -81,9 +80,9 @@ class _Question:
             return []
         refused = self._refused(piece)
         self._goes_on = refused is None
-        if refused is None or not isinstance(refused.said, TrimAgain):
-            self._decided.update(piece.appends)
         if refused is not None:
+            if isinstance(refused.said, TrimAgain):
+                self._held.update(piece.names)
             return [refused]
         answers = self._answers(piece)
         self._take(piece)
@@ -116,7 +115,7 @@ class _Question:
 
     def _trimmed(self, piece: WaitingPiece, said: New) -> Verdict | None:
         """Whether a piece whose records have numbers of their own has to be sealed anew."""
-        if passes_another(piece.appends[0], self._decided):
+        if passes_another(piece, self._held):
             return Verdict(TrimAgain(piece.duplicates), certain=False)
         if said.duplicates == piece.duplicates:
             return None
@@ -168,8 +167,7 @@ def counts_alone(name: KnownName | None, changed: Mapping[KnownName, None]) -> b
 
 
 @guard("the order of appends whose records have numbers")
-def passes_another(waiting: WaitingAppend, decided: set[WaitingAppend]) -> bool:
-    """Whether an append of the same producer that came before this one is not decided: it is being
-    sealed anew, and its records would all count as stored once this one is."""
-    before = waiting.after
-    return before is not None and not before.decided and before not in decided
+def passes_another(piece: WaitingPiece, held: set[KnownName]) -> bool:
+    """Whether an earlier piece of the same producer is being sealed anew: its records would all count
+    as stored once this one is. Pieces of later commits wait by themselves."""
+    return not held.isdisjoint(piece.names)

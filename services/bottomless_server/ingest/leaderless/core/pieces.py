@@ -34,11 +34,6 @@ class WaitingAppend:
     """The append as it was asked, with all of its records."""
     settle: Callable[[Appended | StoreError], None]
     """Answers it; called once."""
-    after: "WaitingAppend | None" = None
-    """The append of the same producer that was put in line before it at this node, and may be
-    undecided. The highest number of records must not pass one that is sealed anew."""
-    decided: bool = False
-    """Whether `settle` was called, or is about to be: nothing of it is stored any more after this."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,12 +83,12 @@ def name_of(identity: FromProducer | WithKey) -> KnownName:
 
 
 class TrimAgain(NamedTuple):
-    """The piece goes back to be sealed anew, before all later ones of its producer; nothing of it
-    is stored."""
+    """The piece is sealed anew, and keeps its place among those of its stream; nothing of it is
+    stored."""
 
     duplicates: int
     """Records at the front of its append that are to be left out. If there are as many now, it only
-    waits for an earlier one, which does not count as a trim."""
+    waits for an earlier one of its producer, which does not count as a trim."""
 
 
 class Verdict(NamedTuple):

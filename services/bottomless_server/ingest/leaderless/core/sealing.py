@@ -50,7 +50,9 @@ def seal_again(piece: WaitingPiece, duplicates: int, chunk_size_max: int) -> Wai
     """Seal the append of a piece without its first `duplicates` records, which are stored."""
     [one] = piece.appends
     sealed = _seal([one.append.without_first(duplicates)], chunk_size_max)
-    return WaitingPiece(piece.stream_id, piece.appends, sealed, duplicates, piece.trim_count + 1)
+    # One that only waits for an earlier one of its producer is not trimmed.
+    trim_count = piece.trim_count + (duplicates != piece.duplicates)
+    return WaitingPiece(piece.stream_id, piece.appends, sealed, duplicates, trim_count)
 
 
 def _in_order(appends: Sequence[WaitingAppend]) -> list[WaitingAppend]:
