@@ -5,6 +5,7 @@
     {prefix}/{tenant}/{stream_id}/metadata/{first_offset:020d}.{uid}.g{height}
     {prefix}/{tenant}/{stream_id}/stream.{registry_version:010d}.json
     {prefix}/{tenant}/{stream_id}/metadata/consumers.{version:020d}.{uid}.json
+    {prefix}/{tenant}/{stream_id}/staged/{uid}.staged
     {prefix}/_system/generation.json
     {prefix}/_system/generation.{generation:010d}.json
     {prefix}/_system/keys/{key_id}.{generation:010d}.{version:010d}.json
@@ -40,6 +41,7 @@ _ROOT = re.compile(
 _REGISTRY = re.compile(r"stream\.([0-9]{10})\.json", re.ASCII)
 _API_KEY = re.compile(r"_system/keys/([0-9a-f]{24})\.([0-9]{10})\.([0-9]{10})\.json", re.ASCII)
 _WAL = re.compile(r"_system/wal/([0-9a-f]{32})/([0-9]{12})\.wal", re.ASCII)
+_STAGED = re.compile(r"staged/([0-9a-f]{32})\.staged", re.ASCII)
 _CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
 
 
@@ -185,3 +187,14 @@ def parse_consumers_key(object_key: str) -> int | None:
     """Read the version from the key of a consumers snapshot; None for any other key."""
     match = _CONSUMERS.fullmatch(object_key.rpartition("/")[2])
     return None if match is None else int(match[1])
+
+
+def staged_key(stream_id: StreamId, uid: Uid, tenant: str) -> str:
+    """Make the key of a staged batch of a leaderless stream; the uid is in the batch's id."""
+    return f"{stream_prefix(stream_id, tenant)}staged/{uid}.staged"
+
+
+def parse_staged_key(object_key: str) -> Uid | None:
+    """Read the uid from the key of a staged batch; None for any other key."""
+    match = _STAGED.fullmatch("/".join(object_key.rsplit("/", 2)[1:]))
+    return None if match is None else Uid(match[1])

@@ -11,8 +11,10 @@ from bottomless.formats.keys import (
     parse_consumers_key,
     parse_fragment_key,
     parse_registry_key,
+    parse_staged_key,
     registry_key,
     root_key,
+    staged_key,
     stream_prefix,
 )
 from bottomless.model.limits import OFFSET_MAX
@@ -35,6 +37,7 @@ def test_keys_are_those_of_the_spec() -> None:
     assert consumers_key(STREAM_ID, 12, UID, "default") == (
         f"{home}metadata/consumers.00000000000000000012.{UID}.json"
     )
+    assert staged_key(STREAM_ID, UID, "default") == f"{home}staged/{UID}.staged"
     assert GENERATION_KEY == "_system/generation.json"
 
 
@@ -84,3 +87,10 @@ def test_versions_of_registry_and_consumers_are_read_back_and_of_nothing_else() 
     for object_key in ("stream.json", "stream.7.json", f"x/{UID}.fragment", ""):
         assert parse_registry_key(object_key) is None
         assert parse_consumers_key(object_key) is None
+
+
+def test_a_staged_batchs_key_is_read_back() -> None:
+    key = staged_key(STREAM_ID, UID, "acme")
+    assert parse_staged_key(key) == UID
+    for other in (f"{key}.new", key.replace("staged/", "data/"), f"{UID}.staged", key[:-1]):
+        assert parse_staged_key(other) is None
