@@ -13,7 +13,7 @@ from unit.reader.harness import ReaderHarness
 
 SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
-SECONDS = 20
+SECONDS = 240
 
 
 @dataclass(frozen=True)

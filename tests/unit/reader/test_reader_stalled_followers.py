@@ -20,7 +20,7 @@ from unit.reader.open_answers import NDJSON, SSE
 from bottomless.client import AsyncClient
 
 COUNT = 40
-SECONDS = 120
+SECONDS = 240
 
 
 class Cutting:

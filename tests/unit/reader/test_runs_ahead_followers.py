@@ -19,7 +19,7 @@ from bottomless_server.reader.runs_ahead import reader_that_stays
 LARGE_RUN: Final = 64 * KIB
 RECORD_COUNT: Final = 300
 """Of a thousand bytes each: more than four large runs."""
-_SECONDS: Final = 60
+_SECONDS: Final = 240
 
 
 async def _begin_and_leave(blocks: Blocks, begun: asyncio.Event, seen: asyncio.Event) -> None:
