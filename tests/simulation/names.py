@@ -18,12 +18,13 @@ from support.peers import SilentPeer
 from unit.ingest.harness import SmallManifest
 
 from bottomless.errors import Code, NotFound, Unavailable
-from bottomless.model.config import StreamConfig
+from bottomless.formats.stream_record import LEADERLESS
+from bottomless.model.config import Profile, StreamConfig
 from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes
 from bottomless_server.coordination.memory import MemoryCoordination
-from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.ingest.front.names import NamedStream, StreamNames
 from bottomless_server.node.lease import Clocks
 from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.protocol.registry import NAMES, encode_names_shown
@@ -39,6 +40,7 @@ READER_KEEP_MS: Final = 2_000
 _NAMES: Final = [FullName("default", StreamName(name)) for name in ("orders", "clicks", "rare")]
 _DELAYS: Final = (0.001, 0.005, 0.005, 0.005, 0.05, 0.4, 2.5, 5.0, 9.0)
 """In seconds; never 0, so that no two things happen at one moment."""
+_SERVED: Final = frozenset({LEADERLESS})
 _PAUSES: Final = (0.001, 0.01, 0.1, 0.5, 1.0, 4.0, 9.0)
 
 
@@ -46,14 +48,14 @@ class _Life(NamedTuple):
     """What a name meant from some moment on."""
 
     since: float
-    meaning: StreamId | None
+    meaning: NamedStream | None
 
 
 class _SlowStreams(Streams):
     """Coordination, whose answers take their time."""
 
     def __init__(self, world: "NamesWorld") -> None:
-        super().__init__(world.coordination)
+        super().__init__(world.coordination, _SERVED)
         self._world = world
 
     async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
@@ -101,7 +103,7 @@ class NamesWorld:
         self._lives: dict[FullName, list[_Life]] = {name: [_Life(0, None)] for name in _NAMES}
         self.coordination = MemoryCoordination(lambda: int(loop.now * 1000))
         self.coordination.write(Changes({GENERATION_KEY: b'{"generation":0,"bucket":true}'}))
-        self.streams = Streams(self.coordination)
+        self.streams = Streams(self.coordination, _SERVED)
         clocks = Clocks(lambda: int(loop.now * 1000), loop.time, loop.time)
         # Leases may be short.
         self._keep_ms = chance.choice((2_000, 8_000))
@@ -145,6 +147,7 @@ class NamesWorld:
         while True:
             self._count += 1
             stream_id = StreamId(f"0198d2a4-5b1e-7c3a-9a51-{self._count:012x}")
+            profile: Profile = "leaderless" if self._count % 2 else "local"
             await self.streams.create(
                 StreamRecord(
                     stream_id,
@@ -152,11 +155,11 @@ class NamesWorld:
                     name.tenant,
                     StreamState.ACTIVE,
                     0,
-                    StreamConfig(),
+                    StreamConfig(profile=profile),
                     epoch=1,
                 )
             )
-            self._lives[name].append(_Life(self._loop.now, stream_id))
+            self._lives[name].append(_Life(self._loop.now, NamedStream(stream_id, profile)))
             for _ in range(self.chance.randrange(4)):
                 await self._pause()
                 await self.streams.update(
@@ -196,10 +199,10 @@ class NamesWorld:
         self,
         name: FullName,
         keep_ms: int,
-        asking: Awaitable[StreamId],
+        asking: Awaitable[NamedStream],
         *,
         from_begin: bool = False,
-    ) -> StreamId | None:
+    ) -> NamedStream | None:
         """Hold an answer against the truth: it may be as old as `keep_ms` when it is there, or when it
         was asked for."""
         begun = self._loop.now
@@ -221,8 +224,9 @@ class NamesWorld:
             await self._told(name, READER_KEEP_MS, self._read_of(name), from_begin=True)
             await self._look_for_the_owner(name)
 
-    async def _read_of(self, name: FullName) -> StreamId:
-        return (await self._reader.find(name)).stream.stream_id
+    async def _read_of(self, name: FullName) -> NamedStream:
+        stream = (await self._reader.find(name)).stream
+        return NamedStream(stream.stream_id, stream.profile)
 
     async def _look_for_the_owner(self, name: FullName) -> None:
         try:
@@ -236,7 +240,7 @@ class NamesWorld:
                 f"asked for an owner of epoch {epoch}, the reader has that of {later.epoch}"
             )
 
-    def _meant(self, name: FullName, meaning: StreamId | None, since: float) -> bool:
+    def _meant(self, name: FullName, meaning: NamedStream | None, since: float) -> bool:
         """Whether the name meant this at any moment from `since` until now."""
         lives = self._lives[name]
         ends = [life.since for life in lives[1:]] + [self._loop.now]
@@ -244,7 +248,7 @@ class NamesWorld:
             life.meaning == meaning and end >= since for life, end in zip(lives, ends, strict=True)
         )
 
-    def _require(self, name: FullName, meaning: StreamId | None, since: float) -> None:
+    def _require(self, name: FullName, meaning: NamedStream | None, since: float) -> None:
         if not self._meant(name, meaning, since):
             now = self._loop.now
             raise Broken(

@@ -105,7 +105,7 @@ def create_service(
     forwarded = ForwardedRequests(others, under_way, counts, streams.forget_owner)
     public = create_public_app(
         names,
-        appenders,
+        {"local": appenders},
         under_way,
         forwarded,
         room,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import Field
 
-from bottomless.model.config import encode_config
+from bottomless.model.config import Profile, encode_config
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.limits import LONG_POLL_MS_MAX, NAMES_TOGETHER_COUNT_MAX
 from bottomless.model.names import (
@@ -57,6 +57,7 @@ class StreamSaid(NamedTuple):
     state: StreamState
     epoch: int
     owner_url: str | None
+    profile: Profile = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,7 @@ def decode_stream(body: Any) -> StreamSaid:
         state=StreamState(body["state"]),
         epoch=number(body["epoch"]),
         owner_url=None if owner_url is None else string(owner_url),
+        profile=_profile(body["config"]),
     )
 
 
@@ -245,6 +247,19 @@ def encode_stored_offset(stored: StoredOffset) -> dict[str, Any]:
 def decode_stored_offset(body: Any) -> int:
     """The next offset that the consumer wants."""
     return number(body["next_offset"])
+
+
+def _profile(config: Any) -> Profile:
+    """The profile that a configuration names; one that names none is local."""
+    if not isinstance(config, dict):
+        raise TypeError
+    match config.get("profile", "local"):
+        case "local":
+            return "local"
+        case "leaderless":
+            return "leaderless"
+        case _:
+            raise ValueError("the profile is not known")
 
 
 def _pointer(members: Any) -> RootPointer:

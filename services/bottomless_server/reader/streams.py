@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bottomless.errors import NotFound, StoreError
+from bottomless.model.config import Profile
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.stream import StreamState
 from bottomless_server.core.not_found import stream_not_found
@@ -41,6 +42,7 @@ class StreamFacts:
     name: FullName
     epoch: int
     owner_url: str | None
+    profile: Profile = "local"
 
     @property
     def tenant(self) -> str:
@@ -174,6 +176,6 @@ class Streams:
         said = decode_stream((await self._manifest.call("GET", by_name(name), params=params)).body)
         if said.state is not StreamState.ACTIVE:
             raise stream_not_found()
-        stream = StreamFacts(said.stream_id, name, said.epoch, said.owner_url)
+        stream = StreamFacts(said.stream_id, name, said.epoch, said.owner_url, said.profile)
         self._known.keep(name, stream, question)
         return _Answer(stream, question)

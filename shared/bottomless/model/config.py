@@ -99,6 +99,8 @@ class FragmentConfig(_Closed):
 
 
 _Config = TypeVar("_Config", bound=BaseModel)
+Profile = Literal["local", "leaderless"]
+"""How the newest records of a stream are kept until they are in fragments."""
 _Label = Annotated[str, Field(max_length=LABEL_SIZE_MAX)]
 
 
@@ -115,8 +117,8 @@ class StreamConfig(_AskedConfig):
     say yet.
     """
 
-    profile: Literal["local", "leaderless"] = "local"
-    """How the newest records are kept until they are in fragments; it never changes."""
+    profile: Profile = "local"
+    """It never changes."""
     fenced: bool = False
     """Whether a leaderless stream takes no appends, because an operator said so."""
 

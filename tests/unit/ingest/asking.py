@@ -11,7 +11,7 @@ from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes
 from bottomless_server.coordination.memory import MemoryCoordination
-from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.ingest.front.names import NamedStream, StreamNames
 from bottomless_server.stores.freed_names import shown_names
 from bottomless_server.stores.streams import GENERATION_KEY, Streams, stream_key
 from unit.ingest.harness import SmallManifest
@@ -60,12 +60,12 @@ class Asking:
             Changes(),
         )
 
-    async def create(self, name: FullName, number: int) -> StreamId:
+    async def create(self, name: FullName, number: int) -> NamedStream:
         stream_id = StreamId(f"0198d2a4-5b1e-7c3a-9a51-{number:012x}")
         await self.streams.create(
             StreamRecord(stream_id, name.name, name.tenant, StreamState.ACTIVE, 0, StreamConfig())
         )
-        return stream_id
+        return NamedStream(stream_id, "local")
 
     async def renew(self) -> None:
         """What a renewal of the lease tells, with all that follows from it."""

@@ -23,6 +23,7 @@ from support.peers import SilentPeer
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
+from bottomless.formats.stream_record import LEADERLESS
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
@@ -257,7 +258,7 @@ class IngestHarness(ServiceHarness):
         )
         if before is None:
             self.show_generation(0)
-        self.streams = Streams(self.coordination)
+        self.streams = Streams(self.coordination, frozenset({LEADERLESS}))
         self.manifest = SmallManifest(self.streams)
         self.files = files or RecordedFiles()
         self.settings: dict[str, Any] = (

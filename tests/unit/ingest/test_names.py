@@ -9,10 +9,10 @@ import pytest
 from support.waiting import eventually
 
 from bottomless.errors import Code, NotFound, Unavailable
-from bottomless.model.names import FullName, StreamId, StreamName
+from bottomless.model.names import FullName, StreamName
 from bottomless_server.coordination.base import Changes, CoordinationUnavailable
 from bottomless_server.ingest.front import names
-from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.ingest.front.names import NamedStream, StreamNames
 from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.stores.streams import name_key
 from unit.ingest.asking import COUNT, KEEP_MS, NAMES, Asking
@@ -65,7 +65,7 @@ async def test_an_answer_does_not_take_the_place_of_a_newer_one(
         if method == "POST":
             # The name is another stream's now, and an append has found out.
             asking.time.advance(1)
-            asking.coordination.write(Changes({name_key(name): new.encode()}))
+            asking.coordination.write(Changes({name_key(name): new.stream_id.encode()}))
             assert await asking.names.find_other(name, old) == new
         return said
 
@@ -170,7 +170,9 @@ class Held:
 
         monkeypatch.setattr(asking.manifest, "call", call)
 
-    async def found(self, *finding: "asyncio.Task[StreamId]") -> list[StreamId | BaseException]:
+    async def found(
+        self, *finding: "asyncio.Task[NamedStream]"
+    ) -> list[NamedStream | BaseException]:
         """What they find when the answer is let go."""
         await asyncio.sleep(0)
         self._go.set()

@@ -161,7 +161,7 @@ async def test_after_a_rebuild_names_are_looked_up_though_the_mark_is_the_same(
         Changes(
             {
                 GENERATION_KEY: b'{"generation":1,"bucket":true}',
-                name_key(NAMES[0]): other.encode(),
+                name_key(NAMES[0]): other.stream_id.encode(),
             }
         )
     )

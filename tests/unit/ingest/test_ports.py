@@ -8,13 +8,17 @@ import httpx
 import pytest
 from support.asgi import client_of
 
-from bottomless.errors import Code, Overloaded
+from bottomless.errors import Code, Overloaded, Unavailable
 from bottomless.formats.rows import Frame
 from bottomless.model.chunk import AppendMode
+from bottomless.model.config import Profile, StreamConfig
 from bottomless.model.limits import MIB
-from bottomless.model.names import StreamId
+from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName
+from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.core.tracking.known_producers import Producer
+from bottomless_server.ingest.front.lookup import AppenderLookup
 from bottomless_server.ingest.front.public import create_public_app
+from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender, Appenders, Staged
 from bottomless_server.ingest.producers.commit_plan import StagedBatch
 from bottomless_server.ingest.producers.producers import Appended
@@ -102,7 +106,7 @@ async def client(tmp_path: Path, appenders: OneAppender) -> AsyncIterator[httpx.
     given: Appenders = appenders
     app = create_public_app(
         service.names,
-        given,
+        {"local": given},
         service.under_way,
         service.forwarded,
         service.room,
@@ -126,6 +130,32 @@ async def test_another_profile_answers_appends_with_its_own_durability(
     refused = await client.post(ROUTE, json={"records": [{"value": "c"}]})
     assert problem(refused) == (429, "disk-bound")
     assert appenders.only.next_offset == 2
+
+
+async def test_the_profile_of_a_stream_decides_who_appends_to_it(
+    tmp_path: Path, appenders: OneAppender
+) -> None:
+    harness = await IngestHarness(tmp_path / "ingest").declare()
+    names, under_way = harness.service.names, RequestsUnderWay()
+    under_way.accept()
+    ours, theirs = (FullName(TENANT_DEFAULT, StreamName(name)) for name in (NAME, "theirs"))
+    config = StreamConfig(profile="leaderless")
+    stream_id = StreamId("0198d2a4-5b1e-7c3a-9a51-0000000000ff")
+    await harness.streams.create(
+        StreamRecord(stream_id, theirs.name, theirs.tenant, StreamState.ACTIVE, 0, config)
+    )
+    local = OneAppender()
+    given: dict[Profile, Appenders] = {"local": local, "leaderless": appenders}
+    lookup = AppenderLookup(names, given, under_way)
+
+    assert await lookup.find(ours) is lookup.at_once(ours) is local.only
+    assert await lookup.find(theirs) is lookup.at_once(theirs) is appenders.only
+
+    del given["leaderless"]
+    with pytest.raises(Unavailable, match="does not append to leaderless streams"):
+        await lookup.find(theirs)
+    assert lookup.at_once(theirs) is None
+    await harness.aclose()
 
 
 async def test_another_profile_takes_staged_batches_and_their_commit(

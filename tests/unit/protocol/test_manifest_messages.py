@@ -249,7 +249,18 @@ def test_a_stream_comes_back_as_it_was_described(
 ) -> None:
     record = replace(RECORD, stream_id=stream_id, state=state, epoch=epoch, owner_url=owner_url)
     said = decode_stream(received(sent(encode_stream(record))))
-    assert said == StreamSaid(stream_id, state, epoch, owner_url)
+    assert said == StreamSaid(stream_id, state, epoch, owner_url, "local")
+
+
+def test_the_profile_of_a_stream_is_told_with_it() -> None:
+    record = replace(RECORD, config=StreamConfig(profile="leaderless"), owner_url=None)
+    assert decode_stream(received(sent(encode_stream(record)))).profile == "leaderless"
+
+
+@pytest.mark.parametrize("config", [{"profile": "later"}, {"profile": 1}, [], None])
+def test_a_stream_of_a_profile_that_is_not_known_is_not_taken_for_another(config: Any) -> None:
+    with pytest.raises(Unavailable):
+        decode_stream({**encode_stream(RECORD), "config": config})
 
 
 @given(st.dictionaries(names, stream_ids, min_size=1, max_size=5))

@@ -1,14 +1,16 @@
 """From the name of a stream to what appends to it."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.types import Scope
 
-from bottomless.errors import NotFound
+from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.guards import guard
+from bottomless.model.config import Profile
 from bottomless.model.names import FullName, StreamId
 from bottomless_server.core.not_found import stream_not_found
-from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.ingest.front.names import NamedStream, StreamNames
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender, Appenders
 
@@ -29,13 +31,16 @@ def begun_with(scope: Scope) -> StreamId | None:
 class AppenderLookup:
     """Finds the appender of a stream by the stream's name.
 
-    There is one profile, so every name leads to the same `Appenders`. With a second one it is
-    chosen here, by the profile that manifest tells with the name.
+    Each profile has its own `Appenders`; manifest tells the profile of a stream with its name.
     """
 
     def __init__(
-        self, names: StreamNames, appenders: Appenders, under_way: RequestsUnderWay
+        self,
+        names: StreamNames,
+        appenders: Mapping[Profile, Appenders],
+        under_way: RequestsUnderWay,
     ) -> None:
+        """`appenders` has the profiles that this node serves."""
         self._names = names
         self._appenders = appenders
         self._under_way = under_way
@@ -49,16 +54,26 @@ class AppenderLookup:
             StoreError: nobody can append to it here now; outcome none.
         """
         self._under_way.require_accepting()
-        stream_id = await self._names.find(name)
-        if at_head not in (None, stream_id):
+        stream = await self._names.find(name)
+        if at_head not in (None, stream.stream_id):
             raise stream_not_found()
         try:
-            return await self._appenders.get(stream_id)
+            return await self._get(stream)
         except NotFound:
             if at_head is not None:
                 raise
             # Deleted; the name may be another stream's by now.
-            return await self._appenders.get(await self._names.find_other(name, stream_id))
+            return await self._get(await self._names.find_other(name, stream))
+
+    async def _get(self, stream: NamedStream) -> Appender:
+        appenders = self._appenders.get(stream.profile)
+        if appenders is None:
+            raise Unavailable(
+                f"this node does not append to {stream.profile} streams",
+                code=Code.NOT_OWNER,
+                retry_after_seconds=1,
+            )
+        return await appenders.get(stream.stream_id)
 
     @guard("the name, looked at again when the body is there")
     async def require_same(self, name: FullName, appender: Appender) -> None:
@@ -71,7 +86,7 @@ class AppenderLookup:
                 that has its name now.
             Unavailable: manifest does not answer; outcome none.
         """
-        if await self._names.find(name) != appender.stream_id:
+        if (await self._names.find(name)).stream_id != appender.stream_id:
             raise stream_not_found()
 
     def at_once(self, name: FullName) -> Appender | None:
@@ -79,10 +94,13 @@ class AppenderLookup:
         wait; None leaves it to `find`, also where that will refuse."""
         if not self._under_way.accepting:
             return None
-        stream_id = self._names.at_once(name)
-        return None if stream_id is None else self._appenders.at_once(stream_id)
+        stream = self._names.at_once(name)
+        if stream is None or stream.profile not in self._appenders:
+            return None
+        return self._appenders[stream.profile].at_once(stream.stream_id)
 
     @guard("the name, looked at again when the body is there, on the lane")
     def is_same_at_once(self, name: FullName, appender: Appender) -> bool:
         """Whether a stream still has its name, as far as that is known without a wait."""
-        return self._names.at_once(name) == appender.stream_id
+        stream = self._names.at_once(name)
+        return stream is not None and stream.stream_id == appender.stream_id

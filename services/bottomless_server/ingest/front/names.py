@@ -16,13 +16,14 @@ by now, waits for manifest.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
 import structlog
 
 from bottomless.errors import Code, NotFound, StoreError, Unavailable
+from bottomless.model.config import Profile
 from bottomless.model.limits import NAMES_TOGETHER_COUNT_MAX
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.stream import StreamState
@@ -66,10 +67,19 @@ _ASK_COUNT: Final = 3
 second too old when it comes."""
 
 
+class NamedStream(NamedTuple):
+    """The stream that a name means."""
+
+    stream_id: StreamId
+    profile: Profile
+    """It is the same for as long as there is a stream with this id. So it is learned when a name
+    is asked for alone, and the answers about many names need not tell it."""
+
+
 class _Answer(NamedTuple):
     """The stream that a name meant when it was asked for."""
 
-    stream_id: StreamId
+    stream: NamedStream
     question: Question
 
 
@@ -84,13 +94,13 @@ class StreamNames:
         self._streams = streams
         self._clocks = clocks
         self._keep_ms = keep_ms
-        self._known: KnownNames[StreamId] = KnownNames(NAME_COUNT_MAX, ERA_MS_MAX)
+        self._known: KnownNames[NamedStream] = KnownNames(NAME_COUNT_MAX, ERA_MS_MAX)
         self._asking: SingleFlight[FullName, _Answer] = SingleFlight()
         self._due: dict[FullName, None] = {}
         self._refreshing: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    async def find(self, name: FullName) -> StreamId:
+    async def find(self, name: FullName) -> NamedStream:
         """The stream that has a name.
 
         Raises:
@@ -100,7 +110,7 @@ class StreamNames:
         known = self.at_once(name)
         return await self._ask(name) if known is None else known
 
-    def at_once(self, name: FullName) -> StreamId | None:
+    def at_once(self, name: FullName) -> NamedStream | None:
         """The stream that has a name; None if somebody has to be asked first."""
         now = self._clocks.since_boot()
         known = self._known.get(name, now)
@@ -114,7 +124,7 @@ class StreamNames:
             self._refresh(name)
         return known.meaning
 
-    async def find_other(self, name: FullName, stale: StreamId) -> StreamId:
+    async def find_other(self, name: FullName, stale: NamedStream) -> NamedStream:
         """The stream that now has a name which once meant `stale`, which is no more.
 
         Raises:
@@ -221,29 +231,35 @@ class StreamNames:
     async def _look_up(self, names: Sequence[FullName]) -> None:
         question = self._question()
         found = await self._streams.find_many(names)
-        for name in names:
-            if name in found and self._known.means(name, found[name]):
-                self._known.keep(name, found[name], question)
-            else:
-                # What became of it is told to the next caller who asks for it.
-                self._known.forget(name, question)
+        self._take_up(names, found, question)
 
     async def _load_together(self, names: list[FullName]) -> None:
         question = self._question()
         answer = await self._manifest.call("POST", NAMES, body=encode_names_asked(names))
-        found = decode_streams(answer.body)
+        self._take_up(names, decode_streams(answer.body), question)
+
+    def _take_up(
+        self, names: Sequence[FullName], found: Mapping[FullName, StreamId], question: Question
+    ) -> None:
+        """Keep what still has the name that it had. What became of another is told to the next
+        caller who asks for it; a name that was asked for alone meanwhile has the newer answer, and
+        keeps it."""
         for name in names:
-            # A name that was asked for alone meanwhile has the newer answer, and keeps it.
-            if name in found:
-                self._known.keep(name, found[name], question)
-            else:
-                # What became of it is told to the next caller who asks for it.
+            same = self._same(name, found.get(name))
+            if same is None:
                 self._known.forget(name, question)
+            else:
+                self._known.keep(name, same, question)
+
+    def _same(self, name: FullName, stream_id: StreamId | None) -> NamedStream | None:
+        """What is remembered of a name, if it is this stream."""
+        known = self._known.remembered(name)
+        return None if known is None or known.stream_id != stream_id else known
 
     def _question(self) -> Question:
         return self._known.ask(self._clocks.since_boot())
 
-    async def _ask(self, name: FullName) -> StreamId:
+    async def _ask(self, name: FullName) -> NamedStream:
         """Ask until there is an answer to go by.
 
         Raises:
@@ -260,7 +276,7 @@ class StreamNames:
                     raise
                 continue
             if self._clocks.since_boot() - answer.question.true_at < self._keep_ms:
-                return answer.stream_id
+                return answer.stream
         raise Unavailable(
             "the manifest service answers too late",
             code=Code.PEER_UNAVAILABLE,
@@ -278,9 +294,9 @@ class StreamNames:
             return
         active = {one.stream_id for one in records if one.state is StreamState.ACTIVE}
         for name in names:
-            meaning = found.get(name)
-            if meaning is not None and meaning in active and self._known.means(name, meaning):
-                self._known.keep(name, meaning, question)
+            same = self._same(name, found.get(name))
+            if same is not None and same.stream_id in active:
+                self._known.keep(name, same, question)
 
     async def _confirmed(self, name: FullName, question: Question) -> _Answer:
         """The stream that has a known name, without asking manifest.
@@ -318,8 +334,9 @@ class StreamNames:
         if said.state is not StreamState.ACTIVE:
             self._known.forget(name)
             raise stream_not_found()
-        self._known.keep(name, said.stream_id, question)
-        return _Answer(said.stream_id, question)
+        stream = NamedStream(said.stream_id, said.profile)
+        self._known.keep(name, stream, question)
+        return _Answer(stream, question)
 
     async def aclose(self) -> None:
         await end_tasks(*(task for task in (self._refreshing, self._looking) if task is not None))

@@ -1,10 +1,12 @@
 """The public application of ingest, made of the parts that the routes share."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp
 
+from bottomless.model.config import Profile
 from bottomless_server.ingest.front.append_lane import AppendLane
 from bottomless_server.ingest.front.append_requests import AppendRequests
 from bottomless_server.ingest.front.forwarded import ForwardedRequests
@@ -31,7 +33,7 @@ class Public(NamedTuple):
 
 def create_public_app(
     names: StreamNames,
-    appenders: Appenders,
+    appenders: Mapping[Profile, Appenders],
     under_way: RequestsUnderWay,
     forwarded: ForwardedRequests,
     room: MemoryRoom,
@@ -39,7 +41,8 @@ def create_public_app(
     *,
     frame_size_max: int,
 ) -> Public:
-    """Everything that ingest answers to producers; `appenders` is all that it knows of streams.
+    """Everything that ingest answers to producers; `appenders` is all that it knows of streams,
+    by their profiles.
 
     `frame_size_max` is the bound on a frame of a request, decoded, in bytes.
     """

@@ -113,6 +113,11 @@ class KnownNames(Generic[T]):
         if question is None or known.question.number <= question.number:
             del self._known[name]
 
+    def remembered(self, name: FullName) -> T | None:
+        """What is remembered of a name; None where that is nothing. It is not looked up by that."""
+        known = self._peek(name)
+        return None if known is None else known.meaning
+
     def means(self, name: FullName, meaning: T | None) -> bool:
         """Whether this is what is remembered of a name; it is not looked up by that."""
         known = self._peek(name)
