@@ -98,7 +98,7 @@ class FragmentUploads:
         self._group: asyncio.TaskGroup | None = None
         self._tickets: set[int] = set()
         self._uploads: dict[int, asyncio.Task[None]] = {}
-        """By their first offset."""
+        """Tasks that put and register, by the first offsets of their fragments."""
         self._failed: StoreError | None = None
         """What ended an upload that only another session can begin anew."""
         self._tenant = ""

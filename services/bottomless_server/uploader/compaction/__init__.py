@@ -1,0 +1,1 @@
+"""Compaction: rounds that turn WAL objects of leaderless streams into fragments. Never touches an owner."""

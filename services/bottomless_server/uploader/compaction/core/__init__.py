@@ -1,0 +1,1 @@
+"""What a round of compaction decides, without a clock, a loop or a socket."""
