@@ -11,6 +11,7 @@ from bottomless_server.ingest.leaderless.core.accumulator import (
     FlushBounds,
     FlushCause,
     Gathered,
+    Late,
 )
 from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend
 from bottomless_server.ingest.leaderless.core.sealing import seal_pieces
@@ -142,7 +143,11 @@ def test_who_has_waited_for_too_long_is_taken_out() -> None:
     early, late = add(line, 0, 10, now=5), add(line, 0, 10, now=50)
     other = add(line, 1, 10, now=7)
 
-    assert line.expire(50) == [early, other]
+    again, _ = waiting()
+    pieces = seal_pieces(IDS[2], [again], CHUNK_SIZE_MAX)
+    line.add_again(pieces, 49)
+
+    assert line.expire(50) == Late(pieces, [early, other])
     assert (len(line), line.size, line.due_at()) == (1, 10, 50 + LINGER_MS)
     assert appends_in(line.take(50 + LINGER_MS)) == [late]
 
@@ -193,7 +198,7 @@ def test_each_append_is_taken_once_and_in_the_order_of_its_stream(
             now += first
             take()
         else:
-            for gone in line.expire(now - first):
+            for gone in line.expire(now - first).appends:
                 ours = next(one for one in given_in.values() if gone in one)
                 ours.remove(gone)
     line.end()

@@ -63,6 +63,13 @@ class Share:
         return len(self.pieces) + len(self.appends)
 
 
+class Late(NamedTuple):
+    """What waited for too long: it is refused, and nothing of it is stored."""
+
+    pieces: list[WaitingPiece]
+    appends: list[WaitingAppend]
+
+
 class Gathered(NamedTuple):
     """What goes into one WAL object."""
 
@@ -83,7 +90,8 @@ class Accumulator:
         self._size = self._count = 0
         self._since: int | None = None
         """When the linger of what waits began."""
-        self._again = False
+        self._again: dict[WaitingPiece, int] = {}
+        """When each piece that comes again was put in line."""
         self._ends = False
 
     def __len__(self) -> int:
@@ -113,10 +121,10 @@ class Accumulator:
             share = self._streams.setdefault(stream_id, Share())
             share.pieces += ours
             for piece in ours:
+                self._again[piece] = now
                 self._note(share, piece.round.size, now)
         # They were gathered before all others.
         self._streams = {one: self._streams[one] for one in (*before, *self._streams)}
-        self._again = True
 
     def end(self) -> None:
         """Let nothing linger any more: the process ends."""
@@ -146,16 +154,19 @@ class Accumulator:
         self._look_again()
         return Gathered(cause, taken, since)
 
-    def expire(self, before: int) -> list[WaitingAppend]:
-        """Take out the appends that were put in line before a time; pieces stay, since whoever has
-        them come again looks after them."""
-        late: list[WaitingAppend] = []
+    def expire(self, before: int) -> Late:
+        """Take out what was put in line before a time."""
+        late = Late([], [])
         for stream_id, share in list(self._streams.items()):
-            count = sum(one.at < before for one in share.appends)
-            if count:
-                gone, share.appends = share.appends[:count], share.appends[count:]
-                late += [one.append for one in gone]
-                self._leave(share, sum(one.append.append.size for one in gone), count)
+            pieces = [piece for piece in share.pieces if self._again[piece] < before]
+            appends = [one for one in share.appends if one.at < before]
+            size = sum(piece.round.size for piece in pieces)
+            size += sum(one.append.append.size for one in appends)
+            self._leave(share, size, len(pieces) + len(appends))
+            share.pieces = share.pieces[len(pieces) :]
+            share.appends = share.appends[len(appends) :]
+            late.pieces.extend(pieces)
+            late.appends.extend(one.append for one in appends)
             if not share.count:
                 del self._streams[stream_id]
         self._look_again()
@@ -165,7 +176,8 @@ class Accumulator:
         """Take out everything, and yield the appends of it, those of pieces too."""
         streams, self._streams = self._streams, {}
         self._size = self._count = 0
-        self._since, self._again = None, False
+        self._since = None
+        self._again.clear()
         for share in streams.values():
             for piece in share.pieces:
                 yield from piece.appends
@@ -180,7 +192,7 @@ class Accumulator:
             share.pieces = []
             if not share.count:
                 del self._streams[stream_id]
-        self._again = False
+        self._look_again()
         return found
 
     def _note(self, share: Share, size: int, now: int) -> None:
@@ -229,7 +241,8 @@ class Accumulator:
     def _look_again(self) -> None:
         """Find out since when what is left lingers."""
         shares = self._streams.values()
-        self._again = any(share.pieces for share in shares)
+        left = {piece for share in shares for piece in share.pieces} if self._again else ()
+        self._again = {piece: at for piece, at in self._again.items() if piece in left}
         # What came again goes at once, whatever its time.
         oldest = [share.appends[0].at for share in shares if share.appends]
         self._since = min(oldest, default=self._since) if self._count else None
