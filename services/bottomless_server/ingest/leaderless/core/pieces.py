@@ -34,6 +34,8 @@ class WaitingAppend:
     """The append as it was asked, with all of its records."""
     settle: Callable[[Appended | StoreError], None]
     """Answers it; called once."""
+    decided: bool = False
+    """Whether it was answered: nothing of it is stored any more after that."""
 
 
 @dataclass(slots=True, eq=False)
