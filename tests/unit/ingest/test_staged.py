@@ -19,12 +19,12 @@ from bottomless.model.chunk import AppendMode
 from bottomless.model.limits import KIB
 from bottomless.model.names import StreamId
 from bottomless.model.rows import Rows
+from bottomless_server.ingest import turns
 from bottomless_server.ingest.producers import commit_parts
 from bottomless_server.ingest.producers.commit_plan import CommitPlan
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.staged import batches as staged_module
-from bottomless_server.ingest.staged import turns
 from bottomless_server.ingest.staged.batches import StagedBatches
 from unit.ingest.harness import NAME, ROUTE, STREAM, IngestHarness, no_space, pointers, problem
 

@@ -113,19 +113,36 @@ def _is_part(value: Any) -> bool:
     return isinstance(value, list) and all(type(one) is str and _ID.fullmatch(one) for one in value)
 
 
+class PartSpace:
+    """How much more one part of a commit takes: whole batches, at least one."""
+
+    def __init__(self, size_max: int) -> None:
+        self._size_max = size_max
+        self._size = self._records = self._frames = self._number = 0
+
+    def take(self, size: int, record_count: int, frame_count: int) -> bool:
+        """Whether a batch goes into this part; the first always does."""
+        self._size += size
+        self._records += record_count
+        self._frames += frame_count
+        self._number += 1
+        # Compressed records are small: their number is bounded too, since one chunk may get all.
+        return self._number == 1 or (
+            self._size <= self._size_max
+            and self._records <= CHUNK_RECORD_COUNT_MAX
+            and self._frames <= _FRAME_COUNT_MAX
+        )
+
+
 def parts_of(batches: Sequence[StagedBatch], size_max: int) -> list[list[StagedBatch]]:
     """Divide whole batches, in their order, among appends: as many as fit, at least one each."""
     parts: list[list[StagedBatch]] = []
-    size = records = frames = 0
+    space = PartSpace(size_max)
     for batch in batches:
-        size += batch.size
-        records += batch.record_count
-        frames += batch.frame_count
-        # Compressed records are small: their number is bounded too, since one chunk may get all.
-        full = size > size_max or records > CHUNK_RECORD_COUNT_MAX or frames > _FRAME_COUNT_MAX
-        if full or not parts:
+        if not parts or not space.take(batch.size, batch.record_count, batch.frame_count):
             parts.append([])
-            size, records, frames = batch.size, batch.record_count, batch.frame_count
+            space = PartSpace(size_max)
+            space.take(batch.size, batch.record_count, batch.frame_count)
         parts[-1].append(batch)
     return parts
 

@@ -112,6 +112,18 @@ def read_conditions(header: Callable[[str], str | None], sender: str = "") -> Co
     return NO_CONDITIONS if expected is None else Conditions(None, expected)
 
 
+def commit_of(conditions: Conditions) -> FromProducer:
+    """The producer and the number of a commit of staged batches.
+
+    Raises:
+        InvalidRequest: `bad-header`: it has none.
+    """
+    asked = conditions.identity
+    if not isinstance(asked, FromProducer) or asked.mode is not AppendMode.TRANSACTION:
+        raise bad_header("txn-number", "must be given with staged batches")
+    return asked
+
+
 def bad_header(name: str, sentence: str) -> InvalidRequest:
     fault = Fault(Code.BAD_HEADER, sentence, header=name)
     return InvalidRequest(f"{name}: {sentence}", code=Code.BAD_HEADER, faults=[fault])

@@ -14,8 +14,9 @@ from bottomless.formats.batch import (
     FrameHeader,
     decode_frame_header,
     decode_message,
+    split_frames,
 )
-from bottomless.formats.checks import crc32c
+from bottomless.formats.checks import check, crc32c
 from bottomless.formats.rows import Frame
 from bottomless.model.limits import (
     ARROW_RECORD_COUNT_MAX,
@@ -59,6 +60,22 @@ def read_frames(body: bytes, frame_size_max: int) -> tuple[Frame, ...]:
     for header, frame in found:
         _check_frame(header, frame)
     return tuple(Frame(header.record_count, (frame,)) for header, frame in found)
+
+
+def stored_frames(data: bytes | memoryview) -> list[Frame]:
+    """The frames of a staged batch as they are read back, each with the checksum that it was sent
+    with; they are views of `data`.
+
+    Raises:
+        Corrupt: the bytes are not those that were staged.
+    """
+    view, frames, start = memoryview(data), [], 0
+    for header, stored in split_frames(view):
+        check("staged batch", crc32c(stored) == header.body_crc, "its checksum does not match")
+        end = start + header.frame_size
+        frames.append(Frame(header.record_count, (view[start:end],)))
+        start = end
+    return frames
 
 
 def _header(view: memoryview) -> FrameHeader:

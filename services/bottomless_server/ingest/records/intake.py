@@ -228,6 +228,26 @@ def take_frames(body: bytes, frame_size_max: int, conditions: Conditions = NO_CO
     return _of_frames(read_frames(body, frame_size_max), body, conditions, None)
 
 
+def take_staged(frames: Sequence[Frame], conditions: Conditions) -> Append:
+    """The records of staged batches, in the order in which a commit names them; they were validated
+    when they were staged."""
+    return Append(
+        record_count=sum(frame.record_count for frame in frames),
+        size=sum(frame.size for frame in frames),
+        body_crc=crc_of_staged(frames),
+        frames=tuple(frames),
+        conditions=conditions,
+    )
+
+
+def crc_of_staged(frames: Sequence[Frame]) -> int:
+    """What stands for the body of a commit: the frames that it names, in their order."""
+    crc = 0
+    for frame in frames:
+        crc = crc32c(crc.to_bytes(4, "little") + crc32c(frame.data).to_bytes(4, "little"))
+    return crc
+
+
 def _refuse_numbered(conditions: Conditions) -> None:
     if conditions.numbered:
         sentence = "records of this form have no publishing_id: use Producer-Seq"

@@ -8,8 +8,6 @@ from contextlib import AbstractAsyncContextManager, ExitStack
 from typing import Final
 
 from bottomless.errors import NotFound
-from bottomless.formats.checks import crc32c
-from bottomless.formats.rows import Frame
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import LocalAppender
@@ -17,7 +15,7 @@ from bottomless_server.ingest.producers.commit_parts import place_in, progress
 from bottomless_server.ingest.producers.commit_plan import CommitPlan, StagedBatch
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions
-from bottomless_server.ingest.records.intake import Append
+from bottomless_server.ingest.records.intake import crc_of_staged, take_staged
 from bottomless_server.ingest.staged.batches import StagedBatches
 
 HoldRoom = Callable[[StreamId, int, float], AbstractAsyncContextManager[None]]
@@ -39,7 +37,7 @@ class CommitAppends:
     ) -> Appended:
         async with self._room_of(appender, part):
             frames = await self._batches.read(appender.stream_id, part)
-            return await appender.append(_append_of(frames, conditions))
+            return await appender.append(take_staged(frames, conditions))
 
     @guard("the comparison of a plan with what is stored")
     async def is_followed(self, appender: LocalAppender, plan: CommitPlan) -> bool:
@@ -65,7 +63,7 @@ class CommitAppends:
                     return False
                 async with self._room_of(appender, part):
                     frames = await self._batches.read(stream_id, part)
-                    if _crc_of(frames) != one.body_crc:
+                    if crc_of_staged(frames) != one.body_crc:
                         return False
         return True
 
@@ -73,20 +71,3 @@ class CommitAppends:
         self, appender: LocalAppender, part: Sequence[StagedBatch]
     ) -> AbstractAsyncContextManager[None]:
         return self._room(appender.stream_id, sum(batch.size for batch in part), _ROOM_SECONDS)
-
-
-def _crc_of(frames: Sequence[Frame]) -> int:
-    crc = 0
-    for frame in frames:
-        crc = crc32c(crc.to_bytes(4, "little") + crc32c(frame.data).to_bytes(4, "little"))
-    return crc
-
-
-def _append_of(frames: tuple[Frame, ...], conditions: Conditions) -> Append:
-    return Append(
-        record_count=sum(frame.record_count for frame in frames),
-        size=sum(frame.size for frame in frames),
-        body_crc=_crc_of(frames),
-        frames=frames,
-        conditions=conditions,
-    )

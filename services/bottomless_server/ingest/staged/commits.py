@@ -34,10 +34,8 @@ Where the rest is lost (it was too old, or its plan is damaged) the number is re
 never a repeat. To forget the producer ends that, and stores all of it anew.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import ExitStack
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import structlog
 
@@ -59,16 +57,15 @@ from bottomless_server.ingest.producers.commit_plan import (
 )
 from bottomless_server.ingest.producers.producer_changes import note
 from bottomless_server.ingest.producers.producers import Appended, known_of, unfinished
-from bottomless_server.ingest.records.conditions import Conditions, FromProducer, bad_header
+from bottomless_server.ingest.records.conditions import Conditions, FromProducer, commit_of
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.commit_appends import CommitAppends, HoldRoom
-from bottomless_server.ingest.staged.turns import Turn, Turns
+from bottomless_server.ingest.turns import Turns
 from bottomless_server.node.lease import Clocks
 from bottomless_server.runtime.base.fault_points import reach
 
 log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
 
 
 class StagedCommits:
@@ -82,7 +79,6 @@ class StagedCommits:
         self._group_size_max = group_size_max
         self._appends = CommitAppends(batches, room)
         self._turns = Turns()
-        self._running: set[asyncio.Task[Any]] = set()
 
     async def commit(
         self, appender: LocalAppender, conditions: Conditions, staged_ids: Sequence[str]
@@ -92,13 +88,13 @@ class StagedCommits:
         Raises:
             StoreError: with the outcome that is known; the same request again is right.
         """
-        asked = conditions.identity
-        if not isinstance(asked, FromProducer) or asked.mode is not AppendMode.TRANSACTION:
-            raise bad_header("txn-number", "must be given with staged batches")
-        turn = self._turns.join(appender.stream_id, asked.producer_id)
-        return await self._in_turn(
-            turn, lambda: self._decided(appender, asked, conditions, staged_ids)
-        )
+        asked = commit_of(conditions)
+
+        async def decided() -> Appended:
+            with _disk_works():
+                return await self._decided(appender, asked, conditions, staged_ids)
+
+        return await self._turns.take(appender.stream_id, asked.producer_id, decided)
 
     @guard("the end of what is begun before a fence is answered")
     async def settle(self, appender: LocalAppender, producer_id: str) -> None:
@@ -114,8 +110,12 @@ class StagedCommits:
         """
         try:
             if self._is_open(appender, producer_id):
-                turn = self._turns.join(appender.stream_id, producer_id, bounded=False)
-                await self._in_turn(turn, lambda: self._settle_alone(appender, producer_id))
+                await self._turns.take(
+                    appender.stream_id,
+                    producer_id,
+                    lambda: self._settle_alone(appender, producer_id),
+                    bounded=False,
+                )
         except StoreError as error:
             error.outcome = Outcome.UNKNOWN
             raise
@@ -127,14 +127,15 @@ class StagedCommits:
         return plan is not None and progress(plan, appender.tracking).start > 0
 
     async def _settle_alone(self, appender: LocalAppender, producer_id: str) -> None:
-        await self._finish_alone(appender, producer_id)
+        with _disk_works():
+            await self._finish_alone(appender, producer_id)
         begun = open_commit(appender.tracking, producer_id)
         if begun is not None:
             raise rest_not_found(begun.part_count)
 
     async def stop(self) -> None:
         """Return when no commit is under way."""
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await self._turns.stop()
 
     async def finish(self, appenders: Iterable[LocalAppender]) -> None:
         """Append what is missing of commits that are open, as far as that can be done now.
@@ -150,9 +151,13 @@ class StagedCommits:
 
     async def _finish_quietly(self, appender: LocalAppender, producer_id: str) -> None:
         told = {"stream_id": appender.stream_id, "producer_id": producer_id}
-        turn = self._turns.join(appender.stream_id, producer_id, bounded=False)
+
+        async def finish() -> None:
+            with _disk_works():
+                await self._finish_alone(appender, producer_id)
+
         try:
-            await self._in_turn(turn, lambda: self._finish_alone(appender, producer_id))
+            await self._turns.take(appender.stream_id, producer_id, finish, bounded=False)
         except StoreError as error:
             log.warning("a commit is not finished", error=str(error), **told)
         else:
@@ -165,32 +170,6 @@ class StagedCommits:
             epoch = max(plan.epoch or 0, 0 if known is None else known.epoch)
             asked = FromProducer(producer_id, epoch, AppendMode.TRANSACTION, plan.number)
             await self._finish_plan(appender, asked, Conditions(asked), plan)
-
-    async def _in_turn(self, turn: Turn, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Goes on when the client leaves: parts of a commit must not mix with those of a repeat."""
-        task = asyncio.create_task(self._locked(turn, work))
-        self._running.add(task)
-        task.add_done_callback(lambda task: self._ended(turn, task))
-        return await asyncio.shield(task)
-
-    def _ended(self, turn: Turn, task: asyncio.Task[Any]) -> None:
-        self._turns.leave(turn)
-        self._running.discard(task)
-        if not task.cancelled():
-            # Looked at here, since nobody may be waiting for it any more.
-            task.exception()
-
-    async def _locked(self, turn: Turn, work: Callable[[], Awaitable[_T]]) -> _T:
-        try:
-            async with turn.lock:
-                return await work()
-        except OSError as error:
-            raise Unavailable(
-                "the disk of staged batches does not work",
-                code=Code.STORAGE_FAILED,
-                outcome=Outcome.UNKNOWN,
-                retry_after_seconds=1,
-            ) from error
 
     async def _decided(
         self,
@@ -348,6 +327,20 @@ class StagedCommits:
             sum(answer.record_count for answer in answers),
             sum(one.record_count for one in before),
         )
+
+
+@contextmanager
+def _disk_works() -> Iterator[None]:
+    """Say what a disk of staged batches that fails means for a commit."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(
+            "the disk of staged batches does not work",
+            code=Code.STORAGE_FAILED,
+            outcome=Outcome.UNKNOWN,
+            retry_after_seconds=1,
+        ) from error
 
 
 def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBatch]) -> Appended:

@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from bottomless.errors import Corrupt, InvalidRequest
-from bottomless.formats.batch import split_frames
-from bottomless.formats.checks import check, crc32c
+from bottomless.formats.checks import check
 from bottomless.formats.rows import Frame
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, parse_stream_id
@@ -25,6 +24,7 @@ from bottomless_server.ingest.producers.commit_plan import (
     parse_file_name,
     plan_name,
 )
+from bottomless_server.ingest.records.frames import stored_frames
 from bottomless_server.node.file_calls import (
     FileCalls,
     make_dir_durable,
@@ -150,13 +150,7 @@ class StagedFiles:
 
     def _load(self, stream_id: StreamId, batch: StagedBatch) -> list[Frame]:
         path = self.batch_path(stream_id, batch)
-        data = memoryview(read_file(self._files, path, batch.size))
-        frames, start = [], 0
-        for header, stored in split_frames(data):
-            check("staged batch", crc32c(stored) == header.body_crc, "its checksum does not match")
-            end = start + header.frame_size
-            frames.append(Frame(header.record_count, (data[start:end],)))
-            start = end
+        frames = stored_frames(read_file(self._files, path, batch.size))
         count = sum(frame.record_count for frame in frames)
         check(
             "staged batch",

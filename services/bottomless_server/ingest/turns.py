@@ -7,11 +7,14 @@ a stream and for a producer, so that neither keeps the commits of all others out
 
 import asyncio
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.names import StreamId
+
+_T = TypeVar("_T")
 
 COUNT_MAX: Final = 1_000
 STREAM_COUNT_MAX: Final = COUNT_MAX // 4
@@ -37,14 +40,40 @@ class Turns:
     def __init__(self) -> None:
         self._turns: dict[tuple[StreamId, str], Turn] = {}
         self._by_stream: Counter[StreamId] = Counter()
+        self._running: set[asyncio.Task[Any]] = set()
 
-    def join(self, stream_id: StreamId, producer_id: str, *, bounded: bool = True) -> Turn:
-        """Wait for one's turn: join, and then take `lock`. What ends commits, as a fence does, is not
-        `bounded`.
+    async def take(
+        self,
+        stream_id: StreamId,
+        producer_id: str,
+        work: Callable[[], Awaitable[_T]],
+        *,
+        bounded: bool = True,
+    ) -> _T:
+        """Do work in the turn of a producer. It goes on when the caller leaves: one commit must not
+        mix with its repeat. What ends commits, as a fence does, is not `bounded`.
 
         Raises:
             Unavailable: `overloaded`.
         """
+        turn = self._join(stream_id, producer_id, bounded=bounded)
+        task = asyncio.create_task(_locked(turn, work))
+        self._running.add(task)
+        task.add_done_callback(lambda task: self._ended(turn, task))
+        return await asyncio.shield(task)
+
+    async def stop(self) -> None:
+        """Return when nobody has a turn or waits for one."""
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _ended(self, turn: Turn, task: asyncio.Task[Any]) -> None:
+        self._leave(turn)
+        self._running.discard(task)
+        if not task.cancelled():
+            # Looked at here, since nobody may be waiting for it any more.
+            task.exception()
+
+    def _join(self, stream_id: StreamId, producer_id: str, *, bounded: bool) -> Turn:
         key = (stream_id, producer_id)
         turn = self._turns.get(key) or Turn(stream_id, producer_id)
         if bounded:
@@ -54,8 +83,7 @@ class Turns:
         self._by_stream[stream_id] += 1
         return turn
 
-    def leave(self, turn: Turn) -> None:
-        """Give a turn up, or wait for it no longer."""
+    def _leave(self, turn: Turn) -> None:
         turn.count -= 1
         if not turn.count:
             del self._turns[turn.stream_id, turn.producer_id]
@@ -75,3 +103,8 @@ class Turns:
                     code=Code.OVERLOADED,
                     retry_after_seconds=1,
                 )
+
+
+async def _locked(turn: Turn, work: Callable[[], Awaitable[_T]]) -> _T:
+    async with turn.lock:
+        return await work()
