@@ -1,4 +1,4 @@
-"""From the name of a stream to what appends to it."""
+"""The way from the name of a stream to what appends to it."""
 
 from collections.abc import Mapping
 from typing import Final
