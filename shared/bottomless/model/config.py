@@ -28,6 +28,9 @@ from bottomless.model.limits import (
     FRAGMENT_TARGET_SIZE_MIN,
     LABEL_COUNT_MAX,
     LABEL_SIZE_MAX,
+    LEADERLESS_AGE_MS_DEFAULT,
+    LEADERLESS_AGE_MS_MAX,
+    LEADERLESS_AGE_MS_MIN,
     OFFSET_MAX,
 )
 from bottomless.model.plain_reason import plain_reason
@@ -112,6 +115,18 @@ class _AskedConfig(_Closed):
     labels: Annotated[dict[_Label, _Label], Field(max_length=LABEL_COUNT_MAX)] = {}
 
 
+class _AskedToCreate(_AskedConfig):
+    """What a request to create a stream may say where leaderless ones are served."""
+
+    profile: Literal["local", "leaderless"] = "local"
+
+
+class _AskedToChange(_AskedConfig):
+    """What a request to change a leaderless stream may say."""
+
+    fenced: bool = False
+
+
 class StreamConfig(_AskedConfig):
     """The configuration of a stream as it is kept: what a request said, and what no request may
     say yet.
@@ -134,13 +149,45 @@ class StreamConfig(_AskedConfig):
         return self.profile == "leaderless"
 
 
-def parse_config(value: object) -> StreamConfig:
+def parse_config(value: object, *, leaderless: bool = False) -> StreamConfig:
     """Check a readable JSON value against the schema of what a request may say of a configuration.
+
+    `leaderless` tells whether leaderless streams are served, so that a request may ask for one.
 
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault.
     """
-    return StreamConfig(**dict(_checked(_AskedConfig, value)))
+    asked = _checked(_AskedToCreate if leaderless else _AskedConfig, value)
+    return _of_its_profile(StreamConfig(**dict(asked)))
+
+
+def _of_its_profile(config: StreamConfig) -> StreamConfig:
+    """The configuration with the age of fragments that a leaderless stream has if nobody says any.
+
+    Raises:
+        InvalidRequest: `validation-failed`: it may not be as asked.
+    """
+    fragment = config.fragment
+    if not config.leaderless:
+        return config
+    if "max_age_ms" not in fragment.model_fields_set:
+        fragment = fragment.model_copy(update={"max_age_ms": LEADERLESS_AGE_MS_DEFAULT})
+        return config.model_copy(update={"fragment": fragment})
+    if not LEADERLESS_AGE_MS_MIN <= fragment.max_age_ms <= LEADERLESS_AGE_MS_MAX:
+        raise _refused(
+            "out-of-range",
+            "max_age_ms of a leaderless stream must be from"
+            f" {LEADERLESS_AGE_MS_MIN} to {LEADERLESS_AGE_MS_MAX}",
+            "/fragment/max_age_ms",
+        )
+    return config
+
+
+def _refused(code: str, sentence: str, pointer: str) -> InvalidRequest:
+    fault = Fault(code, sentence, pointer)
+    return InvalidRequest(
+        "the configuration is not valid", code=Code.VALIDATION_FAILED, faults=[fault]
+    )
 
 
 def parse_stored_config(value: object) -> StreamConfig:
@@ -156,7 +203,8 @@ def _checked(schema: type[_Config], value: object) -> _Config:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
-        found = [_fault(item) for item in error.errors(include_input=False, include_url=False)]
+        items = error.errors(include_input=False, include_url=False)
+        found = [_fault(schema, item) for item in items]
         # A member of several types fails once for each of them.
         faults = list({fault.pointer: fault for fault in reversed(found)}.values())[::-1]
         raise InvalidRequest(
@@ -164,11 +212,11 @@ def _checked(schema: type[_Config], value: object) -> _Config:
         ) from error
 
 
-def _fault(item: Any) -> Fault:
+def _fault(schema: type[BaseModel], item: Any) -> Fault:
     place, kind = item["loc"], item["type"]
     if kind in {"extra_forbidden", "invalid_key"}:
         # The member's name is the sender's, so the pointer stops at its parent.
-        sentence = unknown_member(place[-1:], _known(place[:-1]))
+        sentence = unknown_member(place[-1:], _known(schema, place[:-1]))
         return Fault("unknown-member", sentence, _pointer(place[:-1]))
     if place and place[0] == "labels":
         place = place[:1]
@@ -177,10 +225,10 @@ def _fault(item: Any) -> Fault:
     return Fault(str(kind).replace("_", "-"), plain_reason(str(item["msg"])), _pointer(place))
 
 
-def _known(place: tuple[object, ...]) -> list[str]:
-    """The members that the schema knows at a place."""
+def _known(schema: type[BaseModel], place: tuple[object, ...]) -> list[str]:
+    """The members that a schema knows at a place."""
     sections: dict[tuple[object, ...], type[BaseModel]] = {
-        (): _AskedConfig,
+        (): schema,
         ("retention",): RetentionConfig,
         ("fragment",): FragmentConfig,
     }
@@ -203,16 +251,25 @@ def encode_config(config: StreamConfig) -> dict[str, Any]:
     return members
 
 
-def patch_config(config: StreamConfig, patch: object) -> StreamConfig:
+def patch_config(config: StreamConfig, patch: object, *, leaderless: bool = False) -> StreamConfig:
     """Apply a merge patch (RFC 7396) to a configuration; null takes a member back to its default.
+
+    `leaderless` tells whether leaderless streams are served: such a one may be fenced.
 
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault. A null for an unknown
             member is a fault too, since it can only be a typing error.
     """
-    asked = config.model_dump(mode="json", include=set(_AskedConfig.model_fields))
-    patched = parse_config(_merged(asked, patch, anything_may_go=False))
-    return patched.model_copy(update={"profile": config.profile, "fenced": config.fenced})
+    if leaderless and isinstance(patch, dict):
+        if "profile" in patch:
+            raise _refused("unchangeable", "the profile of a stream never changes", "/profile")
+        if "fenced" in patch and not config.leaderless:
+            raise _refused("unchangeable", "only a leaderless stream can be fenced", "/fenced")
+    schema = _AskedToChange if leaderless and config.leaderless else _AskedConfig
+    asked = config.model_dump(mode="json", include=set(schema.model_fields))
+    patched = _checked(schema, _merged(asked, patch, anything_may_go=False))
+    kept = {"profile": config.profile, "fenced": config.fenced}
+    return _of_its_profile(StreamConfig(**{**kept, **dict(patched)}))
 
 
 def _merged(target: Any, patch: Any, *, anything_may_go: bool) -> Any:

@@ -51,6 +51,10 @@ FRAGMENT_TARGET_SIZE_DEFAULT: Final = 64 * MIB
 FRAGMENT_AGE_MS_MIN: Final = 100
 FRAGMENT_AGE_MS_MAX: Final = 86_400_000
 FRAGMENT_AGE_MS_DEFAULT: Final = 60_000
+LEADERLESS_AGE_MS_MIN: Final = 10_000
+LEADERLESS_AGE_MS_MAX: Final = 1_800_000
+LEADERLESS_AGE_MS_DEFAULT: Final = 600_000
+"""How long records of a leaderless stream may wait in WAL objects, which many streams share."""
 FRAGMENT_CHUNK_COUNT_MAX: Final = 4_000_000
 """Bounds the index: 48 bytes each, so that index and footer stay below 2^32 bytes."""
 

@@ -3,8 +3,9 @@
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.leaderless.tail_facts import shown_tail, tail_of
 from bottomless_server.manifest.mutators.mutator import Mutators
-from bottomless_server.manifest.registry.stream_description import known_committed_next
+from bottomless_server.manifest.registry.stream_description import ShownTail, known_committed_next
 
 
 class StreamBounds:
@@ -19,10 +20,14 @@ class StreamBounds:
         return await self._mutators.of(record.stream_id).root_for(record)
 
     async def committed_next(self, record: StreamRecord) -> int | None:
-        """The offset after the last committed record: as the owner says, else as the record proves.
+        """The offset after the last committed record: as the owner or the tail in coordination says,
+        else as the record proves.
 
-        None where neither tells it.
+        None where nobody tells it.
         """
+        if record.config.leaderless:
+            tail = await tail_of(self._context, record)
+            return None if tail is None else tail.next_offset
         asked = None
         if record.owner_url is not None:
             asked = await self._context.owners.committed_next(
@@ -31,3 +36,7 @@ class StreamBounds:
                 self._context.settings.manifest_owner_ms / 1000,
             )
         return known_committed_next(record) if asked is None else asked
+
+    async def tail(self, record: StreamRecord) -> ShownTail | None:
+        """The tail of a leaderless stream; None of a local one, and of one that is gone."""
+        return await shown_tail(self._context, record) if record.config.leaderless else None

@@ -36,11 +36,11 @@ from bottomless.drives.base import ObjectExists
 from bottomless.errors import Code, Exists, NotFound, Outcome, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import registry_key
-from bottomless.formats.stream_record import decode_record, encode_registry
+from bottomless.formats.stream_record import LEADERLESS, decode_record, encode_registry
 from bottomless.guards import guard
 from bottomless.model.config import StreamConfig, config_differences
 from bottomless.model.names import FullName, StreamId, stream_id_from
-from bottomless.model.stream import StreamRecord, StreamState
+from bottomless.model.stream import EpochStart, StreamRecord, StreamState
 from bottomless_server.coordination.base import (
     Changes,
     CoordinationUnavailable,
@@ -49,7 +49,9 @@ from bottomless_server.coordination.base import (
     Values,
 )
 from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.stores import tails
 from bottomless_server.stores.generation import held_generation
 from bottomless_server.stores.streams import delete_later, room_for, stream_key
 
@@ -174,10 +176,24 @@ class Registry:
 
         stream_id = await self._context.streams.find(name)
         try:
-            record = await self._context.streams.update(stream_id, decide)
+            record = await self._change(stream_id, decide)
         except CoordinationUnknown:
-            record = await self._context.streams.update(stream_id, decide)
+            record = await self._change(stream_id, decide)
         return await self.ensure_object(record, committed=True)
+
+    async def _change(
+        self, stream_id: StreamId, decide: Callable[[StreamRecord], StreamRecord]
+    ) -> StreamRecord:
+        """Change a record, and with it in one EXEC the tail of a stream that has one."""
+        context = self._context
+        if LEADERLESS in context.served:
+            # The profile of a stream never changes.
+            record = await context.streams.load(stream_id)
+            if record.config.leaderless:
+                return await tails.configure(
+                    context.coordination, stream_id, self.generation, decide
+                )
+        return await context.streams.update(stream_id, decide)
 
     async def _find(self, name: FullName, config: StreamConfig) -> Declared | None:
         try:
@@ -203,20 +219,29 @@ class Registry:
             config=config,
             generation=self.generation,
         )
+        if config.leaderless:
+            record = without_owner(record)
         room = room_for(record, self._context.settings.manifest_tenant_stream_count_max)
         sentence = "the tenant has as many streams as it may; delete one that is not used"
         async with self._context.quotas.entering(room, sentence):
             try:
-                await self._context.streams.create(record, room)
+                await self._enter(record, room)
             except Exists:
                 return None
             except CoordinationUnknown:
                 return await self._create_again(record, room)
         return Declared(record, created=True)
 
+    async def _enter(self, record: StreamRecord, room: Room) -> None:
+        """Enter a record, and in the same EXEC the tail of a stream that has one."""
+        if record.config.leaderless:
+            await tails.create(self._context.streams, record, room)
+        else:
+            await self._context.streams.create(record, room)
+
     async def _create_again(self, record: StreamRecord, room: Room) -> Declared | None:
         try:
-            await self._context.streams.create(record, room)
+            await self._enter(record, room)
         except Exists:
             # Ours, if the first attempt did arrive; it cannot arrive any more otherwise.
             found = await self._context.streams.find(record.full_name)
@@ -337,3 +362,9 @@ class Registry:
                 return Changes(queued=older if same else []), None
 
             await self._context.coordination.transact([key], unless_overtaken)
+
+
+def without_owner(record: StreamRecord) -> StreamRecord:
+    """A new record as that of a leaderless stream: one epoch, which only a rebuild raises."""
+    epoch = first_epoch(record.generation)
+    return replace(record, epoch=epoch, epochs=(EpochStart(epoch, 0),))

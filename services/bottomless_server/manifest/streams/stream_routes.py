@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.formats.stream_record import LEADERLESS
 from bottomless.model.config import StreamConfig, parse_config, patch_config
 from bottomless.model.limits import KIB, NAME_SIZE_MAX
 from bottomless.model.stream import StreamRecord, StreamState
@@ -23,6 +24,7 @@ from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import (
+    Shown,
     describe,
     describe_item,
     etag,
@@ -92,9 +94,9 @@ class _StreamRoutes:
             # Nothing is where the generation is not.
             await streams.check_generation()
         # One that was deleted between the two reads is not among them any more.
-        default = self._context.settings.retention_default()
+        shown = self._shown()
         items = [
-            describe_item(record, default)
+            describe_item(record, shown)
             for record in loaded.records
             if record.state is state and principal.grants.allow(Operation.DESCRIBE, record.name)
         ]
@@ -115,7 +117,7 @@ class _StreamRoutes:
         parse_query(request.scope, {})
         name = full_name_of(request.scope, request.path_params["s"])
         negotiate(header(request.scope, b"accept"), [JSON])
-        config = await _read_config(request)
+        config = await _read_config(request, leaderless=self._leaderless)
         record, created = await self._registry.declare(name, config)
         members = await self._describe(record)
         headers = self._headers(record, members)
@@ -148,7 +150,7 @@ class _StreamRoutes:
 
         def change(record: StreamRecord) -> StreamConfig:
             require_match(if_match, etag(record))
-            return patch_config(record.config, patch)
+            return patch_config(record.config, patch, leaderless=self._leaderless)
 
         record = await self._registry.update(name, change)
         members = await self._describe(record)
@@ -163,8 +165,20 @@ class _StreamRoutes:
 
     async def _describe(self, record: StreamRecord) -> dict[str, Any]:
         root = await self._bounds.root(record)
-        default = self._context.settings.retention_default()
-        return describe(record, root, await self._bounds.committed_next(record), default)
+        tail = await self._bounds.tail(record)
+        if tail is None:
+            committed_next = await self._bounds.committed_next(record)
+        else:
+            committed_next = tail.tail.next_offset
+        return describe(record, root, committed_next, self._shown(), tail)
+
+    def _shown(self) -> Shown:
+        return Shown(self._context.settings.retention_default(), self._context.served)
+
+    @property
+    def _leaderless(self) -> bool:
+        """Whether a request may ask for a stream without an owner."""
+        return LEADERLESS in self._context.served
 
     def _headers(self, record: StreamRecord, members: Mapping[str, Any]) -> dict[str, str]:
         offsets = members["offsets"]
@@ -182,10 +196,10 @@ class _StreamRoutes:
 _UNCACHED: Final = {"cache-control": "private, no-cache"}
 
 
-async def _read_config(request: Request) -> StreamConfig:
+async def _read_config(request: Request, *, leaderless: bool) -> StreamConfig:
     """The configuration of a PUT; an empty body means defaults."""
     value = await read_json(request, optional=True, size_max=CONFIG_BODY_SIZE_MAX)
-    return parse_config(value)
+    return parse_config(value, leaderless=leaderless)
 
 
 def _prefix(value: str) -> str:
