@@ -29,6 +29,8 @@ from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.leaderless.pruning import prune_published
+from bottomless_server.manifest.leaderless.tail_facts import tail_of
 from bottomless_server.manifest.mutators.adopting import register_run
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
@@ -66,6 +68,9 @@ async def begin(context: Context, committer: Committer, session: str) -> StreamR
         await committer.change(enter)
     # What the old session registered is durable and checked already: it goes the usual way.
     await committer.flush()
+    if committer.record.config.leaderless:
+        # Before the uploader reads the tail: what it begins with is in no fragment then.
+        await prune_published(context, committer.record)
     left = _left_by_others(committer.record, session)
     if left:
         await _resolve(context, committer, left)
@@ -80,16 +85,25 @@ async def _resolve(context: Context, committer: Committer, left: Sequence[Intent
     record = committer.record
     found = [await look_under(context, record, intent) for intent in left]
     committed_next = None
-    if record.owner_url is not None and any(one.fragment is not None for one in found):
-        committed_next = await context.owners.committed_next(
-            record.owner_url, record.stream_id, _OWNER_SECONDS
-        )
+    if any(one.fragment is not None for one in found):
+        committed_next = await _committed_next(context, record)
     if run := resolve_intents(record, found, committed_next).adopted:
         await register_run(committer, run)
         await committer.flush()
         if any(committer.outcome(fragment.uid) is False for fragment in run):
             raise Unavailable("fragments of the last session are not published yet")
     await give_up(context, committer, {intent.uid for intent in left})
+
+
+async def _committed_next(context: Context, record: StreamRecord) -> int | None:
+    """Where the stream ends; None where nobody says it, and then nothing is adopted."""
+    if record.config.leaderless:
+        # Committed is what coordination has: no node can lose it or take it back.
+        tail = await tail_of(context, record)
+        return None if tail is None else tail.next_offset
+    if record.owner_url is None:
+        return None
+    return await context.owners.committed_next(record.owner_url, record.stream_id, _OWNER_SECONDS)
 
 
 async def intend(

@@ -27,6 +27,7 @@ from bottomless.errors import (
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.leaderless.pruning import prune_published
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
@@ -41,7 +42,8 @@ Work = Callable[[Committer], Awaitable[T]]
 MAILBOX_COUNT_MAX: Final = 256
 """Requests of one stream that may wait; more are told to come again."""
 _TELL_RETRY_SECONDS: Final = (0.2, 1.0, 5.0)
-"""The waits between attempts to tell an owner what is published. One that hears nothing keeps data longer than it must, until the next publish."""
+"""The waits between attempts to tell an owner what is published, or to prune a tail. One that hears
+nothing keeps data longer than it must, until the next publish."""
 _KEEP: Final = (InvalidRequest, Fenced, Overloaded, Unavailable, WrongOffset)
 """Errors after which the committer's state is as sound as before."""
 
@@ -197,7 +199,7 @@ class StreamTask:
         )
 
     def tell_again(self) -> None:
-        """Send the owner what is published once more."""
+        """Send the owner what is published once more, or prune the tail."""
         self._news.set()
 
     async def _tell_owner(self) -> float:
@@ -206,20 +208,26 @@ class StreamTask:
         for seconds in (*_TELL_RETRY_SECONDS, None):
             # Read anew each time: the owner needs only the newest, and may be another.
             record = self.record
-            if record is None or record.owner_url is None or record.published_next == 0:
-                break
-            if await self._context.owners.published(
-                record.owner_url, record.stream_id, record.published_next, record.version
-            ):
+            if record is None or record.published_next == 0 or await self._is_heard(record):
                 break
             if seconds is None:
-                log.warning("the owner does not hear what is published", stream_id=self.stream_id)
+                log.warning("nobody hears what is published", stream_id=self.stream_id)
                 break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._news.wait()
             self._news.clear()
         return 0
+
+    async def _is_heard(self, record: StreamRecord) -> bool:
+        """Whether what keeps records until they are published has let them go."""
+        if record.config.leaderless:
+            return await prune_published(self._context, record)
+        if record.owner_url is None:
+            return True
+        return await self._context.owners.published(
+            record.owner_url, record.stream_id, record.published_next, record.version
+        )
 
 
 async def _wake(committer: Committer) -> None:

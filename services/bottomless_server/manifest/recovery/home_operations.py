@@ -7,6 +7,7 @@ work. What each of them changes, and what a crash leaves, is told in `mutators/t
 
 from typing import Final
 
+from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
@@ -28,8 +29,13 @@ async def check_takeover(context: Context, record: StreamRecord, expect_home: No
 
     Raises:
         Fenced: `home-live`.
+        InvalidRequest: the stream never has a home.
         Unavailable
     """
+    if record.config.leaderless:
+        sentence = "a leaderless stream has no home to be taken from: every node appends to it"
+        fault = Fault("leaderless", sentence)
+        raise InvalidRequest(sentence, code=Code.VALIDATION_FAILED, faults=[fault])
     if record.home != expect_home:
         raise home_live(record)
     if await context.coordination.get(node_key(expect_home)) is not None:

@@ -52,6 +52,8 @@ def claim(
     """
     if record.state is not StreamState.ACTIVE:
         raise stream_not_found()
+    if not has_owners(record):
+        raise not_owner()
     if record.home is not None and record.home != mine and (record.dirty or home_held):
         # A home with this node's own address is a disk that was here before, and is gone.
         if home_held and record.owner_url not in (None, owner_url):
@@ -71,6 +73,13 @@ def claim(
         owner_url=owner_url,
         epochs=(*_live(record), EpochStart(epoch, first_offset)),
     )
+
+
+@guard("the profile of a stream that is claimed")
+def has_owners(record: StreamRecord) -> bool:
+    """Whether a node may own the stream. A leaderless one looks as if anybody might claim it: it is
+    clean and has no home. Its tail in coordination would be forgotten."""
+    return not record.config.leaderless
 
 
 @guard("what the bucket knows of a home")
