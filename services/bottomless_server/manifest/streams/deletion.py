@@ -3,13 +3,15 @@
 What is there after a crash at each step; the operation goes on with the next one:
 
 1. One EXEC writes the tombstone (state deleting, next epoch), takes the name out of the
-   indexes and frees it, and enters the operation. Before it, nothing; after it no claim,
-   intent, registration, publish or commit of a consumer succeeds any more.
+   indexes and frees it, and enters the operation. Of a leaderless stream it closes the tail too.
+   Before it, nothing; after it no claim, intent, registration, publish or commit of a consumer
+   succeeds any more, and no append commits to a closed tail.
 2. The registry object with the tombstone is put. A crash before it: the bucket still says
    that the stream is active, so that a rebuild would bring it back; nothing of it is
    deleted yet, so it would come back whole. The operation puts it before anything else.
 3. The owner says that it stopped, or its lease and margin ran out: until then it may
-   acknowledge appends from offsets that it had reserved. Only now is the 202 sent.
+   acknowledge appends from offsets that it had reserved. Only now is the 202 sent. What a
+   closed tail still has is taken out a page at a time; its record goes with the last one.
 4. After the grace for readers, and after leases, everything under the prefix but the
    tombstone is deleted, a page at a time. A crash between two pages, or in the middle of
    one, leaves fewer objects; the next listing finds the others. What the store does not let
@@ -34,7 +36,7 @@ from bottomless.model.names import FullName, StreamId
 from bottomless.model.object_facts import ObjectFacts
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import StreamRecord, StreamState, live_leases
-from bottomless_server.coordination.base import CoordinationUnknown
+from bottomless_server.coordination.base import Changes, CoordinationUnknown
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_match
@@ -46,6 +48,7 @@ from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import etag
 from bottomless_server.manifest.removal.range_leases import cut_leases, latest_end
 from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.stores import tails
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.operations import Operation, entered
 from bottomless_server.stores.streams import node_key
@@ -55,7 +58,7 @@ log = structlog.get_logger(__name__)
 KIND: Final = "delete-stream"
 
 PAGE_COUNT: Final = 1_000
-"""Objects of one page: what S3 deletes in one request."""
+"""Objects of one page: what S3 deletes in one request; and entries of a tail that one EXEC takes out."""
 _ASK_SECONDS: Final = 5.0
 _ASK_AGAIN_MS: Final = 1_000
 _SWEEP_AGAIN_MS: Final = 5_000
@@ -127,22 +130,37 @@ class Deletions:
             return replace(
                 record,
                 state=StreamState.DELETING,
-                epoch=record.epoch + 1,
+                # There is no owner to be fenced of a leaderless one, and its epoch is its tail's.
+                epoch=record.epoch + (not record.config.leaderless),
                 version=record.version + 1,
                 registry_version=record.registry_version + 1,
             )
 
         also = entered(operation, operation.created_at)
-        streams = self._context.streams
         try:
-            return await streams.bury(stream_id, name, decide, also)
+            return await self._entomb(stream_id, name, decide, also)
         except CoordinationUnknown:
             try:
-                return await streams.bury(stream_id, name, decide, also)
+                return await self._entomb(stream_id, name, decide, also)
             except NotFound:
                 # Ours, if the first attempt did arrive: then our operation is there too.
                 await self._operations.find(operation.operation_id)
-                return await streams.load(stream_id)
+                return await self._context.streams.load(stream_id)
+
+    async def _entomb(
+        self,
+        stream_id: StreamId,
+        name: FullName,
+        decide: Callable[[StreamRecord], StreamRecord],
+        also: Changes,
+    ) -> StreamRecord:
+        """Write the tombstone, and close the tail of a stream that has one."""
+        streams = self._context.streams
+        # The profile of a stream never changes.
+        if not (await streams.load(stream_id)).config.leaderless:
+            return await streams.bury(stream_id, name, decide, also)
+        generation = self._registry.generation
+        return await tails.close(streams, stream_id, name, generation, decide, also)
 
     async def _wait_stopped(self, record: StreamRecord, operation: Operation) -> None:
         close_ms = self._context.settings.manifest_close_ms
@@ -184,7 +202,10 @@ class Deletions:
             await self._registry.ensure_object(record)
             if not await self._stopped(record):
                 return Again({"phase": phase}, now + _ASK_AGAIN_MS)
-            return Again({"phase": "waiting"})
+            more = record.config.leaderless and await tails.clear_page(
+                context.coordination, stream_id, record.generation, self._page_count
+            )
+            return Again({"phase": phase if more else "waiting"})
         if phase == "waiting":
             waits_until = self._free_at(record, deleted_at, await context.time.over())
         elif phase == "waiting again":
