@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from unit.formats.examples import a_piece
 
-from bottomless.formats.keys import wal_key
+from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
 from bottomless.formats.stream_record import LEADERLESS
 from bottomless.formats.wal import PackedWal, pack_wal
 from bottomless.model.config import parse_stored_config
@@ -19,11 +19,14 @@ from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless.model.wal import Note, Piece, WalFlags
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.decided import Decided, KnownName, NewKnown
-from bottomless_server.leaderless.tail import UNSEEN, Tail, first_epoch
+from bottomless_server.leaderless.instance import WalInstance, decode_instance
+from bottomless_server.leaderless.tail import SHARD_COUNT, UNSEEN, Tail, first_epoch
 from bottomless_server.leaderless.tail_changes import Accepted, Committed, TailBounds
 from bottomless_server.leaderless.tail_format import Known
+from bottomless_server.manifest.leaderless.pruning import prune_published
 from bottomless_server.stores import tails, wal
 from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.releases import release
 from bottomless_server.stores.tail_commits import Asked, Commit, commit
 from bottomless_server.stores.tail_keys import load_tails
 from support.manifest import STREAM, ManifestHarness, a_record
@@ -75,6 +78,16 @@ async def tail_of(harness: ManifestHarness, stream_id: StreamId = STREAM) -> Tai
     return found
 
 
+async def publish_all(harness: ManifestHarness, stream_id: StreamId = STREAM) -> None:
+    """As if fragments of all that is committed were published, and the tail pruned."""
+    end = (await tail_of(harness, stream_id)).next_offset
+    record = await harness.streams.update(
+        stream_id,
+        lambda record: replace(record, published_next=end, version=record.version + 1),
+    )
+    assert await prune_published(harness.context, record)
+
+
 class WalWriter:
     """One instance that puts WAL objects and commits them."""
 
@@ -84,6 +97,8 @@ class WalWriter:
         """Whether it believes that it holds its lease."""
         self.sequence = 0
         """The one that the next object gets."""
+        self.directories: dict[int, set[StreamId]] = {}
+        """The streams that have a piece in each object."""
         self.owed: list[Note] = []
         """Notes of what is committed, for the next object."""
         self._harness = harness
@@ -124,6 +139,7 @@ class WalWriter:
         )
         data = b"".join(bytes(part) for part in packed.parts)
         await self._harness.drive.put(wal_key(self.instance, self.sequence), [data], packed.crc)
+        self.directories[self.sequence] = {piece.stream_id for piece in pieces}
         self.sequence += 1
         self.owed = []
         return packed
@@ -168,3 +184,20 @@ class WalWriter:
     ) -> Commit:
         """Put an object with a piece of each of these streams, and commit it."""
         return await self.commit(await self.put(*stream_ids, count=count, flags=flags))
+
+    async def release(self) -> None:
+        """What an uploader does of which all shards are: objects that no entry needs are let go."""
+        generation = self.numbers.generation
+        coordination = self._harness.coordination
+        await release(coordination, self.instance, generation, self.directories, range(SHARD_COUNT))
+
+    async def objects(self) -> list[int]:
+        """The sequences of its objects that are there."""
+        listing = self._harness.drive.list(f"{WAL_PREFIX}{self.instance}/")
+        keys = [parse_wal_key(facts.object_key) async for facts in listing]
+        return [key.sequence for key in keys if key is not None]
+
+    def record(self) -> WalInstance | None:
+        """Its record in coordination."""
+        value = self._harness.coordination.peek(wal.instance_key(self.instance))
+        return None if value is None else decode_instance(value)

@@ -25,7 +25,7 @@ from bottomless_server.leaderless.attempts import AttemptNumbers
 RESERVED_COUNT: Final = 1_024
 """Sequences that are reserved at a time, so that a note needs no coordination."""
 RESERVED_LEFT_MIN: Final = 64
-"""With so many left, or fewer, a commit reserves more."""
+"""A commit reserves more where so many are left, or fewer."""
 
 
 @dataclass(frozen=True, slots=True)

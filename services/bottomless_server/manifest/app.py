@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
 from bottomless.errors import StoreError
-from bottomless.formats.stream_record import SERVED
+from bottomless.formats.stream_record import LEADERLESS, SERVED
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.probe import probe
 from bottomless_server.manifest.common.context import Context
@@ -23,6 +23,7 @@ from bottomless_server.manifest.front.routes import public_api
 from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
 from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.manifest.keys.root_key import RootKey
+from bottomless_server.manifest.leaderless.upkeep import LeaderlessUpkeep
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.recovery.far_times import FarTimes
@@ -71,6 +72,7 @@ class ManifestService:
         register_retention(self._operations, self._mutators)
         self._garbage = GarbageTimer(context, self._operations)
         self._far_times = FarTimes(context)
+        self._leaderless = LeaderlessUpkeep(context)
         register_home_operations(self._operations, self._mutators, self._registry)
         register_gc(self._operations)
         register_verify(self._operations)
@@ -138,6 +140,9 @@ class ManifestService:
             asyncio.create_task(self._garbage.run(), name="manifest garbage"),
             asyncio.create_task(self._far_times.run(), name="manifest far times"),
         ]
+        if LEADERLESS in self._context.served:
+            upkeep = asyncio.create_task(self._leaderless.run(), name="manifest leaderless")
+            self._tasks.append(upkeep)
 
     async def drain(self) -> None:
         """Publish what waits for its time; uploaders have stopped by now."""

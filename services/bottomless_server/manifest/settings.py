@@ -77,6 +77,8 @@ class ManifestSettings(CommonSettings):
     """How often all garbage is collected; 0 for only when somebody asks."""
     manifest_gc_minimum_age: Annotated[str, AfterValidator(stored_duration)] = "1D"
     """Objects younger than this are left alone, unless the request says otherwise."""
+    manifest_wal_vacuum_ms: int = Field(10_000, ge=10)
+    """How often WAL objects are deleted that no leaderless stream needs any more."""
     manifest_lease_seconds_max: int = Field(6 * 3_600, ge=1)
     """The longest that a lease may hold a range without being renewed."""
 

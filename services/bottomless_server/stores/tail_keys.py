@@ -11,10 +11,10 @@ bottomless:tail-silent                           the same of all streams, by whe
 from collections.abc import Sequence
 from typing import Final
 
-from bottomless.errors import Corrupt
-from bottomless.model.names import StreamId
+from bottomless.errors import Corrupt, InvalidRequest
+from bottomless.model.names import StreamId, parse_stream_id
 from bottomless_server.coordination.base import Coordination, Due, Values
-from bottomless_server.leaderless.decided import KnownName
+from bottomless_server.leaderless.decided import KnownName, parse_known_name
 from bottomless_server.leaderless.tail import Tail, TailEntry
 from bottomless_server.leaderless.tail_format import (
     Known,
@@ -28,6 +28,7 @@ from bottomless_server.stores.wal import readable, require_generation
 
 SILENT_KEY: Final = "bottomless:tail-silent"
 _PAGE_COUNT: Final = 1_000
+_STREAM_ID_SIZE: Final = 36
 
 
 def tail_key(stream_id: StreamId) -> str:
@@ -51,6 +52,19 @@ def known_key(stream_id: StreamId, name: KnownName) -> str:
 def silent(stream_id: StreamId, name: KnownName, due_at: int) -> Due:
     """The place of a name in the queue of those that may be forgotten, at `due_at` (ms since 1970)."""
     return Due(SILENT_KEY, stream_id.encode("ascii") + name.member, due_at)
+
+
+def parse_silent(member: bytes) -> tuple[StreamId, KnownName]:
+    """Read stream and name from a member of that queue.
+
+    Raises:
+        Corrupt: no writer can have written it.
+    """
+    try:
+        stream_id = parse_stream_id(member[:_STREAM_ID_SIZE].decode("ascii"))
+    except (UnicodeDecodeError, InvalidRequest) as error:
+        raise Corrupt("a member of the queue of silent names has no stream") from error
+    return stream_id, parse_known_name(member[_STREAM_ID_SIZE:])
 
 
 def tail_in(values: Values, stream_id: StreamId) -> Tail | None:

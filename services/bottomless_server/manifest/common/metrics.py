@@ -24,6 +24,7 @@ class ManifestCounts:
     collections: int = 0
     unreadable_keys: int = 0
     """Unreadable keys at the last time that all keys were compared with the bucket."""
+    deleted_wal_objects: int = 0
     unreadable_consumers: int = 0
     """Offsets that a snapshot was written without, each time."""
 
@@ -44,6 +45,11 @@ def manifest_metrics(
         counts.conflicts,
     )
     yield counted(f"{name}_deleted_objects", "Objects that were deleted.", counts.deleted)
+    yield counted(
+        f"{name}_deleted_wal_objects",
+        "WAL objects of leaderless streams that were deleted.",
+        counts.deleted_wal_objects,
+    )
     yield counted(
         f"{name}_refused_deletes",
         "Objects that were due and are reachable, so that they stayed: each is a bug.",

@@ -1,0 +1,92 @@
+"""Delete the WAL objects that nothing needs any more, and settle writers that are dead.
+
+Each pass looks at every instance, in the steps that `stores/wal.py`
+tells, with what a crash after each of them leaves. Whatever is wrong with one instance, its objects
+stay and the others go on.
+
+Only objects that are listed are deleted, since most of what a dead writer had reserved was never put.
+One whose put arrives after that is named by nothing, and garbage collection takes it.
+"""
+
+from typing import Final
+
+import structlog
+
+from bottomless.errors import Corrupt, StoreError, Unavailable
+from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
+from bottomless.model.names import Uid
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.stores import wal
+
+log = structlog.get_logger(__name__)
+
+PAGE_COUNT: Final = 1_000
+"""Objects of one instance that one pass deletes, one after the other: others have their turn then."""
+
+
+class Vacuum:
+    def __init__(self, context: Context, *, page_count: int = PAGE_COUNT) -> None:
+        self._context = context
+        self._page_count = page_count
+
+    async def make_pass(self) -> int:
+        """Look at every instance once; how many objects were deleted.
+
+        Raises:
+            Unavailable: the instances are not told now.
+        """
+        context, deleted = self._context, 0
+        for instance, record in (await wal.load_instances(context.coordination)).items():
+            if isinstance(record, Corrupt):
+                log.error("a WAL instance cannot be read", instance=instance, error=str(record))
+                continue
+            deleted += await self._reclaimed(instance)
+        return deleted
+
+    async def _reclaimed(self, instance: Uid) -> int:
+        try:
+            return await self._reclaim(instance)
+        except StoreError as error:
+            log.warning("WAL objects stay for now", instance=instance, error=str(error))
+            return 0
+
+    async def _reclaim(self, instance: Uid) -> int:
+        context, generation = self._context, self._generation
+        record = await wal.settle(context.coordination, instance, generation)
+        if record is None:
+            return 0
+        found = await wal.deletable(context.drive, context.coordination, instance, generation)
+        if not found.sequences:
+            if record.deleted == record.reserved:
+                # It was noted while the lease of its writer was still there.
+                await wal.note_deleted(context.coordination, instance, generation, record.deleted)
+            return 0
+        if found.keep_until and await context.time.require() < found.keep_until:
+            return 0
+        there, end = await self._listed(instance, found.sequences)
+        await wal.delete_objects(context.drive, instance, there)
+        context.counts.deleted_wal_objects += len(there)
+        await wal.note_deleted(context.coordination, instance, generation, end)
+        return len(there)
+
+    async def _listed(self, instance: Uid, sequences: range) -> tuple[list[int], int]:
+        """The objects that are there, at most a page of them, and the end up to which that is all."""
+        after = wal_key(instance, sequences.start - 1) if sequences.start else ""
+        there: list[int] = []
+        async for facts in self._context.drive.list(f"{WAL_PREFIX}{instance}/", after):
+            key = parse_wal_key(facts.object_key)
+            if key is None:
+                continue
+            if key.sequence >= sequences.stop:
+                break
+            there.append(key.sequence)
+            if len(there) == self._page_count:
+                return there, key.sequence + 1
+        return there, sequences.stop
+
+    @property
+    def _generation(self) -> int:
+        generation = self._context.streams.generation
+        if generation is None:
+            raise Unavailable("nobody has found out which generation coordination has to have")
+        return generation
