@@ -20,6 +20,8 @@ record anything is deleted only if its newest registry object is a tombstone, an
 last; everything else without a record may be what a lost coordination does not know of, so
 it is reported and never touched. The same holds if the bucket has a root that is newer than
 any attempt of the record can be: then the record went back.
+
+WAL objects belong to no stream and are looked at by themselves (`stray_wal.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +33,8 @@ import structlog
 
 from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
-from bottomless.formats.keys import parse_consumers_key, stream_prefix
-from bottomless.formats.stream_record import decode_registry
+from bottomless.formats.keys import WAL_PREFIX, parse_consumers_key, stream_prefix
+from bottomless.formats.stream_record import LEADERLESS, decode_registry
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless.model.object_facts import ObjectFacts
@@ -51,6 +53,7 @@ from bottomless_server.manifest.removal.core.orphan_tally import (
     stream_of,
 )
 from bottomless_server.manifest.removal.orphans import orphans_of, unqueued
+from bottomless_server.manifest.removal.stray_wal import delete_stray_wal, stray_wal
 from bottomless_server.manifest.tree.going_back import has_gone_back
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import ConsumerOffsets
@@ -117,7 +120,7 @@ class _CollectionStep:
             return Done(self._shown())
         self._after = page[-1].object_key
         if home is None:
-            await self._look_at_strays(page)
+            await self._look_at_strays(page, oldest)
         else:
             await self._look_at(home, page, oldest)
             self._before = home
@@ -149,10 +152,25 @@ class _CollectionStep:
                 break
         return page, home_of(page[0].object_key) if page else None
 
-    async def _look_at_strays(self, page: Sequence[ObjectFacts]) -> None:
+    async def _look_at_strays(self, page: Sequence[ObjectFacts], oldest: int) -> None:
         for facts in page:
             if not facts.object_key.startswith(_SYSTEM):
                 self._tally.add_unknown(facts)
+        wal = [facts for facts in page if facts.object_key.startswith(WAL_PREFIX)]
+        if wal and LEADERLESS in self._context.served:
+            self._tally.objects += len(wal)
+            await self._look_at_wal([facts for facts in wal if facts.modified <= oldest])
+
+    async def _look_at_wal(self, old: Sequence[ObjectFacts]) -> None:
+        found = await stray_wal(self._context, old)
+        if found and not self._dry_run:
+            try:
+                await delete_stray_wal(self._context, found)
+            except Corrupt:
+                log.exception("garbage of WAL objects is not collected")
+                return
+        for facts in found:
+            self._tally.add_orphan(ObjectKind.WAL, facts)
 
     async def _look_at(self, home: str, page: Sequence[ObjectFacts], oldest: int) -> None:
         """Look at one page of one stream."""

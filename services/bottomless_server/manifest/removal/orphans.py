@@ -10,6 +10,9 @@ into the manifest meanwhile is then in the record, its root, or its intents. An 
 - it is the newest of its kind: the registry object of the record's version, a snapshot of
   consumers as new as the last one that was noted.
 
+Staged batches of leaderless streams are what clients hold the ids of. One that is old enough to be
+looked at is not committed any more, or was.
+
 Whatever cannot be told is kept.
 """
 
@@ -65,6 +68,7 @@ async def orphans_of(
         *_old_roots(record, by_kind[ObjectKind.ROOT]),
         *await _old_registry(context, record, by_kind[ObjectKind.REGISTRY]),
         *await _old_consumers(context, record, by_kind[ObjectKind.CONSUMERS]),
+        *by_kind[ObjectKind.STAGED],
     ]
     # Last: what was dropped by an edit before the record was read is in the queue by now.
     left = await unqueued(context, left)

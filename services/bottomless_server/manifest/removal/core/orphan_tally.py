@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from bottomless.formats.keys import parse_consumers_key, parse_root_key
+from bottomless.formats.keys import parse_consumers_key, parse_root_key, parse_staged_key
 from bottomless.model.names import StreamId
 from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
@@ -24,6 +24,13 @@ class ObjectKind(StrEnum):
     ROOT = "root"
     REGISTRY = "registry"
     CONSUMERS = "consumers"
+    STAGED = "staged"
+    """A staged batch of a leaderless stream: nothing leads to it, committed or not."""
+    WAL = "wal"
+    """It belongs to an instance of a writer, and to no stream."""
+
+
+_OF_LEADERLESS: Final = frozenset({ObjectKind.STAGED, ObjectKind.WAL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,8 @@ def _kind(target: DeleteTarget) -> ObjectKind:
         return ObjectKind.GROUP
     if target.first_offset is not None:
         return ObjectKind.FRAGMENT
+    if parse_staged_key(target.object_key) is not None:
+        return ObjectKind.STAGED
     if parse_consumers_key(target.object_key) is not None:
         return ObjectKind.CONSUMERS
     assert parse_root_key(target.object_key) is not None
@@ -104,11 +113,14 @@ class OrphanTally:
 
     def add_orphans(self, found: Iterable[OrphanCandidate]) -> None:
         for one in found:
-            counts = self.orphans.setdefault(one.kind.value, [0, 0])
-            counts[0] += 1
-            counts[1] += one.facts.size
-            if len(self.examples) < NAMED_COUNT_MAX:
-                self.examples.append(one.facts.object_key)
+            self.add_orphan(one.kind, one.facts)
+
+    def add_orphan(self, kind: ObjectKind, facts: ObjectFacts) -> None:
+        counts = self.orphans.setdefault(kind.value, [0, 0])
+        counts[0] += 1
+        counts[1] += facts.size
+        if len(self.examples) < NAMED_COUNT_MAX:
+            self.examples.append(facts.object_key)
 
     def add_unknown(self, facts: ObjectFacts) -> None:
         self.unknown[0] += 1
@@ -132,7 +144,12 @@ class OrphanTally:
 
     def report(self) -> dict[str, Any]:
         """The report that people see."""
-        counted = {kind.value: self.orphans.get(kind.value, [0, 0]) for kind in ObjectKind}
+        counted = {
+            kind.value: self.orphans.get(kind.value, [0, 0])
+            for kind in ObjectKind
+            # Those of leaderless streams are shown only where there are any.
+            if kind not in _OF_LEADERLESS or kind.value in self.orphans
+        }
         return {
             "streams": self.streams,
             "objects": self.objects,

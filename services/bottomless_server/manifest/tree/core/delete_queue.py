@@ -24,6 +24,7 @@ _MEMBER = re.compile(
     r"|metadata/root\.[0-9]{10}\.[0-9]{20}\.[0-9]{20}\.(?P<root>[0-9a-f]{32})\.manifest"
     r"|metadata/(?P<start>[0-9]{20})\.(?P<group>[0-9a-f]{32})\.g(?P<height>[0-9]{1,3})"
     r"|stream\.(?P<registry>[0-9]{10})\.json"
+    r"|staged/[0-9a-f]{32}\.staged"
     r"|metadata/consumers\.[0-9]{20}\.[0-9a-f]{32}\.json))"
     r"(?:\?from=(?P<from>[0-9]{1,16})&below=(?P<below>[0-9]{1,16}))?",
     re.ASCII,
@@ -42,7 +43,8 @@ class DeleteTarget:
     object_key: str
     stream_id: StreamId
     uid: Uid | None = None
-    """None of registry objects and consumer snapshots, which only the record names."""
+    """None of registry objects and consumer snapshots, which only the record names, and of staged
+    batches, which nothing names."""
     first_offset: int | None = None
     """The first offset of a fragment or a group; None for a root, which no entry names."""
     height: int = 0
