@@ -74,7 +74,11 @@ class Wire:
         if passage.mishap is not Mishap.NONE:
             await asyncio.sleep(passage.silence_seconds)
             raise Lost(may_have_happened=True)
-        return await reply
+        try:
+            return await reply
+        finally:
+            # An error refers to this frame, and the reply to the error: see simulation/tables.py.
+            del reply
 
     def _send(
         self,
@@ -104,6 +108,7 @@ class Wire:
             await asyncio.sleep(passage.back_seconds)
             if passage.mishap is Mishap.NONE and not reply.done():
                 reply.set_exception(error)
+            del reply
             return
         await asyncio.sleep(passage.back_seconds)
         if passage.mishap is Mishap.NONE and not reply.done():

@@ -13,10 +13,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from itertools import count
 from typing import Final, NamedTuple, TypeAlias
-
-import stamina
 
 from bottomless.drives.base import (
     Body,
@@ -75,22 +72,26 @@ async def put_object(
         DriveUnavailable, DriveRefused, DriveFull: it failed, and nothing was stored.
         Corrupt: `crc` is not that of the body, or another object has the key: an alarm.
     """
-    unknown = False
-    failures = count()
-
-    def pause_after(error: Exception) -> bool | float:
-        return _retryable(error) and waits.after(next(failures))
-
+    unknown, failures = False, 0
+    # Not by the library for retries: it keeps what an attempt raised, whose frames hold the body, in
+    # a circle that only the garbage collector finds.
     try:
         async with asyncio.timeout(deadline_seconds) as deadline:
-            async for attempt in stamina.retry_context(on=pause_after, attempts=None, timeout=None):
-                with attempt:
+            while True:
+                try:
                     async with _entered(room, deadline):
                         try:
                             await put_once(drive, object_key, body, crc)
                         except (DriveAmbiguous, asyncio.CancelledError):
                             unknown = True
                             raise
+                except (DriveUnavailable, DriveAmbiguous) as error:
+                    if not error.retryable:
+                        raise
+                else:
+                    return
+                await asyncio.sleep(waits.after(failures))
+                failures += 1
     except (Unavailable, TimeoutError) as error:
         if unknown:
             raise DriveAmbiguous("an object may have been put, or may not") from error
@@ -154,7 +155,3 @@ async def is_ours(drive: Drive, object_key: str, body: Body, crc: int) -> bool:
             return True
         # A second time: where the store knows no checksum, bytes are read, perhaps damaged.
     return False
-
-
-def _retryable(error: Exception) -> bool:
-    return isinstance(error, DriveUnavailable | DriveAmbiguous) and error.retryable

@@ -2,12 +2,11 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
 import pytest
-import stamina
 from simulation.loop import VirtualLoop
 
 from bottomless.drives.base import (
@@ -25,12 +24,7 @@ from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.stores.put_retries import PutWaits, put_object
 
 BODY = b"body"
-
-
-@pytest.fixture(autouse=True)
-def _without_waiting() -> Iterator[None]:
-    with stamina.set_testing(True, attempts=20):
-        yield
+AT_ONCE = PutWaits(initial=0, longest=0, jitter=0)
 
 
 class FlakyDrive(MemoryDrive):
@@ -52,7 +46,9 @@ class FlakyDrive(MemoryDrive):
 
 async def put(drive: MemoryDrive, deadline_seconds: float = 30) -> None:
     parts: list[bytes | memoryview] = [BODY[:1], memoryview(BODY)[1:]]
-    await put_object(drive, "key", parts, crc32c(BODY), deadline_seconds=deadline_seconds)
+    await put_object(
+        drive, "key", parts, crc32c(BODY), deadline_seconds=deadline_seconds, waits=AT_ONCE
+    )
 
 
 async def test_what_a_retry_can_mend_is_tried_until_it_is_there() -> None:
@@ -195,7 +191,6 @@ def test_the_waits_between_two_attempts_are_those_of_the_caller() -> None:
             await put_object(drive, "key", [BODY], crc32c(BODY), deadline_seconds=100, waits=waits)
         return [after - before for before, after in pairwise(drive.tried_at)]
 
-    stamina.set_testing(False)
     loop = VirtualLoop(random.Random(0))
     try:
         own = loop.run_until_complete(put_in_vain(PutWaits(initial=1, longest=30, jitter=0)))
@@ -241,7 +236,6 @@ def test_room_is_held_for_an_attempt_and_neither_its_pauses_nor_the_time_that_it
             await refused
         return took
 
-    stamina.set_testing(False)
     loop = VirtualLoop(random.Random(0))
     try:
         began = loop.time()
@@ -264,7 +258,6 @@ async def test_a_deadline_between_failed_attempts_means_that_nothing_was_stored(
         async def put(self, *_: object) -> None:
             raise DriveUnavailable("down")
 
-    stamina.set_testing(False)
     with pytest.raises(DriveUnavailable):
         await put(Down(), deadline_seconds=0.05)
 

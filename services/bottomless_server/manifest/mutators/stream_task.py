@@ -98,7 +98,12 @@ class StreamTask:
             raise Overloaded(
                 "too many requests of this stream wait", retry_after_seconds=1
             ) from None
-        return await answer
+        try:
+            return await answer
+        finally:
+            # An error refers to this frame, and the answer to the error: a circle round the whole
+            # committer, which only the garbage collector would find.
+            del answer
 
     @property
     def next_change(self) -> asyncio.Event:
@@ -161,6 +166,9 @@ class StreamTask:
         else:
             if answer is not None and not answer.done():
                 answer.set_result(result)
+        finally:
+            # As in `run`.
+            del answer
         self._announce(before, published_next)
 
     async def _go_on_with_a_takeover(self, committer: Committer) -> None:
