@@ -7,11 +7,10 @@ tried again and again; what `forever` sees, keeps in view and counts is the end 
 and everything that no retry of a put can mend.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
-import stamina
 import structlog
 
 from bottomless.errors import Code, Corrupt, StoreError
@@ -89,11 +88,10 @@ class Retries:
     """Retry without end: exponential, jittered and capped; at the cap where time cannot help."""
 
     def __init__(self, settings: UploaderSettings) -> None:
-        self._settings = settings
+        self._damage_seconds = settings.uploader_damage_retry_seconds
         self._waits = put_waits(settings)
         self.count = 0
         """Attempts that failed so far."""
-        self._retry = stamina.AsyncRetryingCaller(attempts=None, timeout=None)
 
     async def forever(
         self,
@@ -107,23 +105,26 @@ class Retries:
         Raises:
             StoreError: one whose code is among `stops`.
         """
-        failed = count()
-
-        def pause_after(error: BaseException) -> bool | float:
-            # The hook is asked about a cancellation too, which must never be retried.
-            if not isinstance(error, Exception):
-                return False
-            if isinstance(error, StoreError) and error.code in stops:
-                return False
-            self.count += 1
-            failure = failures.note(what, error)
-            if isinstance(error, Corrupt):
-                return self._settings.uploader_damage_retry_seconds
-            if failure.permanent:
-                return self._settings.uploader_retry_max_seconds
-            return self._waits.after(next(failed))
-
+        failed = 0
+        # Not by the library for retries: of a stream with something to upload one of these calls is
+        # always under way, and each would keep forty objects of the library in memory.
         try:
-            return await self._retry(pause_after, call)
+            while True:
+                try:
+                    return await call()
+                except Exception as error:
+                    if isinstance(error, StoreError) and error.code in stops:
+                        raise
+                    failure = failures.note(what, error)
+                    damaged = isinstance(error, Corrupt)
+                self.count += 1
+                if damaged:
+                    seconds = self._damage_seconds
+                elif failure.permanent:
+                    seconds = self._waits.longest
+                else:
+                    seconds = self._waits.after(failed)
+                    failed += 1
+                await asyncio.sleep(seconds)
         finally:
             failures.clear(what)
