@@ -33,6 +33,7 @@ from bottomless_server.runtime.http.app import method_not_allowed, parse_query, 
 from bottomless_server.runtime.http.problems import send_problem
 from bottomless_server.runtime.http.route_templates import RouteTemplates
 from bottomless_server.runtime.listener.connections import Connections
+from bottomless_server.runtime.observe.gc_pauses import gc_pause_metrics
 
 PATH: Final = "/metrics"
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
@@ -67,6 +68,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
+        self.registry.register(_Asking(gc_pause_metrics))
         self.registry.register(_Asking(_loop_metrics))
         self.templates = RouteTemplates(())
         """Set when the applications are there."""

@@ -44,6 +44,7 @@ from bottomless_server.runtime.listener.listeners import (
     bind_tcp,
     internal_url,
 )
+from bottomless_server.runtime.process.collector import short_passes
 from bottomless_server.runtime.process.front import Front
 from bottomless_server.runtime.process.process_limits import bound_arenas
 from bottomless_server.runtime.process.without_pandas import forgo_pandas
@@ -108,7 +109,7 @@ def run_process(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     bound_arenas()
     forgo_pandas()
     try:
-        return uvloop.run(main())
+        return uvloop.run(_with_short_passes(main))
     except CannotStart as error:
         reason = str(error)
     except StoreError as error:
@@ -119,6 +120,11 @@ def run_process(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
         return EXIT_KILLED
     sys.stderr.write(f"bottomless: cannot start: {reason}\n")
     return EXIT_CANNOT_START
+
+
+async def _with_short_passes(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    async with short_passes():
+        return await main()
 
 
 async def serve(
