@@ -25,8 +25,9 @@ from bottomless.errors import Fenced, Outcome, StoreError
 from bottomless.guards import guard
 from bottomless.model.chunk import TrackedEntry
 from bottomless.model.stream import StreamRecord
+from bottomless_server.core.restated import restated
 from bottomless_server.core.tracking.tracking import Tracking
-from bottomless_server.ingest.local.appender_context import AppenderContext, log_broken, restated
+from bottomless_server.ingest.local.appender_context import AppenderContext, log_broken
 from bottomless_server.ingest.local.freeing import SegmentFreeing
 from bottomless_server.ingest.local.waiting import Chosen, WaitingAppends
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk, seal_round, seal_state

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from bottomless.errors import Outcome, StoreError, Unavailable
+from bottomless.errors import Outcome, Unavailable
 from bottomless.model.names import StreamId
 from bottomless_server.core.tracking.known_producers import TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
@@ -53,19 +53,6 @@ class AppenderContext:
     def tell_time(self) -> None:
         """Tell the room for producers and keys what time it is, by the monotonic clock."""
         self.tracking_room.tell(self.clocks.elapsed())
-
-
-def restated(error: StoreError) -> StoreError:
-    """A copy of an error: one that is kept and raised often would grow with every raise."""
-    return type(error)(
-        error.message,
-        code=error.code,
-        retryable=error.retryable,
-        outcome=error.outcome,
-        retry_after_seconds=error.retry_after_seconds,
-        faults=error.faults,
-        facts=error.facts,
-    )
 
 
 def log_broken(outcome: Outcome) -> Unavailable:

@@ -16,8 +16,9 @@ from cachetools import TTLCache
 
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, StoreError, Unavailable
 from bottomless.model.names import StreamId
+from bottomless_server.core.restated import restated
 from bottomless_server.ingest.local.appender import LocalAppender
-from bottomless_server.ingest.local.appender_context import AppenderContext, restated
+from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
 from bottomless_server.ingest.log.segments import LogBroken
