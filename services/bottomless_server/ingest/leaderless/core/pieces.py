@@ -35,7 +35,7 @@ class WaitingAppend:
     settle: Callable[[Appended | StoreError], None]
     """Answers it; called once."""
     decided: bool = False
-    """Whether it was answered: nothing of it is stored any more after that."""
+    """Whether it was answered, or will be once a note is durable: it is never decided again."""
 
 
 @dataclass(slots=True, eq=False)

@@ -26,6 +26,11 @@ class Sequences:
         """How many may be given before more are reserved."""
         return self._reserved - self.next
 
+    @property
+    def may_take(self) -> bool:
+        """Whether a flush gets a sequence."""
+        return may_take(self.left, for_notes=False)
+
     def note_reserved(self, reserved: int) -> None:
         """Take up what the instance's record says."""
         self._reserved = max(self._reserved, reserved)

@@ -1,0 +1,93 @@
+"""Tell appends what became of them: at once, or when the notes of it are durable.
+
+With INGEST_WAL_NOTES=sync an append is acknowledged only once the note of its commit lies in the
+bucket, so that even a loss of coordination cannot cost it. Until then it waits here. What waits is
+what requests hold room for; one that waits for longer than a put may take is told that its outcome is
+unknown: it is stored and visible, and not yet what it was promised to be.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from bottomless.errors import Code, Outcome, StoreError, Unavailable
+from bottomless.guards import guard
+from bottomless_server.core.restated import restated
+from bottomless_server.ingest.leaderless.context import WriterContext
+from bottomless_server.ingest.leaderless.core.notes import Notes
+from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend
+from bottomless_server.ingest.producers.producers import Appended
+
+
+class _Held(NamedTuple):
+    mark: int
+    """So many notes have to be durable."""
+    until: int
+    append: WaitingAppend
+    said: Appended
+
+
+class Answers:
+    """The answers of one instance."""
+
+    def __init__(self, context: WriterContext, notes: Notes) -> None:
+        self._context = context
+        self._notes = notes
+        self._held: deque[_Held] = deque()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def tell(self, append: WaitingAppend, said: Appended | StoreError) -> None:
+        """Tell an append what was decided, after the notes of that were added."""
+        if append.decided:
+            return
+        append.decided = True
+        if isinstance(said, StoreError):
+            self._context.counts.refusals[said.code] += 1
+            append.settle(said)
+            return
+        mark = self._notes.added
+        if may_answer(mark, self._notes.durable_below, sync=self._context.bounds.notes_sync):
+            append.settle(said)
+            return
+        until = self._context.now() + int(self._context.bounds.put_seconds * 1000)
+        self._held.append(_Held(mark, until, append, said))
+
+    def refuse(self, appends: Iterable[WaitingAppend], error: StoreError) -> None:
+        """Tell appends that they are refused, for one reason."""
+        for append in appends:
+            self.tell(append, restated(error))
+
+    def release(self) -> None:
+        """Answer what waited for notes that are durable now, and what waited for too long."""
+        now = self._context.now()
+        while self._held:
+            first = self._held[0]
+            if may_answer(first.mark, self._notes.durable_below, sync=True):
+                self._held.popleft().append.settle(first.said)
+            elif first.until <= now:
+                self._held.popleft().append.settle(not_noted())
+            else:
+                return
+
+    def give_up(self) -> None:
+        """Answer all that waits: nobody puts their notes any more."""
+        while self._held:
+            self._held.popleft().append.settle(not_noted())
+
+
+@guard("an answer after its notes are durable")
+def may_answer(mark: int, durable_below: int, *, sync: bool) -> bool:
+    """Tell whether an append may be acknowledged whose commit, and all before it, has so many notes;
+    all below `durable_below` are durable."""
+    return not sync or mark <= durable_below
+
+
+def not_noted() -> Unavailable:
+    """The answer where records are stored and visible, and a loss of coordination might cost them."""
+    return Unavailable(
+        "the records are visible, but the object store did not take the note of them in time",
+        code=Code.OBJECT_STORE_UNAVAILABLE,
+        outcome=Outcome.UNKNOWN,
+    )

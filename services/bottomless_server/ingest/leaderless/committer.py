@@ -1,0 +1,289 @@
+"""The one task that commits as an instance: it gives pieces their offsets, and answers their appends.
+
+core/commit_queue.py says what is next. Each EXEC is waited for until its outcome is known, and nothing
+else is committed before: one whose reply was lost is decided by a bump (stores/lost_commits.py). That
+may take as long as coordination is away, so its appends are told `commit-timeout` after a while; the
+question goes on, since the notes of what was stored depend on it.
+
+In Redis after a crash: nothing of the group that is under way, or all of it: visible, and recognised
+when it is repeated. Nothing of what is in line.
+
+On the record's path: after flusher.py. Here a record becomes visible.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import structlog
+
+from bottomless.errors import (
+    Code,
+    Outcome,
+    Overloaded,
+    StoreError,
+    Unavailable,
+)
+from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.ingest.leaderless.answers import Answers
+from bottomless_server.ingest.leaderless.commits import InstanceCommits, NotNow
+from bottomless_server.ingest.leaderless.context import WriterContext
+from bottomless_server.ingest.leaderless.core.accumulator import Accumulator
+from bottomless_server.ingest.leaderless.core.commit_queue import CommitQueue, Group
+from bottomless_server.ingest.leaderless.core.notes import Notes
+from bottomless_server.ingest.leaderless.core.pieces import TrimAgain, WaitingAppend, WaitingPiece
+from bottomless_server.ingest.leaderless.core.sealing import seal_again
+from bottomless_server.ingest.leaderless.core.sequences import Sequences
+from bottomless_server.ingest.leaderless.core.telling import told
+from bottomless_server.ingest.leaderless.seen_tails import SeenTails
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.leaderless.instance import RESERVED_LEFT_MIN, Loss
+from bottomless_server.leaderless.tail_changes import Committed
+from bottomless_server.node.pulse import wait_for
+from bottomless_server.stores.lost_commits import Fate
+from bottomless_server.stores.tail_commits import Commit, CommitUnknown
+
+log = structlog.get_logger(__name__)
+
+_LOOK_SECONDS: Final = 1.0
+"""How often it looks whether something has waited for too long."""
+_AWAY_SECONDS: Final = 0.2
+"""The pause before coordination is asked again that did not answer."""
+
+
+class Committer:
+    """Commits what is in line of one instance, until that is lost or ended."""
+
+    def __init__(
+        self,
+        context: WriterContext,
+        commits: InstanceCommits,
+        queue: CommitQueue,
+        notes: Notes,
+        sequences: Sequences,
+        answers: Answers,
+        line: Accumulator,
+        seen: SeenTails,
+    ) -> None:
+        self._context = context
+        self._commits = commits
+        self._queue = queue
+        self._notes = notes
+        self._sequences = sequences
+        self._answers = answers
+        self._line = line
+        self._seen = seen
+        self._wake = asyncio.Event()
+        self._ends = False
+        self._away = False
+        self._under_way: list[WaitingPiece] = []
+        """What the commit under way is of; nobody knows what becomes of it."""
+
+    def wake(self) -> None:
+        """Look again: an object is durable, or failed."""
+        self._wake.set()
+
+    def end(self) -> None:
+        """Return from `run` once nothing is left to commit or to settle."""
+        self._ends = True
+        self._wake.set()
+
+    async def step(self) -> Loss | NotNow | None:
+        """Commit one group, or wait for one. Returns why the instance cannot go on, or that it must
+        be compared with the bucket before it does."""
+        self._wake.clear()
+        self._expire()
+        group = self._queue.next_group(self._context.now())
+        if group is None:
+            if self._settles_alone():
+                return await self._settle()
+            await self._rest()
+            return None
+        return await self._commit(group)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was to end, and has nothing left to do."""
+        return self._ends and self._queue.is_empty and not self._settles_alone()
+
+    async def _rest(self) -> None:
+        if self.is_done:
+            return
+        seconds = _LOOK_SECONDS
+        ready_at = self._queue.ready_at()
+        if ready_at is not None:
+            seconds = min(seconds, max(ready_at - self._context.now(), 1) / 1000)
+        await wait_for(self._wake, seconds)
+
+    def _settles_alone(self) -> bool:
+        """Whether the record has to say more, and no commit of pieces will say it."""
+        return self._queue.needs_settling(self._commits.settled) or self._is_short
+
+    async def _settle(self) -> Loss | NotNow | None:
+        """Commit nothing, so that the record says what is settled, and more is reserved."""
+        end = self._sequences.next
+        try:
+            clock = self._context.read_clock()
+        except Unavailable:
+            await asyncio.sleep(_AWAY_SECONDS)
+            return None
+        settled = self._queue.first_undecided(end)
+        done = await self._commits.try_once([], sequence=end, settled=settled, clock=clock)
+        if isinstance(done, CommitUnknown):
+            found = await self._decided(None, done.commit)
+            return found if isinstance(found, Loss) else None
+        if not isinstance(done, Commit):
+            return await self._not_done(done)
+        # Sequences have an end, and who came to it begins another instance.
+        return Loss.GONE if self._is_short else None
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether more sequences should have been reserved."""
+        return self._sequences.left <= RESERVED_LEFT_MIN // 2
+
+    async def _commit(self, group: Group) -> Loss | NotNow | None:
+        try:
+            clock = self._context.read_clock()
+            asked = [
+                self._context.asked_of(self._seen.of(stream_id), pieces, clock)
+                for stream_id, pieces in group.parts.items()
+            ]
+        except Unavailable as error:
+            self._refuse(group.pieces, error)
+            return None
+        self._under_way = group.pieces
+        done = await self._commits.try_once(
+            asked, sequence=group.sequence, settled=group.settled, clock=clock
+        )
+        found = await self._decided(group, done.commit) if isinstance(done, CommitUnknown) else done
+        if isinstance(found, Commit):
+            self._away = False
+            self._take(group, found)
+        self._under_way = []
+        if found is None or isinstance(found, Commit):
+            return None
+        return await self._refused(group, found)
+
+    def abandon(self) -> None:
+        """Tell the appends of a commit that a bug has broken off: it may have stored them."""
+        sentence = "an unexpected error; the server's log has it"
+        self._refuse(self._under_way, StoreError(sentence, outcome=Outcome.UNKNOWN))
+        self._under_way = []
+
+    async def _refused(self, group: Group, done: Loss | NotNow) -> Loss | NotNow | None:
+        """What follows from an EXEC of a group that stored nothing."""
+        if done is NotNow.CONFLICT:
+            refused = self._queue.conflict(group, self._context.now(), self._context.chance())
+            self._tell(refused.pieces, _contended())
+            return None
+        if done is Loss.REGRESSED:
+            self._refuse(group.pieces, coordination_lost())
+        return await self._not_done(done)
+
+    async def _not_done(self, why: Loss | NotNow) -> Loss | NotNow | None:
+        """What follows from an EXEC that stored nothing; its group stays in line."""
+        if why is NotNow.AWAY:
+            self._away = True
+            await wait_for(self._wake, _AWAY_SECONDS)
+            return None
+        if why is NotNow.CONFLICT:
+            return None
+        return why
+
+    async def _decided(self, group: Group | None, lost: Commit) -> Commit | Loss | None:
+        """The commit whose reply was lost, if it was applied; None if it never will be."""
+        until = self._context.now() + int(self._context.bounds.commit_seconds * 1000)
+        pieces = [] if group is None else group.pieces
+        while (fate := await self._commits.decide(lost)) is None:
+            self._away = True
+            if until <= self._context.now():
+                self._tell(pieces, _timed_out())
+            self._expire(group)
+            await asyncio.sleep(_AWAY_SECONDS)
+        if fate is Fate.APPLIED:
+            return lost
+        if fate is Fate.NOT_APPLIED:
+            # Who was told that nobody knows is not stored any more after that.
+            self._queue.done([piece for piece in pieces if _is_told(piece)])
+            return None
+        self._tell(pieces, _timed_out())
+        return Loss.GONE if fate is Fate.UNKNOWN else fate
+
+    def _take(self, group: Group, done: Commit) -> None:
+        """Note what was committed, then tell everybody."""
+        committed = {
+            stream_id: found
+            for stream_id, found in done.streams.items()
+            if isinstance(found, Committed)
+        }
+        for stream_id, found in committed.items():
+            self._seen.note(stream_id, found.tail)
+        now = self._context.now()
+        self._notes.add((note for one in committed.values() for _, note in one.notes), now)
+        decided: list[WaitingPiece] = []
+        for stream_id, pieces in group.parts.items():
+            said = iter(told(done.streams[stream_id], done.answers[stream_id], pieces))
+            for piece in pieces:
+                outcomes = [next(said) for _ in piece.appends]
+                trim = next((one for one in outcomes if isinstance(one, TrimAgain)), None)
+                if trim is None or _is_told(piece):
+                    decided.append(piece)
+                    self._answer(piece, outcomes)
+                elif trim.duplicates != piece.duplicates:
+                    self._seal_again(piece, trim.duplicates)
+                # Else it waits, after an earlier one of its producer that is sealed anew.
+        self._queue.done(decided)
+
+    def _seal_again(self, piece: WaitingPiece, duplicates: int) -> None:
+        """Seal a piece anew, without what is stored; it keeps its place, and comes into an object
+        once more."""
+        again = seal_again(piece, duplicates, self._context.bounds.chunk_size_max)
+        self._queue.trim(piece, again)
+        self._line.add_again([again], self._context.now())
+
+    def _answer(
+        self, piece: WaitingPiece, outcomes: Sequence[Appended | StoreError | TrimAgain]
+    ) -> None:
+        for append, said in zip(piece.appends, outcomes, strict=True):
+            # What is still to be trimmed was told long ago that nobody knows of it.
+            if not isinstance(said, TrimAgain):
+                self._answers.tell(append, said)
+
+    def _expire(self, under_way: Group | None = None) -> None:
+        """Refuse what has waited for too long, and answer what waited for notes."""
+        late = self._queue.expire(self._context.now(), under_way)
+        self._tell(late.pieces, _away() if self._away else _contended())
+        self._answers.release()
+
+    def _refuse(self, pieces: Iterable[WaitingPiece], error: StoreError) -> None:
+        found = list(pieces)
+        self._queue.done(found)
+        self._tell(found, error)
+
+    def _tell(self, pieces: Iterable[WaitingPiece], error: StoreError) -> None:
+        self._answers.refuse(_appends_of(pieces), error)
+
+
+def _appends_of(pieces: Iterable[WaitingPiece]) -> Iterable[WaitingAppend]:
+    return (append for piece in pieces for append in piece.appends)
+
+
+def _is_told(piece: WaitingPiece) -> bool:
+    return any(append.decided for append in piece.appends)
+
+
+def _contended() -> Overloaded:
+    return Overloaded("others write to this stream all the time", retry_after_seconds=1)
+
+
+def _away() -> Unavailable:
+    return Unavailable("the coordination store does not answer", code=Code.COORDINATION_UNAVAILABLE)
+
+
+def _timed_out() -> Unavailable:
+    return Unavailable(
+        "the coordination store did not say in time whether the records are stored",
+        code=Code.COMMIT_TIMEOUT,
+        outcome=Outcome.UNKNOWN,
+    )

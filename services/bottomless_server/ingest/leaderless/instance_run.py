@@ -1,0 +1,106 @@
+"""One instance of a writer: its parts, from its begin to its end.
+
+In Redis after a crash at any time: the record of the instance, and its lease, which runs out. The
+vacuum settles it, and what was committed is compacted like everything else.
+"""
+
+from collections.abc import Callable
+
+import structlog
+
+from bottomless.errors import StoreError
+from bottomless_server.ingest.leaderless.answers import Answers
+from bottomless_server.ingest.leaderless.commits import InstanceCommits
+from bottomless_server.ingest.leaderless.committer import Committer
+from bottomless_server.ingest.leaderless.context import WriterContext
+from bottomless_server.ingest.leaderless.core.accumulator import Accumulator
+from bottomless_server.ingest.leaderless.core.commit_queue import CommitQueue
+from bottomless_server.ingest.leaderless.core.notes import Notes
+from bottomless_server.ingest.leaderless.core.sequences import Sequences
+from bottomless_server.ingest.leaderless.flusher import Flusher
+from bottomless_server.ingest.leaderless.instance_lease import InstanceLease
+from bottomless_server.ingest.leaderless.seen_tails import SeenTails
+from bottomless_server.ingest.leaderless.wal_cache import WalCache
+from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.instance import RESERVED_COUNT
+from bottomless_server.stores.wal import begin, retire
+
+log = structlog.get_logger(__name__)
+
+
+class InstanceRun:
+    """An instance that was begun, and what it has under way."""
+
+    def __init__(
+        self,
+        context: WriterContext,
+        numbers: AttemptNumbers,
+        lease: InstanceLease,
+        line: Accumulator,
+        seen: SeenTails,
+        cache: WalCache,
+        heard: Callable[[], None],
+    ) -> None:
+        bounds = context.bounds
+        self.numbers = numbers
+        self.lease = lease
+        self.sequences = Sequences(RESERVED_COUNT)
+        self.notes = Notes(0 if bounds.notes_sync else bounds.note_ms)
+        self.queue = CommitQueue(int(bounds.commit_seconds * 1000))
+        self.answers = Answers(context, self.notes)
+        self.flusher = Flusher(
+            context,
+            numbers,
+            self.sequences,
+            self.notes,
+            self.queue,
+            self.answers,
+            cache,
+            heard,
+        )
+        commits = InstanceCommits(context, numbers, self.sequences)
+        self.committer = Committer(
+            context,
+            commits,
+            self.queue,
+            self.notes,
+            self.sequences,
+            self.answers,
+            line,
+            seen,
+        )
+        self._context = context
+
+    async def retire(self) -> None:
+        """Give the instance back, once everything is committed and noted."""
+        if self.numbers.lost is not None:
+            return
+        try:
+            await retire(self._context.coordination, self.numbers)
+        except StoreError as error:
+            log.warning("an instance was not given back; its lease runs out", error=str(error))
+
+
+async def begin_instance(
+    context: WriterContext,
+    generation: int,
+    checked: int,
+    line: Accumulator,
+    seen: SeenTails,
+    cache: WalCache,
+    heard: Callable[[], None],
+) -> InstanceRun:
+    """Begin an instance under its lease; a name that came to nothing is never used again.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    instance = context.new_uid()
+    lease = InstanceLease(context.coordination, instance, context.clocks, context.bounds.lease)
+    numbers = AttemptNumbers(instance, generation, lease.is_held, checked)
+    since = context.clocks.beginning()
+    await begin(context.coordination, numbers, context.url, lease.ttl_ms)
+    lease.begun(since)
+    context.counts.instances += 1
+    log.info("a writer of leaderless streams has begun", instance=instance)
+    return InstanceRun(context, numbers, lease, line, seen, cache, heard)

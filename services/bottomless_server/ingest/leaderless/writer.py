@@ -1,0 +1,367 @@
+"""The writer of leaderless streams of one process: appends go in, and are answered once committed.
+
+    put -> accumulator -> sealing -> flusher -> commit queue -> committer -> answers
+                                        |                           |
+                                        +-------- notes <-----------+
+
+Four loops carry it: one flushes, one commits, one puts notes that no flush takes along, one renews the
+lease. The instance may be lost, since others took this process for dead, or coordination went back:
+then all that is not decided is put again by another instance, or refused.
+
+Everything that waits here is held by requests, which hold room for it (node/room.py), and has an end:
+what is in no object after INGEST_WAL_PUT_SECONDS, and what is not committed INGEST_WAL_COMMIT_SECONDS
+after its object was durable, is refused.
+
+On the record's path: after records/intake.py; here it waits until it is durable and visible.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+
+from bottomless.errors import Code, Outcome, Overloaded, StoreError, Unavailable
+from bottomless.model.names import StreamId
+from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.core.restated import restated
+from bottomless_server.ingest.leaderless.commits import NotNow
+from bottomless_server.ingest.leaderless.context import WriterContext
+from bottomless_server.ingest.leaderless.core.accumulator import Accumulator, Gathered
+from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend, WaitingPiece
+from bottomless_server.ingest.leaderless.core.sealing import seal_pieces
+from bottomless_server.ingest.leaderless.instance_run import InstanceRun, begin_instance
+from bottomless_server.ingest.leaderless.seen_tails import SeenTails
+from bottomless_server.ingest.leaderless.space import WriterSpace
+from bottomless_server.ingest.leaderless.store_check import StoreCheck
+from bottomless_server.ingest.leaderless.wal_cache import WalCache
+from bottomless_server.leaderless.instance import Loss
+from bottomless_server.node.pulse import Pulse, wait_for
+from bottomless_server.runtime.base.end import end_tasks
+from bottomless_server.runtime.base.endless import endless
+
+log = structlog.get_logger(__name__)
+
+_AGAIN_SECONDS: Final = 0.5
+"""The pause before another attempt to begin an instance."""
+_LOOK_SECONDS: Final = 1.0
+"""How often each loop looks whether something has waited for too long."""
+_ENDING_COUNT_MAX: Final = 4
+"""Instances that are lost and whose notes are still put; the oldest is given up."""
+
+
+class Writer:
+    """Takes appends to leaderless streams; `start` begins, `drain` and `stop` end it."""
+
+    def __init__(self, context: WriterContext) -> None:
+        self._context = context
+        self._line = Accumulator(context.bounds.flush)
+        self._seen = SeenTails()
+        self._check = StoreCheck(context)
+        self._run: InstanceRun | None = None
+        self._ending: list[InstanceRun] = []
+        self._refusal: StoreError | None = None
+        """Why no instance can be begun now."""
+        self._ends = False
+        self._changed = Pulse()
+        """Fires when anything was put, committed or lost."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self.cache = WalCache(context.bounds.cache_size)
+        self.space = WriterSpace(context)
+        self.counts = context.counts
+
+    @property
+    def run(self) -> InstanceRun | None:
+        """The instance that writes now."""
+        return self._run
+
+    @property
+    def waiting_size(self) -> int:
+        """Bytes of appends that are in no object yet."""
+        return self._line.size
+
+    # What the appenders of ingest ask.
+
+    def require_space(self) -> None:
+        """Refuse an append, before its body is read, where it cannot be stored.
+
+        Raises:
+            Overloaded: `tail-bound`.
+            Unavailable: `coordination-regressed`, or not now. Nothing is stored.
+        """
+        self._require_instance()
+        self.space.require()
+
+    def put(self, stream_id: StreamId, append: WaitingAppend) -> None:
+        """Put an append in line; it is told what became of it, in its time.
+
+        Raises:
+            Unavailable: it is refused now, and is not in line; outcome none.
+        """
+        self._require_instance()
+        now = self._context.now()
+        self._line.add(stream_id, append, now)
+        due_at = self._line.due_at()
+        if len(self._line) == 1 or (due_at is not None and due_at <= now):
+            self._changed.fire()
+
+    def _require_instance(self) -> None:
+        if self._refusal is not None:
+            raise restated(self._refusal)
+        if self._ends:
+            raise _ending()
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Begin to take appends; the instance is begun beside it."""
+        renew_seconds = self._context.bounds.lease.renew_ms / 1000
+        loops = (
+            endless("wal-flushes", self._flush_step),
+            endless("wal-commits", self._commit_step),
+            endless("wal-notes", self._note_step),
+            endless("wal-lease", self._renew_step, pause_seconds_max=renew_seconds),
+        )
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+
+    async def drain(self) -> None:
+        """Flush, commit and note everything, then give the instance back. What cannot be finished in
+        the time that a put and a commit may take is left to `stop`."""
+        bounds = self._context.bounds
+        self._ends = True
+        self._line.end()
+        self._changed.fire()
+        try:
+            async with asyncio.timeout(bounds.put_seconds + bounds.commit_seconds):
+                await self._until(lambda: not len(self._line) and self._is_idle())
+                await self._until(lambda: not any(len(run.notes) for run in self._runs()))
+                if self._run is not None:
+                    self._run.committer.end()
+                    run = self._run
+                    await self._until(lambda: run.committer.is_done)
+                    await run.retire()
+        except TimeoutError:
+            log.warning("a writer of leaderless streams could not finish in time")
+
+    async def stop(self) -> None:
+        """End, and tell whoever still waits that nothing is known, or that nothing is stored."""
+        self._ends = True
+        await end_tasks(*self._tasks)
+        for run in self._runs():
+            await run.flusher.aclose()
+            run.committer.abandon()
+            left = [piece for piece in run.queue.give_up() if not _is_told(piece)]
+            run.answers.refuse(_appends_of(left), _ending())
+            run.answers.give_up()
+        self._refuse(self._line.clear(), _ending())
+
+    async def _until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            changed = self._changed.next()
+            if not is_so():
+                await wait_for(changed, _LOOK_SECONDS)
+
+    def _is_idle(self) -> bool:
+        return self._run is None or self._run.queue.is_empty
+
+    def _runs(self) -> list[InstanceRun]:
+        return [*self._ending, *([self._run] if self._run is not None else [])]
+
+    def _heard(self) -> None:
+        """An object is durable, or failed."""
+        if self._run is not None:
+            self._run.committer.wake()
+        self._changed.fire()
+
+    # The loop that flushes.
+
+    async def _flush_step(self) -> float:
+        changed, now = self._changed.next(), self._context.now()
+        self._expire(now)
+        run = self._run
+        if run is not None and run.flusher.can_begin:
+            gathered = self._line.take(now)
+            if gathered is not None:
+                self._flush(run, gathered)
+                return 0
+        await wait_for(changed, self._until_due(run, now))
+        return 0
+
+    def _until_due(self, run: InstanceRun | None, now: int) -> float:
+        due_at = self._line.due_at()
+        if due_at is None or run is None or not run.flusher.can_begin:
+            return _LOOK_SECONDS
+        return min(max(due_at - now, 1) / 1000, _LOOK_SECONDS)
+
+    def _flush(self, run: InstanceRun, gathered: Gathered) -> None:
+        pieces: list[WaitingPiece] = []
+        for stream_id, share in gathered.shares.items():
+            appends = [one.append for one in share.appends]
+            pieces += share.pieces
+            try:
+                pieces += seal_pieces(stream_id, appends, self._context.bounds.chunk_size_max)
+            except Exception:
+                # Whatever is wrong with what one stream was sent is not of the others.
+                log.exception("appends of a stream cannot be sealed", stream_id=stream_id)
+                self._refuse(appends, StoreError("an unexpected error", outcome=Outcome.NONE))
+        if pieces:
+            self.counts.flushes[gathered.cause] += 1
+            self.counts.streams += len(gathered.shares)
+            run.flusher.begin(pieces)
+
+    def _expire(self, now: int) -> None:
+        late = self._line.expire(now - int(self._context.bounds.put_seconds * 1000))
+        if not late.pieces and not late.appends:
+            return
+        if self._run is not None:
+            self._run.queue.forget(late.pieces)
+        refusal = self._refusal or Overloaded("too much waits", retry_after_seconds=1)
+        self._refuse([*_appends_of(late.pieces), *late.appends], refusal)
+
+    def _refuse(self, appends: Iterable[WaitingAppend], error: StoreError) -> None:
+        """Refuse what is in no object, or in none that counts."""
+        for append in appends:
+            if not append.decided:
+                append.decided = True
+                self.counts.refusals[error.code] += 1
+                append.settle(restated(error))
+
+    # The loop that commits.
+
+    async def _commit_step(self) -> float | None:
+        run = self._run
+        if run is None:
+            return await self._begin()
+        try:
+            found = await run.committer.step()
+        except Exception:
+            run.committer.abandon()
+            await self._lose(run, Loss.GONE)
+            raise
+        self._changed.fire()
+        if found is NotNow.UNCHECKED:
+            return await self._compare(run)
+        if isinstance(found, Loss):
+            await self._lose(run, found)
+        return 0
+
+    async def _begin(self) -> float:
+        """Begin an instance; the pause until the next attempt where that is not possible."""
+        try:
+            await self._hear_clock()
+            generation = await self._check.generation()
+            checked = await self._check.run(generation)
+            self._run = await begin_instance(
+                self._context,
+                generation,
+                checked,
+                self._line,
+                self._seen,
+                self.cache,
+                self._heard,
+            )
+        except StoreError as error:
+            self._note_refusal(error)
+            return _AGAIN_SECONDS
+        self._refusal = None
+        self._changed.fire()
+        return 0
+
+    def _note_refusal(self, error: StoreError) -> None:
+        if self._refusal is None or self._refusal.code is not error.code:
+            log.warning("no leaderless stream can be written now", error=str(error))
+        self._refusal = restated(error, Outcome.NONE)
+        if error.code is Code.COORDINATION_REGRESSED:
+            self._refuse(self._line.clear(), self._refusal)
+
+    async def _compare(self, run: InstanceRun) -> float:
+        """Compare the store with the bucket, after it was connected to anew."""
+        try:
+            run.numbers.checked = await self._check.run(run.numbers.generation)
+        except StoreError as error:
+            if error.code is Code.COORDINATION_REGRESSED:
+                await self._lose(run, Loss.REGRESSED)
+            return _AGAIN_SECONDS
+        return 0
+
+    async def _lose(self, run: InstanceRun, loss: Loss) -> None:
+        """Go on without an instance: what is not decided is put again, or refused."""
+        log.warning("an instance of this writer is lost", why=loss.name)
+        self._run = None
+        await run.flusher.drop()
+        left = run.queue.give_up()
+        known = set(left)
+        left += [piece for piece in self._line.take_pieces() if piece not in known]
+        left = [piece for piece in left if not _is_told(piece)]
+        if loss is Loss.REGRESSED:
+            self._note_refusal(coordination_lost())
+            run.answers.refuse(_appends_of(left), coordination_lost())
+        else:
+            for piece in left:
+                piece.accepted = None
+            self._line.add_again(left, self._context.now())
+        self._ending.append(run)
+        self._changed.fire()
+
+    # The loop that puts notes.
+
+    async def _note_step(self) -> float:
+        changed, now = self._changed.next(), self._context.now()
+        for run in list(self._ending):
+            run.answers.release()
+            given_up = len(self._ending) > _ENDING_COUNT_MAX
+            if given_up and len(run.notes):
+                log.error("notes of a lost instance are given up", count=len(run.notes))
+            if given_up or not len(run.notes):
+                self._ending.remove(run)
+                await run.flusher.aclose()
+                run.answers.give_up()
+        due = [self._put_notes(run, now) for run in self._runs()]
+        seconds = min([_LOOK_SECONDS, *(one for one in due if one is not None)])
+        await wait_for(changed, seconds)
+        return 0
+
+    def _put_notes(self, run: InstanceRun, now: int) -> float | None:
+        """Put the notes of an instance if it is time; else in how many seconds it is."""
+        due_at = run.notes.due_at()
+        if due_at is None:
+            return None
+        if due_at > now and run is self._run and not self._ends:
+            return max(due_at - now, 1) / 1000
+        run.flusher.begin_notes()
+        # One object with notes alone is put at a time, and its end is told.
+        return None
+
+    # The loop that keeps the lease.
+
+    async def _renew_step(self) -> float:
+        bounds, run = self._context.bounds, self._run
+        try:
+            async with asyncio.timeout(bounds.lease.lease_ms / 1000):
+                await self._hear_clock()
+                if run is not None:
+                    await run.lease.renew()
+                    await self.space.look(run.numbers.instance)
+        except (StoreError, TimeoutError) as error:
+            log.warning("the lease of a writer was not renewed", error=str(error))
+        return bounds.lease.renew_ms / 1000
+
+    async def _hear_clock(self) -> None:
+        clocks = self._context.clocks
+        asked_at = clocks.since_boot()
+        store = await self._context.coordination.clock()
+        self._context.store_clock.hear(store, asked_at, clocks.since_boot())
+
+
+def _is_told(piece: WaitingPiece) -> bool:
+    return any(append.decided for append in piece.appends)
+
+
+def _appends_of(pieces: Iterable[WaitingPiece]) -> list[WaitingAppend]:
+    return [append for piece in pieces for append in piece.appends]
+
+
+def _ending() -> Unavailable:
+    return Unavailable(
+        "this node stops", code=Code.DRAINING, outcome=Outcome.NONE, retry_after_seconds=1
+    )

@@ -1,0 +1,350 @@
+"""What becomes of appends where stores fail, are late or lose replies, and where others meddle."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+from support.guards import remove
+from support.wire import Mishap, Passage
+
+from bottomless.errors import Code, Outcome, StoreError
+from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import generation_key
+from bottomless_server.coordination.base import Changes
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.stores import tails, wal
+from bottomless_server.stores.streams import GENERATION_KEY
+from bottomless_server.stores.tail_keys import tail_key
+from unit.ingest.leaderless.harness import BOUNDS, Stores, WriterProcess, a_house, until
+from unit.ingest.leaderless.making import IDS, an_append, of_producer
+
+LOST_REQUEST = Passage(Mishap.LOSE_REQUEST, silence_seconds=1.0)
+LOST_REPLY = Passage(Mishap.LOSE_REPLY, silence_seconds=1.0)
+LATE = Passage(Mishap.LATE_REQUEST, silence_seconds=1.0)
+SYNC = BOUNDS._replace(notes_sync=True)
+
+
+def appended(said: Appended | StoreError) -> Appended:
+    assert isinstance(said, Appended), said
+    return said
+
+
+def refused(said: Appended | StoreError) -> tuple[Code, Outcome | None]:
+    assert isinstance(said, StoreError), said
+    return said.code, said.outcome
+
+
+def away(stores: Stores, *routes: str) -> None:
+    for route in routes:
+        stores.trouble.always[route] = LOST_REQUEST
+
+
+def back(stores: Stores) -> None:
+    stores.trouble.always.clear()
+
+
+COORDINATION = ("coordination.watch", "coordination.exec", "coordination.get", "coordination.hold")
+
+
+# The object store.
+
+
+def test_an_append_without_an_object_is_refused_and_stored_nowhere() -> None:
+    stores, writer = a_house()
+    away(stores, "drive.put")
+    said = writer.append(0, an_append(b"lost"))
+    back(stores)
+
+    assert refused(said) == (Code.OBJECT_STORE_UNAVAILABLE, Outcome.NONE)
+    appended(writer.append(0, an_append(b"next")))
+    assert stores.values(0) == [b"next"]
+
+
+def test_an_object_whose_reply_was_lost_is_used_all_the_same() -> None:
+    stores, writer = a_house()
+    stores.trouble.next["drive.put"] = [LOST_REPLY]
+    appended(writer.append(0, an_append(b"a")))
+    assert stores.values(0) == [b"a"]
+
+
+def test_a_slow_put_holds_back_what_came_after_it_and_not_what_is_put_beside_it() -> None:
+    stores, writer = a_house()
+    stores.trouble.next["drive.put"] = [Passage(there_seconds=5.0)]
+    early = writer.put(0, an_append(b"early"))
+    stores.do(asyncio.sleep(1))
+    late = writer.put(0, an_append(b"late"))
+    stores.do(asyncio.sleep(1))
+
+    assert len(stores.directories()) == 1, "puts overlap"
+    assert not late.done()
+    assert [appended(said).first_offset for said in writer.told(early, late)] == [0, 1]
+
+
+def test_no_more_objects_are_put_at_once_than_may_be() -> None:
+    stores, writer = a_house()
+    stores.trouble.always["drive.put"] = Passage(there_seconds=10.0)
+    for _ in range(8):
+        writer.put(0, an_append())
+        stores.do(asyncio.sleep(0.5))
+
+    assert writer.counts.flushes.total() == BOUNDS.put_count_max
+
+
+def test_notes_go_along_until_an_object_with_them_is_durable() -> None:
+    stores, writer = a_house()
+    appended(writer.append(0, an_append()))
+    away(stores, "drive.put")
+    stores.do(asyncio.sleep(40))
+    assert stores.notes() == []
+    back(stores)
+
+    until(stores, lambda: bool(stores.notes()))
+
+
+def test_with_sync_notes_the_outcome_is_unknown_where_they_cannot_be_put() -> None:
+    stores, writer = a_house(bounds=SYNC)
+    stores.trouble.next["drive.put"] = [Passage()]
+    away(stores, "drive.put")
+    future = writer.put(0, an_append())
+
+    assert refused(writer.told(future)[0]) == (Code.OBJECT_STORE_UNAVAILABLE, Outcome.UNKNOWN)
+    assert len(stores.values(0)) == 1
+
+
+def test_an_answer_before_its_note_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Must fail: with `sync` an append is answered though nothing is noted."""
+    remove(monkeypatch, "an answer after its notes are durable", lambda *_, **__: True)
+    stores, writer = a_house(bounds=SYNC)
+    appended(writer.append(0, an_append()))
+
+    assert stores.notes() == []
+
+
+# Coordination.
+
+
+@pytest.mark.parametrize("mishap", [LOST_REPLY, LATE, LOST_REQUEST])
+def test_a_commit_whose_reply_is_lost_is_decided_and_stored_once(mishap: Passage) -> None:
+    stores, writer = a_house()
+    appended(writer.append(0, an_append(b"first")))
+    stores.trouble.next["coordination.exec"] = [mishap]
+    appended(writer.append(0, an_append(b"second")))
+    stores.do(asyncio.sleep(5))
+
+    assert stores.values(0) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("mishap", [LOST_REPLY, LATE])
+def test_the_reply_of_the_bump_may_be_lost_too(mishap: Passage) -> None:
+    stores, writer = a_house()
+    stores.trouble.next["coordination.exec"] = [mishap, LOST_REPLY, LATE, LOST_REPLY]
+    appended(writer.append(0, an_append(b"a")))
+    stores.do(asyncio.sleep(5))
+
+    assert stores.values(0) == [b"a"]
+
+
+def test_nobody_waits_for_ever_for_a_commit_that_nobody_can_decide() -> None:
+    stores, writer = a_house()
+    stores.trouble.next["coordination.exec"] = [LOST_REPLY]
+    future = writer.put(0, an_append(b"a"))
+    until(stores, lambda: not stores.trouble.next["coordination.exec"])
+    away(stores, *COORDINATION)
+    behind = writer.put(1, an_append(b"b"))
+
+    assert refused(writer.told(future)[0]) == (Code.COMMIT_TIMEOUT, Outcome.UNKNOWN)
+    assert refused(writer.told(behind)[0]) == (Code.COORDINATION_UNAVAILABLE, Outcome.NONE)
+    back(stores)
+    until(stores, lambda: bool(stores.notes()))
+    assert stores.values(0) == [b"a"]
+    assert stores.values(1) == []
+    appended(writer.append(1, an_append(b"c")))
+
+
+def test_who_was_told_that_nobody_knows_is_not_stored_after_that() -> None:
+    stores, writer = a_house()
+    # It never arrives, and nobody can know that.
+    stores.trouble.next["coordination.exec"] = [Passage(Mishap.LATE_REQUEST, silence_seconds=100)]
+    future = writer.put(0, an_append(b"a"))
+    stores.do(asyncio.sleep(1))
+    stores.trouble.always["coordination.watch"] = LOST_REQUEST
+    said = writer.told(future)[0]
+    back(stores)
+    stores.do(asyncio.sleep(300))
+
+    assert refused(said) == (Code.COMMIT_TIMEOUT, Outcome.UNKNOWN)
+    assert len(stores.values(0)) <= 1
+    appended(writer.append(0, an_append(b"b")))
+    assert stores.values(0)[-1] == b"b"
+
+
+def test_notes_go_on_while_coordination_is_away() -> None:
+    stores, writer = a_house()
+    appended(writer.append(0, an_append()))
+    away(stores, *COORDINATION)
+
+    said = writer.append(0, an_append())
+    assert refused(said) == (Code.COORDINATION_UNAVAILABLE, Outcome.NONE)
+    assert len(stores.notes()) >= 1
+    back(stores)
+    appended(writer.append(0, an_append()))
+
+
+def test_a_writer_that_others_took_for_dead_puts_again_under_another_instance() -> None:
+    stores, writer = a_house()
+    appended(writer.append(0, an_append(b"first")))
+    [instance] = stores.instances()
+    futures = [writer.put(0, an_append(b"%d" % number)) for number in range(3)]
+    stores.do(stores.coordination.release(wal.live_key(instance), instance.encode()))
+    stores.do(wal.settle(stores.coordination, instance, 0))
+
+    assert [appended(said).first_offset for said in writer.told(*futures)] == [1, 2, 3]
+    assert stores.values(0) == [b"first", b"0", b"1", b"2"]
+    assert writer.counts.instances == 2
+    # What the first instance committed is noted by itself, though it commits nothing more.
+    until(stores, lambda: {one for one, _ in stores.notes()} == set(stores.instances()))
+
+
+def test_a_record_that_is_gone_while_its_writer_slept_is_no_loss() -> None:
+    stores, writer = a_house()
+    appended(writer.append(0, an_append(b"a")))
+    [instance] = stores.instances()
+    writer.machine.fall_asleep(stores.loop.now)
+    stores.do(asyncio.sleep(60))
+    key = wal.instance_key(instance)
+    stores.coordination.write(Changes({key: None, wal.live_key(instance): None}))
+    writer.machine.wake(stores.loop.now)
+
+    appended(writer.append(0, an_append(b"b")))
+    assert stores.values(0) == [b"a", b"b"]
+
+
+def test_everything_is_refused_where_coordination_went_back_until_it_is_whole() -> None:
+    stores, writer = a_house(streams=1)
+    appended(writer.append(0, an_append(b"a")))
+    future = writer.put(0, an_append(b"b"))
+    stores.coordination.lose()
+
+    assert refused(writer.told(future)[0]) == (Code.COORDINATION_REGRESSED, Outcome.NONE)
+    assert refused(writer.append(0, an_append())) == (Code.COORDINATION_REGRESSED, Outcome.NONE)
+    # What it had committed is noted all the same, which is what a rebuild waits for.
+    assert len(stores.notes()) == 1
+
+    stores.do(rebuilt(stores))
+    until(stores, lambda: writer.writer.run is not None)
+    appended(writer.append(0, an_append(b"c")))
+    assert stores.values(0) == [b"c"]
+
+
+async def rebuilt(stores: Stores) -> None:
+    """Another generation, with an empty tail."""
+    value = orjson.dumps({"generation": 1, "bucket": True})
+    stores.coordination.write(Changes({GENERATION_KEY: value}))
+    await stores.objects.put(generation_key(1), [value], crc32c(value))
+    stores.streams.generation = 1
+    await tails.create(stores.streams, stores.record(IDS[0]))
+
+
+def test_a_tail_that_went_back_ends_everything() -> None:
+    stores, writer = a_house()
+    before = stores.coordination.peek(tail_key(IDS[0]))
+    appended(writer.append(0, an_append(b"a")))
+    stores.coordination.write(Changes({tail_key(IDS[0]): before}))
+
+    assert refused(writer.append(0, an_append())) == (Code.COORDINATION_REGRESSED, Outcome.NONE)
+
+
+def test_a_store_that_was_connected_to_anew_is_compared_with_the_bucket_first() -> None:
+    stores, writer = a_house()
+    copy = stores.coordination.copy()
+    appended(writer.append(0, an_append(b"a")))
+    until(stores, lambda: bool(stores.notes()))
+    stores.coordination.put_back(copy)
+
+    assert refused(writer.append(1, an_append())) == (Code.COORDINATION_REGRESSED, Outcome.NONE)
+
+
+def test_a_new_connection_to_the_same_store_costs_a_moment() -> None:
+    stores, writer = a_house()
+    appended(writer.append(0, an_append(b"a")))
+    stores.coordination.connected_count += 1
+
+    appended(writer.append(0, an_append(b"b")))
+    assert writer.counts.instances == 1
+
+
+def test_a_lost_request_costs_a_moment() -> None:
+    stores, writer = a_house()
+    stores.trouble.next["coordination.watch"] = [LOST_REQUEST] * 3
+    appended(writer.append(0, an_append(b"a")))
+
+
+def test_an_instance_whose_begin_is_lost_is_followed_by_another() -> None:
+    stores = Stores()
+    stores.do(stores.create(1))
+    stores.trouble.next["coordination.exec"] = [LOST_REPLY]
+    writer = WriterProcess(stores).start()
+    until(stores, lambda: writer.writer.run is not None)
+
+    appended(writer.append(0, an_append(b"a")))
+    assert len(stores.instances()) == 2
+
+
+# Others.
+
+
+def test_two_nodes_write_to_one_stream_and_others_go_on() -> None:
+    stores, first = a_house(streams=12)
+    second = WriterProcess(stores, "ingest-1").start()
+    stores.trouble.always["coordination.exec"] = Passage(there_seconds=0.01, back_seconds=0.01)
+    futures: dict[str, list[Any]] = {"a": [], "b": []}
+    calm: list[Any] = []
+    for number in range(60):
+        futures["a"].append(first.put(0, an_append(b"a%d" % number)))
+        futures["b"].append(second.put(0, an_append(b"b%d" % number)))
+        calm.append(first.put(1 + number % 11, an_append()))
+        stores.do(asyncio.sleep(0.05))
+    said = first.told(*futures["a"], *futures["b"], *calm)
+
+    assert all(isinstance(one, Appended) for one in said)
+    found = stores.values(0)
+    assert [one for one in found if one[:1] == b"a"] == [b"a%d" % one for one in range(60)]
+    assert [one for one in found if one[:1] == b"b"] == [b"b%d" % one for one in range(60)]
+    assert first.counts.commits["conflict"] + second.counts.commits["conflict"] > 0
+
+
+def test_one_sequence_of_a_producer_at_two_nodes_is_stored_once() -> None:
+    stores, first = a_house()
+    second = WriterProcess(stores, "ingest-1").start()
+    append = an_append(b"a", conditions=of_producer("p", 0))
+    said = first.told(first.put(0, append), second.put(0, append))
+
+    assert sorted(appended(one).replayed for one in said) == [False, True]
+    assert stores.values(0) == [b"a"]
+
+
+# Guards of what is looked at beforehand.
+
+
+def test_a_clock_that_is_not_held_to_coordination_is_missed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "the clock of a node beside that of coordination", lambda *_: None)
+    stores = Stores()
+    stores.do(stores.create(1))
+    ahead = WriterProcess(stores, skew_ms=3_600_000).start()
+
+    said = appended(ahead.append(0, an_append()))
+    assert said.timestamp is not None
+    assert said.timestamp > stores.clock() + 3_000_000
+
+
+def test_room_that_nobody_looks_at_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove(monkeypatch, "the room that is left in coordination", lambda *_: True)
+    stores, writer = a_house()
+    appended(writer.append(0, an_append()))
+    stores.coordination.used_share = 1.0
+    stores.do(asyncio.sleep(4))
+
+    writer.writer.require_space()
