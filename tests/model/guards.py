@@ -34,7 +34,7 @@ class Guard(NamedTuple):
     seed: int
 
 
-def _always(*_: Any) -> bool:
+def _always(*_: Any, **__: Any) -> bool:
     return True
 
 
@@ -148,10 +148,20 @@ def _without_fence(patch: pytest.MonkeyPatch) -> None:
 def _without_what_an_older_root_gives_up(patch: pytest.MonkeyPatch) -> None:
     """Any older root is better than one with a hole."""
 
-    async def takes(_: Any, __: Any, older: Any, ___: Any) -> bool:
+    async def takes(_: Any, __: Any, older: Any, *___: Any) -> bool:
         return not older.missing
 
     remove(patch, "what an older root would give up", takes)
+
+
+def _without_what_newer_roots_name(patch: pytest.MonkeyPatch) -> None:
+    """An older root may name whatever it likes where an object of a newer one is gone."""
+    remove(patch, "what a newer root names at the same offsets", _always)
+
+
+def _without_the_epoch_of_newer_roots(patch: pytest.MonkeyPatch) -> None:
+    """Any fragment goes on from an older root, also one of an owner that was deposed."""
+    remove(patch, "the epoch that a newer root names at the same offsets", _always)
 
 
 def _without_putting_off(patch: pytest.MonkeyPatch) -> None:
@@ -172,13 +182,15 @@ GUARDS: Final[dict[str, Guard]] = {
     "the fence before a root of its epoch": Guard(_without_fence, 2),
     "what is adopted before a gap": Guard(_without_adoption, 0),
     "what an older root gives up": Guard(_without_what_an_older_root_gives_up, 0),
+    "what a newer root names": Guard(_without_what_newer_roots_name, 0),
+    "the epoch that a newer root names": Guard(_without_the_epoch_of_newer_roots, 0),
     "reachability before a delete": Guard(_without_reachability, 3),
     "roots of lost attempts go before what they name": Guard(_without_stray_roots_first, 8),
     "roots of lost attempts go before groups of theirs": Guard(
         _without_stray_roots_of(lambda one: one.height > 0 and one.range is None), 0
     ),
     "roots of lost attempts go before what was removed": Guard(
-        _without_stray_roots_of(lambda one: one.range is not None), 0
+        _without_stray_roots_of(lambda one: one.range is not None), 6
     ),
     "what failed waits, and pages are fair": Guard(_without_putting_off, 3),
     "leases before condemning": Guard(_without_leases, 0),

@@ -191,7 +191,8 @@ class ManifestBesideAList(Removing):
     @precondition(lambda self: self.seen)
     @rule(pick=st.integers(0, 99))
     def a_fragment_and_coordination_could_be_lost_now(self, pick: int) -> None:
-        """The bucket loses one published fragment; a rebuild gives up no other one."""
+        """The bucket loses one published fragment; a rebuild gives up no other one, and nothing
+        else stands in its place."""
         leaves = self.quietly(self.harness.leaves())
         if leaves:
             self._imagine(leaves[pick % len(leaves)])
@@ -226,6 +227,32 @@ class ManifestBesideAList(Removing):
         self.crash(which)
         if self.seen:
             self.coordination_could_be_lost_within_a_pass_of_the_deleter(".g", gives_up=False)
+
+    @precondition(lambda self: self.fenced is None)
+    @rule(
+        which=st.integers(0, 1),
+        deposed=st.integers(1, 3),
+        count=st.integers(1, 3),
+        pick=st.integers(0, 2),
+    )
+    def what_is_published_over_a_deposed_owner_could_be_lost(
+        self, which: int, deposed: int, count: int, pick: int
+    ) -> None:
+        """The publish of one owner dies, the next one publishes at the same offsets, and then one
+        fragment of that is lost."""
+        self.all_is_well_for_a_while()
+        self.upload(deposed, which, register=True)
+        self.harness.coordination.faults = [Fault.UNAVAILABLE]
+        self.time_comes(which)
+        self.harness.coordination.faults = []
+        self.crash(which)
+        self.claim(0)
+        self.upload(count, which, register=True)
+        self.all_is_well_for_a_while()
+        self.what_is_committed_is_what_the_list_says()
+        if leaves := self.quietly(self.harness.leaves())[-count:]:
+            self._imagine(leaves[pick % len(leaves)])
+            self.events["a fragment was lost where a deposed owner had put another"] += 1
 
     def _imagine(self, gone: FragmentInfo | None, under_way: Pass | None = None) -> None:
         """Coordination is lost, and perhaps a fragment, and everything is put back afterwards."""
@@ -290,6 +317,14 @@ class ManifestBesideAList(Removing):
         named = {fragment_key(STREAM, f.first_offset, f.uid) for f in known}
         assert not doomed & named, "published, and doomed by a rebuild"
         if gone is not None:
+            # What another upload holds of the same owner's offsets is the same records.
+            others = [
+                leaf
+                for leaf in leaves
+                if leaf.first_offset < gone.next_offset and gone.first_offset < leaf.next_offset
+                if not isinstance(leaf, FragmentInfo) or leaf.epoch != gone.epoch
+            ]
+            assert not others, f"in the place of a lost fragment stands another: {others[0]}"
             return
         # What the home has beyond is on its disk only: it must be let in again.
         end = max([before.published_next, *(f.next_offset for f in self.put.values())])

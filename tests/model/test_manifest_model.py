@@ -45,6 +45,7 @@ WAYS = {
     "a slow put landed",
     "coordination was rebuilt",
     "a fragment was lost before a rebuild",
+    "a fragment was lost where a deposed owner had put another",
     "a delete was under way in a rebuild",
 }
 """A model that never comes there proves nothing."""

@@ -1,10 +1,12 @@
 """A rebuild of coordination, from a process's start to its end, on the stores of one test."""
 
+from dataclasses import replace
+
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import generation_key
 from bottomless.formats.stream_record import encode_registry
 from bottomless.model.names import TENANT_DEFAULT
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.coordination.base import Changes, Coordination
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.operations.operations import Operations
@@ -15,7 +17,7 @@ from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.operations import OPERATIONS_KEY, OperationStore, new_operation
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import DELETES_KEY, GENERATION_KEY
-from support.manifest import NODE, STREAM, ManifestHarness, a_record
+from support.manifest import NODE, STREAM, Fault, ManifestHarness, a_record
 from support.object_keys import registry_key
 
 
@@ -71,17 +73,30 @@ async def agree(harness: ManifestHarness, generation: int) -> None:
     harness.streams.generation = await check_generation(harness.drive, harness.coordination)
 
 
-async def publish(harness: ManifestHarness, *first_offsets: int) -> None:
-    """Publish real fragments of ten records each."""
+async def publish(
+    harness: ManifestHarness, *first_offsets: int, epoch: int = 1, in_vain: bool = False
+) -> None:
+    """Publish real fragments of ten records each; or put them and their root, and die of the EXEC."""
     committer = await Committer.open(harness.context, STREAM)
     await begin(harness.context, committer, "s1")
     uids = await intend(harness.context, committer, "s1", first_offsets)
     infos = [
-        await harness.put_fragment(uid, first, timestamp=1_000 + first)
+        await harness.put_fragment(uid, first, epoch=epoch, timestamp=1_000 + first)
         for uid, first in zip(uids, first_offsets, strict=True)
     ]
     assert await committer.register("s1", infos) == ()
+    harness.coordination.faults = [Fault.UNAVAILABLE] if in_vain else []
     await committer.flush()
+
+
+async def next_owner(harness: ManifestHarness) -> None:
+    """Another owner begins at the end of what is published."""
+
+    def take(record: StreamRecord) -> StreamRecord:
+        start = EpochStart(record.epoch + 1, record.published_next)
+        return replace(record, epoch=start.epoch, epochs=(*record.epochs, start))
+
+    await harness.streams.update(STREAM, take)
 
 
 async def a_harness(*first_offsets: int, fanout: int = 2) -> ManifestHarness:

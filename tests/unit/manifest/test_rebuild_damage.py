@@ -47,7 +47,7 @@ async def test_of_a_stream_that_lost_a_fragment_all_others_stay(gone: int) -> No
 async def test_without_the_look_at_what_an_older_root_gives_up_they_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def takes(_: object, __: object, older: RootSeen, ___: object) -> bool:
+    async def takes(_: object, __: object, older: RootSeen, *___: object) -> bool:
         return not older.missing
 
     remove(monkeypatch, "what an older root would give up", takes)

@@ -22,13 +22,14 @@ from bottomless.formats.manifest import decode_node
 from bottomless.guards import guard
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import TIMESTAMP_MIN
-from bottomless.model.manifest import EntryKind, Node
+from bottomless.model.manifest import Entries, EntryKind, Node, no_entries
 from bottomless.model.names import Uid
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.core import rebuild_decision
 from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
 from bottomless_server.manifest.tree.core.rebuild_decision import RootCandidate, RootSeen
+from bottomless_server.manifest.tree.core.root_agreement import agrees, may_be_adopted, names_after
 from bottomless_server.manifest.tree.resolver import look_under
 
 log = structlog.get_logger(__name__)
@@ -66,38 +67,55 @@ async def find_root(
     """
     home_known = registry.home is not None
     best: RootSeen | None = None
-    unread = False
+    passed, unread = no_entries(), False
     for rank in rebuild_decision.equals(candidates):
         readable = [await _seen(context.drive, registry, key) for key in rank]
         found = [one for one in readable if one is not None]
         unread = unread or (best is None and len(found) < len(rank))
         for one in rebuild_decision.in_order(found, home_known=home_known):
-            if best is None or await takes_its_place(context, registry, one, best):
+            if best is None:
                 best = one
+            elif may_take_its_place(one, best, passed):
+                names = names_after(passed, best.found.root, one.found.root.next_offset)
+                if await takes_its_place(context, registry, one, best, names):
+                    best, passed = one, names
             if best is one and not one.missing:
-                return FoundRoot(one.found, await run_from(context, registry, one.found), unread)
+                run = await run_from(context, registry, one.found, passed)
+                return FoundRoot(one.found, run, unread)
     if best is None:
-        return FoundRoot(None, await run_from(context, registry, None), unread)
+        return FoundRoot(None, await run_from(context, registry, None, passed), unread)
     log.critical(
         "objects that a manifest names are missing",
         stream_id=registry.stream_id,
         uids=sorted(best.missing)[:10],
     )
-    return FoundRoot(best.found, await run_from(context, registry, best.found), True)
+    return FoundRoot(best.found, await run_from(context, registry, best.found, passed), True)
+
+
+def may_take_its_place(older: RootSeen, best: RootSeen, passed: Entries) -> bool:
+    """Whether an older root names nothing but what `best` and those that were passed over do."""
+    entries = older.found.root.entries
+    one_version = older.found.key.version == best.found.key.version
+    return agrees(best.found.root.entries, entries, one_version=one_version) and agrees(
+        passed, entries, one_version=False
+    )
 
 
 @guard("what an older root would give up")
 async def takes_its_place(
-    context: Context, registry: StreamRecord, older: RootSeen, best: RootSeen
+    context: Context, registry: StreamRecord, older: RootSeen, best: RootSeen, names: Entries
 ) -> bool:
-    """Whether less is missing by an older root, and nothing is lost by it that is there."""
+    """Whether less is missing by an older root, and nothing is lost by it that is there.
+
+    `names` is what newer roots name after its end.
+    """
     root = older.found.root
     home_known = registry.home is not None
     if not best.is_there_after(root.next_offset, home_known=home_known):
         return len(older.missing) < len(best.missing)
     if older.missing:
         return False
-    run = await run_from(context, registry, older.found)
+    run = await run_from(context, registry, older.found, names)
     return best.is_proved_by(root, run.fragments)
 
 
@@ -153,8 +171,13 @@ async def _uids_between(drive: Drive, place: str, first: int, last: int) -> Asyn
         yield target.uid
 
 
-async def run_from(context: Context, record: StreamRecord, found: RootCandidate | None) -> Run:
-    """Sound fragments that go on from a root's end without a hole, and the others from there on."""
+async def run_from(
+    context: Context, record: StreamRecord, found: RootCandidate | None, names: Entries
+) -> Run:
+    """Sound fragments that go on from a root's end without a hole, and the others from there on.
+
+    `names` is what newer roots name from there on.
+    """
     prefix = stream_prefix(record.stream_id, record.tenant)
     end = (
         rebuild_decision.TreeEnd(0, 0, TIMESTAMP_MIN)
@@ -169,7 +192,9 @@ async def run_from(context: Context, record: StreamRecord, found: RootCandidate 
         if first_offset == end.next_offset:
             intents = [Intent(uid, first_offset, "") for uid in uids]
             under = [(await look_under(context, record, intent)).fragment for intent in intents]
-            extending = end.extended_by([fragment for fragment in under if fragment is not None])
+            extending = end.extended_by(
+                [one for one in under if one is not None and may_be_adopted(names, one)]
+            )
         if extending is not None:
             chosen.append(extending)
             end = end.after(extending)

@@ -11,13 +11,15 @@ Coordination is lost, so nobody says which root was published. What is believed,
   given up and deleted; or what was published is damaged. An older root is believed only where
   nothing is lost by it: where the newer one names nothing after its end that is there, or the
   fragments in the bucket prove all of that. Otherwise the newer one stays as it is, with its
-  hole: an older one would give up all published fragments after it.
+  hole: an older one would give up all published fragments after it. And never where it names
+  something else at offsets of which the newer one names something: see `root_agreement.py`.
 - Of roots of one version, of which some end in the gap of a takeover, what the others hold is
   kept. If the takeover's fence came first, the gap goes to their end. Earlier releases put
   the gap before the takeover was decided: where a home is known, it is not believed.
-- Fragments that go on from its end without a hole, whole, of this stream, and of an epoch
-  and a time that do not go back. One after a hole never enters the tree: what was in the
-  hole may have been acknowledged, and the home has it.
+- Fragments that go on from its end without a hole, whole, of this stream, of an epoch and a
+  time that do not go back, and of none before the epoch that a newer root names there. One after
+  a hole never enters the tree: what was in the hole may have been acknowledged, and the home
+  has it.
 
 Nobody can vouch for anything else: it is deleted, late enough for uploads under way.
 """
@@ -174,7 +176,8 @@ def best_of(whole: Collection[RootCandidate], *, home_known: bool) -> RootCandid
 def in_order(found: Sequence[RootSeen], *, home_known: bool) -> list[RootSeen]:
     """Roots of one version, of which at most two count: the best with a hole, and the best whole.
 
-    The one with a hole comes first, as if it were newer: the other one has to hold all of it.
+    The one with a hole comes first, as if it were newer: the other one has to hold all of it. If
+    the other one ends in a gap that a fence came before, both do.
     """
     broken = sorted((one for one in found if one.missing), key=lambda one: _rank(one.found))
     whole = [one.found for one in found if not one.missing]
@@ -182,7 +185,14 @@ def in_order(found: Sequence[RootSeen], *, home_known: bool) -> list[RootSeen]:
         return broken[-1:]
     best = best_of(whole, home_known=home_known)
     there = frozenset[Uid]().union(*(one.there for one in found if one.found.key == best.key))
-    return [*broken[-1:], RootSeen(best, there)]
+    return [*(_ending_as(one, best) for one in broken[-1:]), RootSeen(best, there)]
+
+
+def _ending_as(seen: RootSeen, best: RootCandidate) -> RootSeen:
+    found = seen.found
+    if len(found.gap) or not best.fenced:
+        return seen
+    return seen._replace(found=RootCandidate(found.key, _closed(found.root, best.gap)))
 
 
 def _rank(one: RootCandidate) -> tuple[int, int]:

@@ -1,0 +1,125 @@
+"""A rebuild of a stream that lost a published fragment, where a deposed owner had put others at the
+same offsets: the root of a publish that lost, and fragments that nobody published.
+
+The model lost single fragments, and deposed owners, but hardly ever both at the same offsets. Then an
+older root that is whole, or fragments at the end, took the place of what was lost; and a longer one
+that of all that was published after it.
+"""
+
+import pytest
+from support.guards import remove
+from support.manifest import STREAM, ManifestHarness
+from support.object_keys import fragment_key
+from support.rebuilding import a_harness, doomed, firsts, next_owner, publish, rebuild
+
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.names import Uid
+
+ROOTS = "what a newer root names at the same offsets"
+FRAGMENTS = "the epoch that a newer root names at the same offsets"
+
+
+async def after_a_deposed_owner(*firsts_of_it: int, fanout: int = 100) -> ManifestHarness:
+    """Fragment 0 is the first owner's and published, like 10 and 20 of the second one. In between the
+    first one has put others from 10 on, and their root."""
+    harness = await a_harness(0, fanout=fanout)
+    await publish(harness, *firsts_of_it, in_vain=True)
+    await next_owner(harness)
+    await publish(harness, 10, epoch=2)
+    await publish(harness, 20, epoch=2)
+    return harness
+
+
+async def lose(harness: ManifestHarness, *first_offsets: int) -> list[FragmentInfo]:
+    """Lose published fragments and coordination; returns what had been published."""
+    published = await harness.leaves()
+    gone = [leaf for leaf in published if leaf.first_offset in first_offsets]
+    await harness.drive.delete([fragment_key(STREAM, one.first_offset, one.uid) for one in gone])
+    harness.coordination.lose()
+    return published
+
+
+@pytest.mark.parametrize("fanout", [100, 2])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+async def test_an_older_root_of_a_deposed_owner_takes_no_lost_fragments_place(
+    count: int, fanout: int
+) -> None:
+    harness = await after_a_deposed_owner(*range(10, 10 + 10 * count, 10), fanout=fanout)
+    published = await lose(harness, 10)
+
+    result = await rebuild(harness)
+
+    assert result["damaged"] == ["orders"]
+    assert await harness.leaves() == published
+    assert await doomed(harness) == set()
+
+
+@pytest.mark.parametrize("lost", [(20,), (10, 20)])
+async def test_where_the_lost_fragment_is_the_last_a_deposed_owners_is_not_adopted(
+    lost: tuple[int, ...],
+) -> None:
+    harness = await after_a_deposed_owner(10, 20, 30)
+    published = await lose(harness, *lost)
+
+    await rebuild(harness)
+
+    assert await harness.leaves() == published[: -len(lost)]
+
+
+@pytest.mark.parametrize(("epoch", "name"), [(2, "the same"), (3, "a later")])
+async def test_a_last_fragment_that_was_lost_is_adopted_where_an_owner_has_put_it_again(
+    epoch: int, name: str
+) -> None:
+    """By the owner that had published it; or by a later one, which proves that it was not."""
+    harness = await after_a_deposed_owner(10, 20)
+    await harness.put_fragment(Uid("f" * 32), 20, epoch=epoch, timestamp=1_020)
+    await lose(harness, 20)
+
+    await rebuild(harness)
+
+    assert await firsts(harness) == [0, 10, 20], name
+    assert (await harness.leaves())[-1].epoch == epoch
+
+
+async def test_what_the_next_owner_had_uploaded_is_adopted_after_a_deposed_owners_lost_publish() -> (
+    None
+):
+    """Nothing that was published is lost: the newest root is that of a publish that lost, and what it
+    names is gone. An earlier release deleted it so."""
+    harness = await a_harness(0, fanout=100)
+    await publish(harness, 10, in_vain=True)
+    [given_up] = [intent.uid for intent in (await harness.record()).intents]
+    await next_owner(harness)
+    for first in (10, 20):
+        await harness.put_fragment(Uid(f"{first:032x}"), first, epoch=2, timestamp=1_000 + first)
+    await harness.drive.delete([fragment_key(STREAM, 10, given_up)])
+    harness.coordination.lose()
+
+    result = await rebuild(harness)
+
+    assert result["damaged_streams"] == 0
+    assert [leaf.epoch for leaf in await harness.leaves()] == [1, 2, 2]
+
+
+async def test_without_the_look_at_what_a_newer_root_names_a_deposed_owners_root_is_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, ROOTS, lambda *_, **__: True)
+    harness = await after_a_deposed_owner(10, 20, 30)
+    await lose(harness, 10)
+
+    await rebuild(harness)
+
+    assert [leaf.epoch for leaf in await harness.leaves()] == [1, 1, 1, 1]
+
+
+async def test_without_the_look_at_the_epoch_a_deposed_owners_fragment_is_adopted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, FRAGMENTS, lambda *_: True)
+    harness = await after_a_deposed_owner(10, 20, 30)
+    await lose(harness, 10, 20)
+
+    await rebuild(harness)
+
+    assert [leaf.epoch for leaf in await harness.leaves()] == [1, 1, 1, 1]
