@@ -184,7 +184,7 @@ async def _serve(
         manifest.create_service(ManifestSettings(**own("manifest")), drive, coordination),
         appends,
         uploader.create_service(UploaderSettings(**own("uploader")), drive),
-        reader.create_service(ReaderSettings(**own("reader")), drive),
+        reader.create_service(ReaderSettings(**own("reader")), drive, coordination=coordination),
     ]
     assert tuple(service.name for service in services) == SERVICES
     apps = {service.name: service.public for service in services}

@@ -116,4 +116,4 @@ def _create(
     from bottomless_server.reader.app import create_service as create_reader  # noqa: PLC0415
     from bottomless_server.reader.settings import ReaderSettings  # noqa: PLC0415
 
-    return create_reader(ReaderSettings(**given), drive)
+    return create_reader(ReaderSettings(**given), drive, coordination=coordination)

@@ -4,19 +4,21 @@ What a writer puts are real WAL objects, with the notes that it owes, and what i
 the same transactions as an ingest node's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from unit.formats.examples import a_piece
 
+from bottomless.drives.base import Drive
 from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
 from bottomless.formats.stream_record import LEADERLESS
 from bottomless.formats.wal import PackedWal, pack_wal
 from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.stream import EpochStart, StreamRecord
-from bottomless.model.wal import Note, Piece, WalFlags
+from bottomless.model.wal import Note, Piece, PieceLine, WalFlags
+from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.decided import Decided, KnownName, NewKnown
 from bottomless_server.leaderless.instance import WalInstance, decode_instance
@@ -27,9 +29,12 @@ from bottomless_server.manifest.leaderless.pruning import prune_published
 from bottomless_server.stores import tails, wal
 from bottomless_server.stores.generation import check_generation
 from bottomless_server.stores.releases import release
+from bottomless_server.stores.streams import Streams
 from bottomless_server.stores.tail_commits import Asked, Commit, commit
 from bottomless_server.stores.tail_keys import load_tails
 from support.manifest import STREAM, ManifestHarness, a_record
+
+T = TypeVar("T")
 
 SERVED: Final = frozenset({LEADERLESS})
 INSTANCE: Final = Uid("5" * 32)
@@ -88,10 +93,37 @@ async def publish_all(harness: ManifestHarness, stream_id: StreamId = STREAM) ->
     assert await prune_published(harness.context, record)
 
 
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """Do something with stores in memory as a whole, while nothing else has a turn."""
+    try:
+        while True:
+            work.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
+class WalStores(Protocol):
+    """What a writer writes to."""
+
+    @property
+    def drive(self) -> Drive: ...
+
+    @property
+    def coordination(self) -> MemoryCoordination: ...
+
+    @property
+    def streams(self) -> Streams: ...
+
+    def clock(self) -> int:
+        """The writer's clock, in ms since 1970."""
+        ...
+
+
 class WalWriter:
     """One instance that puts WAL objects and commits them."""
 
-    def __init__(self, harness: ManifestHarness, instance: Uid = INSTANCE) -> None:
+    def __init__(self, harness: WalStores, instance: Uid = INSTANCE) -> None:
         self.instance = instance
         self.lives = True
         """Whether it believes that it holds its lease."""
@@ -145,15 +177,18 @@ class WalWriter:
         return packed
 
     async def commit(
-        self, packed: PackedWal, known: Mapping[KnownName, NewKnown] | None = None
+        self,
+        packed: PackedWal,
+        known: Mapping[KnownName, NewKnown] | None = None,
+        last_chunk: Callable[[PieceLine], int] = lambda line: line.record_count - 2,
     ) -> Commit:
-        """Commit all pieces of an object, in one EXEC."""
+        """Commit all pieces of an object, in one EXEC; `last_chunk` tells how many records of a piece
+        lie before its last chunk."""
         sequence = packed.header.sequence
         of_streams: dict[StreamId, list[Accepted]] = {}
         for number, line in enumerate(packed.lines):
             place = (line.position, line.size, line.record_count)
-            last_chunk = line.record_count - 2
-            piece = Accepted(self.instance, sequence, number, *place, last_chunk)
+            piece = Accepted(self.instance, sequence, number, *place, last_chunk(line))
             of_streams.setdefault(line.stream_id, []).append(piece)
 
         def asked(stream_id: StreamId, pieces: list[Accepted]) -> Asked:

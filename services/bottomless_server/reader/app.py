@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
+from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.sealed_token import SECRET_SIZE
 from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.reader.blocks import Blocks
@@ -20,6 +21,11 @@ from bottomless_server.reader.connection import Places
 from bottomless_server.reader.downloads import Downloads
 from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
+from bottomless_server.reader.leaderless.entry_chunks import EntryChunks
+from bottomless_server.reader.leaderless.tail_poll import TailPoll
+from bottomless_server.reader.leaderless.tail_records import TailRecords
+from bottomless_server.reader.leaderless.wal_nodes import WalNodes
+from bottomless_server.reader.leaderless.wal_tail import WalReads, WalTail
 from bottomless_server.reader.listing import Listing
 from bottomless_server.reader.manifest_calls import ManifestCalls
 from bottomless_server.reader.metrics import reader_metrics
@@ -37,6 +43,7 @@ from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.stored_tier import StoredTier
 from bottomless_server.reader.streams import Streams
+from bottomless_server.reader.tails import NoTail, Tails
 from bottomless_server.runtime.http.app import create_api, wrap
 from bottomless_server.runtime.http.contract import describe
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
@@ -54,12 +61,14 @@ class ReaderService:
     shared: SharedTail
     followers: Followers
     waiters: Places
+    wal: WalReads | None
+    """None where no coordination store was given."""
     peers: list[Peer | Peers] = field(default_factory=list)
     """Peers that this service opened."""
     name: str = "reader"
 
     def metrics(self) -> Iterable[Metric]:
-        return reader_metrics(self.cache, self.blocks, self.followers, self.waiters)
+        return reader_metrics(self.cache, self.blocks, self.followers, self.waiters, self.wal)
 
     async def start(self) -> None:
         """Nothing is to be recovered and nothing to be claimed."""
@@ -72,6 +81,8 @@ class ReaderService:
     async def stop(self) -> None:
         await self.followers.aclose()
         await self.shared.aclose()
+        if self.wal is not None:
+            await self.wal.poll.aclose()
         await self.cache.aclose()
         for peer in self.peers:
             await peer.aclose()
@@ -81,17 +92,27 @@ def create_service(
     settings: ReaderSettings,
     drive: Drive,
     *,
+    coordination: Coordination | None = None,
     manifest: PeerPort | None = None,
     ingest: PeersPort | None = None,
 ) -> ReaderService:
-    """Make the service; `manifest` and `ingest` stand in for the peers that the settings name."""
+    """Make the service; `manifest` and `ingest` stand in for the peers that the settings name.
+
+    `coordination` is for the tails of leaderless streams alone: without it they are 503.
+    """
     peers = _peers(settings, manifest, ingest)
     cache = _cache(settings)
     blocks = _blocks(settings, drive, cache)
     fragments = Fragments(blocks, cache)
     streams = Streams(peers.manifest, settings.reader_name_ttl_ms, _elapsed)
     roots = Roots(peers.manifest, drive, cache, settings.reader_root_ttl_ms)
-    tail = OwnedTail(peers.ingest, peers.waiting, IngestNodes(peers.manifest))
+    wal = (
+        None if coordination is None else _wal(settings, coordination, drive, blocks, peers, roots)
+    )
+    tail = Tails(
+        OwnedTail(peers.ingest, peers.waiting, IngestNodes(peers.manifest)),
+        NoTail() if wal is None else wal.tail,
+    )
     shared = SharedTail(
         tail,
         keep_size=settings.reader_tail_bytes,
@@ -138,8 +159,23 @@ def create_service(
     ).add_to(public)
     internal = create_api("Bottomless reader, internal")
     return ReaderService(
-        wrap(public), wrap(internal), cache, blocks, shared, followers, waiters, peers.opened
+        wrap(public), wrap(internal), cache, blocks, shared, followers, waiters, wal, peers.opened
     )
+
+
+def _wal(
+    settings: ReaderSettings,
+    coordination: Coordination,
+    drive: Drive,
+    blocks: Blocks,
+    peers: "_AskedPeers",
+    roots: Roots,
+) -> WalReads:
+    records = TailRecords(coordination, drive)
+    poll = TailPoll(records, settings.reader_tail_poll_ms)
+    nodes = WalNodes(coordination, peers.ingest, settings.reader_wal_node_ms)
+    chunks = EntryChunks(blocks, nodes)
+    return WalReads(WalTail(coordination, records, poll, chunks, roots), poll, nodes, chunks)
 
 
 def _cache(settings: ReaderSettings) -> SharedCache:

@@ -133,6 +133,11 @@ class Blocks:
         self.fetched_size += len(data)
         return data
 
+    def holds(self, object_key: str, start: int, size: int) -> bool:
+        """Whether a range that `read` gets block by block is here, or on its way."""
+        numbers = self._numbers(start, size)
+        return all(self._cache.knows(("block", object_key, number)) for number in numbers)
+
     def drop(self, object_key: str, start: int, size: int, object_size: int | None = None) -> None:
         """Forget the blocks and runs of a range, which turned out to be bad."""
         for number in self._numbers(start, size):
@@ -171,8 +176,7 @@ class Blocks:
     def _knows(self, object_key: str, start: int, size: int, run: Run) -> bool:
         if self._cache.knows(RunName("run", object_key, run.start)):
             return True
-        blocks = self._numbers(start, size)
-        return all(self._cache.knows(("block", object_key, number)) for number in blocks)
+        return self.holds(object_key, start, size)
 
     async def _of_run(
         self, object_key: str, object_size: int, run: Run, span: "_Span", reads_on: ReadsOn | None

@@ -2,27 +2,62 @@
 
 from collections.abc import Iterable
 
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.connection import Places
 from bottomless_server.reader.followers import Followers
+from bottomless_server.reader.leaderless.wal_tail import WalReads
 from bottomless_server.runtime.observe.metrics import counted, gauged
 
 
 def reader_metrics(
-    cache: SharedCache, blocks: Blocks, followers: Followers, waiters: Places
+    cache: SharedCache,
+    blocks: Blocks,
+    followers: Followers,
+    waiters: Places,
+    wal: WalReads | None,
 ) -> Iterable[Metric]:
     name = "bottomless_reader"
     yield counted(f"{name}_cache_hits", "Things found in the cache.", cache.hit_count)
     yield counted(f"{name}_cache_misses", "Things made for the cache.", cache.miss_count)
     yield gauged(f"{name}_cache_bytes", "Bytes that the cache holds.", cache.size)
-    yield counted(f"{name}_block_fetches", "Ranged GETs of fragments.", blocks.fetch_count)
+    yield counted(
+        f"{name}_block_fetches", "Ranged GETs of fragments and of WAL objects.", blocks.fetch_count
+    )
     yield gauged(f"{name}_followers", "Answers that stay open.", followers.places.count)
     yield gauged(f"{name}_waiters", "Long polls that wait.", waiters.count)
     yield counted(
         f"{name}_follow_pages",
         "Pages read for answers that stay open, whoever shares them.",
         followers.read_count,
+    )
+    yield from _wal_metrics(name, wal)
+
+
+def _wal_metrics(name: str, wal: WalReads | None) -> Iterable[Metric]:
+    reads = CounterMetricFamily(
+        f"{name}_wal_reads",
+        "Ranges of WAL objects that were read, by where they came from.",
+        labels=["source"],
+    )
+    reads.add_metric(["node"], wal.nodes.read_count if wal else 0)
+    reads.add_metric(["cache"], wal.chunks.held_count if wal else 0)
+    reads.add_metric(["store"], wal.chunks.store_count if wal else 0)
+    yield reads
+    yield counted(
+        f"{name}_wal_node_failures",
+        "Questions to nodes for bytes of WAL objects that failed, or took too long.",
+        wal.nodes.failure_count if wal else 0,
+    )
+    yield counted(
+        f"{name}_tail_polls",
+        "Questions whether leaderless streams have grown, each for all that are waited at.",
+        wal.poll.poll_count if wal else 0,
+    )
+    yield counted(
+        f"{name}_tail_wakes",
+        "Waits that such a question has ended.",
+        wal.poll.wake_count if wal else 0,
     )

@@ -30,6 +30,12 @@ class ReaderSettings(CommonSettings):
     """Chunks kept of the ends of streams that somebody waits at, for those who come a little later."""
     reader_waiting_stream_count_max: Annotated[int, Field(ge=1)] = 1_000
     """Streams whose end somebody waits at, however many wait there: one connection to ingest each."""
+    reader_tail_poll_ms: Annotated[int, Field(ge=1, le=10_000)] = 50
+    """How often coordination is asked, in one question, for all leaderless streams whose end somebody
+    waits at; it is not asked while nobody waits."""
+    reader_wal_node_ms: Annotated[int, Field(ge=0, le=10_000)] = 250
+    """How long a read of a leaderless stream waits for the node that wrote the records, before it asks
+    the object store; 0: it never asks a node. One that fails is left out for 5 s."""
     reader_waiter_count_max: Annotated[int, Field(ge=1)] = 10_000
     """Long polls at once; more are refused with 503 `overloaded`."""
     reader_follower_count_max: Annotated[int, Field(ge=1)] = 2_000

@@ -98,13 +98,25 @@ async def load_tails(
     Raises:
         Unavailable: `coordination-regressed`, or not now.
     """
-    keys = [tail_key(one) for one in stream_ids]
-    held, *values = await coordination.get_many([GENERATION_KEY, *keys])
-    require_generation({GENERATION_KEY: held}, generation)
+    found = await load_tail_values(coordination, stream_ids, generation)
     return {
         stream_id: None if value is None else readable(decode_tail, value)
-        for stream_id, value in zip(stream_ids, values, strict=True)
+        for stream_id, value in found.items()
     }
+
+
+async def load_tail_values(
+    coordination: Coordination, stream_ids: Sequence[StreamId], generation: int
+) -> dict[StreamId, bytes | None]:
+    """The bytes of tail records at one moment, of that generation: for who asks again and again, and
+    decodes what has changed.
+
+    Raises:
+        Unavailable: `coordination-regressed`, or not now.
+    """
+    held, *values = await coordination.get_many([GENERATION_KEY, *map(tail_key, stream_ids)])
+    require_generation({GENERATION_KEY: held}, generation)
+    return dict(zip(stream_ids, values, strict=True))
 
 
 async def entries_from(

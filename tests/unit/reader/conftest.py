@@ -2,6 +2,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from unit.reader.harness import ReaderHarness
+from unit.reader.leaderless import LeaderlessHarness
 
 
 @pytest.fixture
@@ -11,19 +12,36 @@ async def harness() -> AsyncIterator[ReaderHarness]:
     await made.aclose()
 
 
-@pytest.fixture(params=["local", "stored", "both", "groups", "half freed"])
-async def hundred(request: pytest.FixtureRequest, harness: ReaderHarness) -> ReaderHarness:
-    """100 records in chunks of 10, in one tier or the other or both."""
+@pytest.fixture
+async def leaderless() -> AsyncIterator[LeaderlessHarness]:
+    made = LeaderlessHarness()
+    yield made
+    await made.aclose()
+
+
+TIERS = ("local", "stored", "both", "groups", "half freed")
+
+
+@pytest.fixture(params=[*TIERS, *(f"leaderless, {tier}" for tier in TIERS)])
+async def hundred(
+    request: pytest.FixtureRequest, harness: ReaderHarness, leaderless: LeaderlessHarness
+) -> ReaderHarness:
+    """100 records in chunks of 10, in one tier or the other or both; a stream of each profile."""
+    profile, _, tier = request.param.rpartition(", ")
+    return await _filled(leaderless if profile else harness, tier)
+
+
+async def _filled(harness: ReaderHarness, tier: str) -> ReaderHarness:
     harness.fill(100)
-    if request.param == "stored":
+    if tier == "stored":
         await harness.upload(10, free=True)
-    if request.param == "both":
+    if tier == "both":
         await harness.upload(4, free=True)
         await harness.upload(3)
-    if request.param == "groups":
+    if tier == "groups":
         for _ in range(10):
             await harness.upload(1, free=True)
         assert len(harness.node.entries) < 10
-    if request.param == "half freed":
+    if tier == "half freed":
         await harness.upload(3, free=True)
     return harness

@@ -22,6 +22,7 @@ from bottomless.formats.chunk import seal_chunk
 from bottomless.formats.fragment import pack_fragment
 from bottomless.formats.manifest import encode_node
 from bottomless.model.chunk import AppendEntry, AppendMode
+from bottomless.model.config import StreamConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import (
     ENTRY_DTYPE,
@@ -34,7 +35,9 @@ from bottomless.model.manifest import (
 from bottomless.model.names import Uid
 from bottomless.model.record import Columns, Content
 from bottomless.model.stream import RootPointer
+from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.reader.app import ReaderService, create_service
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.tree.append import append_entries
@@ -81,6 +84,11 @@ class WatchedDrive(MemoryDrive):
         return data
 
 
+def a_text(value: str) -> Sent:
+    """A record as it is sent of a text."""
+    return Sent(value.encode(), content=Content.TEXT)
+
+
 def a_batch(records: Sequence[Sent], columns: Columns = Columns.ALL) -> pa.RecordBatch:
     names = [field.name for column, field in FIELDS.items() if column in columns]
     arrays = {
@@ -111,6 +119,8 @@ def a_chunk(
 
 class ReaderHarness(ServiceHarness):
     """One stream, its owner, its manifest, and a reader in front of them."""
+
+    config = StreamConfig()
 
     def __init__(self, fanout: int = 4, drive: WatchedDrive | None = None, **settings: Any) -> None:
         self.drive = drive or WatchedDrive()
@@ -143,17 +153,23 @@ class ReaderHarness(ServiceHarness):
         self.service: ReaderService = create_service(
             ReaderSettings(manifest_url="http://manifest", **given),
             self.drive,
+            coordination=self.given_coordination(),
             manifest=Manifest(self),
-            ingest=Owners(self),
+            ingest=self.nodes(),
         )
         super().__init__(self.service)
 
+    def given_coordination(self) -> Coordination | None:
+        """What the reader is given of coordination: for a stream with an owner it needs none."""
+        return None
+
+    def nodes(self) -> PeersPort:
+        """The ingest nodes that the reader asks."""
+        return Owners(self)
+
     def append(self, *records: Sent | str, timestamp: int = 0, batches: int = 1) -> None:
         """One append, one chunk."""
-        sent = [
-            Sent(record.encode(), content=Content.TEXT) if isinstance(record, str) else record
-            for record in records
-        ]
+        sent = [a_text(record) if isinstance(record, str) else record for record in records]
         timestamp = timestamp or 1_000 + self.committed_next
         chunk = a_chunk(self.committed_next, sent, timestamp, self.epoch, batches)
         for number, record in enumerate(sent):

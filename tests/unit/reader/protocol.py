@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from support.peers import SilentPeer
 
 from bottomless.errors import Code, NotFound, Unavailable
-from bottomless.model.config import StreamConfig
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
@@ -73,6 +72,8 @@ class Manifest(SilentPeer):
             if path == stored_offset(harness.stream_id, name):
                 stored = StoredOffset(name, next_offset, committed_at=1_000, revision=1)
                 return PeerAnswer(200, {}, encode_stored_offset(stored))
+        if path == of_stream(ROOT, harness.stream_id) and not harness.exists:
+            raise NotFound("there is no such stream")
         if path != of_stream(ROOT, harness.stream_id):
             raise NotFound("nothing is stored", code=Code.OFFSET_NOT_FOUND)
         return PeerAnswer(200, {}, encode_root(self._root()))
@@ -80,7 +81,7 @@ class Manifest(SilentPeer):
     def _record(self) -> StreamRecord:
         harness = self.harness
         record = StreamRecord(
-            harness.stream_id, ORDERS.name, ORDERS.tenant, StreamState.ACTIVE, 0, StreamConfig()
+            harness.stream_id, ORDERS.name, ORDERS.tenant, StreamState.ACTIVE, 0, harness.config
         )
         return replace(record, epoch=harness.epoch, owner_url=harness.owner_url)
 

@@ -1,0 +1,1 @@
+"""Tails of leaderless streams: read from coordination, and from WAL objects where they are."""
