@@ -60,7 +60,7 @@ def a_leaderless_record(generation: int = 0, **changes: Any) -> StreamRecord:
 
 async def a_leaderless_harness(**settings: object) -> ManifestHarness:
     """Stores of one generation that serve leaderless streams, and hold none."""
-    harness = ManifestHarness(SERVED, **settings)
+    harness = ManifestHarness(SERVED, **{"manifest_rebuild_wal_wait_ms": 0, **settings})
     harness.streams.generation = await check_generation(harness.drive, harness.coordination)
     return harness
 

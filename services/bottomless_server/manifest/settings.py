@@ -79,6 +79,9 @@ class ManifestSettings(CommonSettings):
     """Objects younger than this are left alone, unless the request says otherwise."""
     manifest_wal_vacuum_ms: int = Field(10_000, ge=10)
     """How often WAL objects are deleted that no leaderless stream needs any more."""
+    manifest_rebuild_wal_wait_ms: int = Field(31_000, ge=0)
+    """How long a rebuild waits, before it looks at WAL objects, for what nodes that live still put:
+    BOTTOMLESS_INGEST_WAL_NOTE_MS and BOTTOMLESS_INGEST_WAL_PUT_SECONDS together."""
     manifest_lease_seconds_max: int = Field(6 * 3_600, ge=1)
     """The longest that a lease may hold a range without being renewed."""
 

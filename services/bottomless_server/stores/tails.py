@@ -117,15 +117,23 @@ async def close(
 
     def end_tail(values: Values) -> Changes | None:
         require_generation(values, generation)
-        value = values[tail_key(stream_id)]
-        tail = None if value is None else readable(decode_tail, value)
-        if isinstance(tail, Corrupt):
-            log.error("a tail that cannot be read is closed", stream_id=stream_id, error=str(tail))
-            return Changes({tail_key(stream_id): None})
-        return None if tail is None else Changes({tail_key(stream_id): encode_tail(closed(tail))})
+        return closing(values, stream_id)
 
     watched = (GENERATION_KEY, tail_key(stream_id))
     return await streams.bury(stream_id, name, decide, also, watched=watched, require=end_tail)
+
+
+def closing(values: Values, stream_id: StreamId) -> Changes | None:
+    """What closes a tail that is among the watched values; None where there is none.
+
+    One that cannot be read goes at once, so a commit finds none.
+    """
+    value = values[tail_key(stream_id)]
+    tail = None if value is None else readable(decode_tail, value)
+    if isinstance(tail, Corrupt):
+        log.error("a tail that cannot be read is closed", stream_id=stream_id, error=str(tail))
+        return Changes({tail_key(stream_id): None})
+    return None if tail is None else Changes({tail_key(stream_id): encode_tail(closed(tail))})
 
 
 async def clear_page(

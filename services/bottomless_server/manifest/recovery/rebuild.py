@@ -13,7 +13,9 @@ Allowed only while coordination does not have the bucket's generation: the servi
    offsets of its consumers, and what is to be deleted. After a crash before it the root is an
    object which nobody names: the step puts another one, and the stray goes into the delete queue
    with it. After a crash that follows the EXEC the stream is written once more.
-4. The bucket's generation is raised, then coordination's. After a crash between the two both
+4. Where leaderless streams are served, what WAL objects say was looked at before, and instances of
+   their writers are entered now (`rebuilt_wal.py`).
+5. The bucket's generation is raised, then coordination's. After a crash between the two both
    still differ, and nobody can tell whose generation that of the bucket is: the operation fails,
    and a rebuild that is asked for anew begins with it. Every stream has a root of it by then.
 
@@ -52,10 +54,12 @@ import structlog
 
 from bottomless.errors import Code, Corrupt, Exists, NotFound, NotServed, Unavailable
 from bottomless.formats.keys import stream_prefix
+from bottomless.formats.stream_record import LEADERLESS
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
 from bottomless_server.coordination.base import Changes, Due, Values
+from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.key_rebuild import restore_keys
 from bottomless_server.manifest.operations.operations import Operations
@@ -73,7 +77,8 @@ from bottomless_server.manifest.recovery.rebuilt_registry import (
     put_registry,
     replaced_by,
 )
-from bottomless_server.manifest.streams.deletion import KIND as DELETION
+from bottomless_server.manifest.recovery.rebuilt_tombstones import Tombstones, buried
+from bottomless_server.manifest.recovery.rebuilt_wal import RebuiltWal, restore_record
 from bottomless_server.manifest.tree.core.rebuild_decision import first_version, record_before
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import restored, versions_of
@@ -87,11 +92,9 @@ from bottomless_server.stores.operations import (
     OPERATIONS_KEY,
     Operation,
     OperationStore,
-    entered,
     new_operation,
 )
 from bottomless_server.stores.rebuild_step import RebuildStep, is_intact
-from bottomless_server.stores.restored_streams import restore_stream
 from bottomless_server.stores.streams import GENERATION_KEY, delete_later
 
 log = structlog.get_logger(__name__)
@@ -135,6 +138,8 @@ class Rebuild:
         self._operations = operations
         self._notice = notice
         self._stream_count = stream_count
+        self._wal = RebuiltWal(context)
+        self._tombstones = Tombstones(context, operations)
         operations.register(KIND, self.step, endless=True)
 
     async def begin(self, tenant: str) -> Operation:
@@ -199,8 +204,16 @@ class Rebuild:
                     progress["phase"] = "keys"
             case "keys":
                 await self._restore_keys(progress, step)
+            case "wal":
+                if due_at := await self._wal.due_at(step):
+                    return Again(progress, due_at)
+                await self._wal.found(step)
+                progress["phase"] = "streams"
             case "streams":
                 await self._restore_some(progress, step)
+            case "instances":
+                progress["_wal"] = await self._wal.restore_instances(step)
+                progress["phase"] = _LAST_PHASE
             case "generation":
                 await reach("manifest.rebuild.before-generation")
                 await raise_generation(context.drive, context.coordination, step)
@@ -231,13 +244,16 @@ class Rebuild:
         _add(progress, {"keys": restored.keys, "unreadable_keys": restored.unreadable_keys})
         progress["_after_key"] = restored.after
         if not restored.after:
-            progress["phase"] = "streams"
+            # No phase of its own where there is nothing to look at: an older release knows none.
+            leaderless = LEADERLESS in self._context.served
+            progress["phase"] = "wal" if leaderless else "streams"
 
     async def _restore_some(self, progress: dict[str, Any], step: RebuildStep) -> None:
         for _ in range(self._stream_count):
             prefix = await next_prefix(self._context.drive, progress.get("_after", ""))
             if prefix is None:
-                progress["phase"] = _LAST_PHASE
+                leaderless = LEADERLESS in self._context.served
+                progress["phase"] = "instances" if leaderless else _LAST_PHASE
                 return
             _add(progress, await self._restore(prefix, step))
             await reach("manifest.rebuild.after-stream")
@@ -256,9 +272,9 @@ class Rebuild:
         # Its number is the attempt's: nobody else has it, and later ones are above.
         mine = await put_registry(self._context, registry, found_registry, step)
         if registry.state is StreamState.DELETING:
-            await self._restore_tombstone(record_before(mine, None, step.generation), step)
+            await self._tombstones.restore(record_before(mine, None, step.generation), step)
             return {"deleted_streams": 1}
-        rebuilt = await rebuild_stream(self._context, mine, step)
+        rebuilt = await rebuild_stream(self._context, mine, step, await self._wal.found(step))
         record = replace(rebuilt.record, version=first_version(step.generation))
         due_at = self._context.time.latest() + self._context.settings.manifest_upload_deadline_ms
         whole = rebuilt.readable and not rebuilt.damaged
@@ -271,13 +287,13 @@ class Rebuild:
         if found is not None:
             also |= restored(*found)
         also |= versions_of(registry.stream_id, step.generation)
-        buried = await self._restore_active(record, registry.generation, also, step)
-        if buried == record.stream_id:
+        deleted = await self._restore_active(record, registry.generation, also, step)
+        if deleted == record.stream_id:
             return {"deleted_streams": 1}
         # A crash before these leaves objects that nobody names to garbage collection.
         await self._queue(step, queued[_PAGE_COUNT:])
         seen: dict[str, Any] = {"streams": 1, "adopted_fragments": rebuilt.fragment_count}
-        if buried is not None:
+        if deleted is not None:
             seen |= {"streams": 0, "deleted_streams": 1}
         if not rebuilt.readable:
             seen |= {"unreadable_streams": 1, "unreadable": [registry.name]}
@@ -296,8 +312,8 @@ class Rebuild:
         was lost, or its creation was overtaken by a rebuild and nobody was told of it. `registered`
         is the generation that its registry object showed: the ids tell only what clocks said.
         """
-        coordination, streams = self._context.coordination, self._context.streams
-        other = await restore_stream(coordination, record, also, step)
+        streams = self._context.streams
+        other = await restore_record(self._context, record, also, step)
         if other is None:
             return None
         theirs = await find_registry(
@@ -307,44 +323,21 @@ class Rebuild:
             self._context.served,
         )
         if theirs is None or (theirs.record.generation, other) > (registered, record.stream_id):
-            tombstone = _buried(record)
+            tombstone = buried(record)
             await put_object_of(self._context, tombstone)
-            await self._restore_tombstone(tombstone, step)
+            await self._tombstones.restore(tombstone, step)
             return record.stream_id
         older = await streams.load(other)
-        if older.epoch != unknown_epoch(record.generation):
+        first = first_epoch if older.config.leaderless else unknown_epoch
+        if older.epoch != first(record.generation):
             raise Unavailable("the stream has an owner already")
         # Before it is so in coordination: else the next rebuild would have to decide it once more,
         # with less to go by.
-        await put_object_of(self._context, _buried(older))
-        await self._bury(older, step)
-        if await restore_stream(coordination, record, also, step) is not None:
+        await put_object_of(self._context, buried(older))
+        await self._tombstones.bury(older, step)
+        if await restore_record(self._context, record, also, step) is not None:
             raise Unavailable("the name keeps changing")
         return other
-
-    async def _bury(self, record: StreamRecord, step: RebuildStep) -> None:
-        deletion = self._deletion(record)
-        await self._context.streams.bury(
-            record.stream_id,
-            record.full_name,
-            _buried,
-            entered(deletion, deletion.created_at),
-            watched=step.watched,
-            require=step.require,
-        )
-
-    async def _restore_tombstone(self, record: StreamRecord, step: RebuildStep) -> None:
-        """A stream that was deleted stays so, and its sweep goes on."""
-        deletion = self._deletion(record)
-        also = entered(deletion, deletion.created_at)
-        await restore_stream(self._context.coordination, record, also, step)
-
-    def _deletion(self, record: StreamRecord) -> Operation:
-        # Readers of before the loss have the whole grace again.
-        arguments = {"name": record.name, "deleted_at": self._context.time.latest()}
-        return self._operations.new(
-            DELETION, tenant=record.tenant, stream_id=record.stream_id, arguments=arguments
-        )
 
     async def _queue(self, step: RebuildStep, queued: list[Due]) -> None:
         for start in range(0, len(queued), _PAGE_COUNT):
@@ -370,10 +363,6 @@ def _done(step: RebuildStep, progress: Mapping[str, Any]) -> Done:
     return Done({"generation": step.generation, **_shown(progress)})
 
 
-def _buried(record: StreamRecord) -> StreamRecord:
-    return replace(record, state=StreamState.DELETING, registry_version=record.registry_version + 1)
-
-
 def _add(progress: dict[str, Any], seen: Mapping[str, Any]) -> None:
     for name, value in seen.items():
         if isinstance(value, list):
@@ -385,7 +374,7 @@ def _add(progress: dict[str, Any], seen: Mapping[str, Any]) -> None:
 def _shown(progress: Mapping[str, Any]) -> dict[str, Any]:
     counts = {name: progress.get(name, 0) for name in _COUNTS}
     lists = {name: progress.get(name, []) for name in _LISTS}
-    return {**counts, **lists}
+    return {**counts, **lists, **progress.get("_wal", {})}
 
 
 def coordination_intact() -> Exists:

@@ -16,18 +16,20 @@ from bottomless.formats.keys import (
     fragment_key,
     group_key,
     parse_consumers_key,
+    parse_fragment_key,
     parse_root_key,
     root_key,
     root_prefix,
     stream_prefix,
 )
-from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid, parse_uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.recovery.adopted_copies import copy_run
 from bottomless_server.manifest.recovery.root_search import STRAY_COUNT_MAX, find_root
+from bottomless_server.manifest.recovery.wal_end import restored_end, with_run
+from bottomless_server.manifest.recovery.wal_scan import FoundWal
 from bottomless_server.manifest.tree.core import rebuild_decision
 from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
 from bottomless_server.manifest.tree.core.events import PutGroup, PutRoot
@@ -77,9 +79,11 @@ async def find_consumers(
 
 
 async def rebuild_stream(
-    context: Context, registry: StreamRecord, step: RebuildStep
+    context: Context, registry: StreamRecord, step: RebuildStep, wal: FoundWal
 ) -> RebuiltStream:
     """Find a stream's manifest, extend it, and put it as a root of the rebuild's generation.
+
+    `wal` is what the WAL objects say; of a local stream that is nothing.
 
     Raises:
         DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
@@ -99,22 +103,29 @@ async def rebuild_stream(
         # A rebuild that died before it put the root has left copies of the run: they are no part.
         lost = ranked.candidates[0] if ranked.candidates else None
         missing = lost is not None or await _has_groups(drive, prefix)
-        if run.unlike or (missing and not run.fragments):
+        # What an attempt of before has made of WAL objects is made once more.
+        unlike = [key for key in run.unlike if not _is_noted(wal, registry, key)]
+        if unlike or (missing and not run.fragments):
             record = rebuild_decision.record_without_root(before, lost)
             log.critical(
                 "the manifest of a stream is missing",
                 stream_id=record.stream_id,
-                left_over_count=len(run.unlike),
-                left_over=run.unlike[:10],
+                left_over_count=len(unlike),
+                left_over=unlike[:10],
             )
             return RebuiltStream(record, 0, (), readable=False)
-        if not run.fragments:
+        if not run.fragments and not wal.has(registry.stream_id):
             return RebuiltStream(before, 0, ())
     adopted = await copy_run(context, before, run.fragments)
-    record = await _put_root(context, before, root or empty_root(before), adopted)
+    grown = with_run(root or empty_root(before), adopted)
+    count = len(adopted)
+    if wal.has(registry.stream_id):
+        grown, made, lost_some = await restored_end(context, before, grown, wal)
+        count, damaged = count + made, damaged or lost_some
+    record = await _put_root(context, before, grown)
     if best is None or damaged:
         # Nobody can tell what is needed to mend it. Garbage collection comes, a day later.
-        return RebuiltStream(record, len(adopted), (), damaged=damaged)
+        return RebuiltStream(record, count, (), damaged=damaged)
     worse = ranked.candidates[ranked.candidates.index(best.key) :]
     old_roots = [
         root_key(record.stream_id, *key, tenant=record.tenant) for key in (*ranked.others, *worse)
@@ -126,7 +137,12 @@ async def rebuild_stream(
         if one.uid in copied
     ]
     to_delete = (*old_roots, *originals, *run.strays)[:STRAY_COUNT_MAX]
-    return RebuiltStream(record, len(adopted), to_delete)
+    return RebuiltStream(record, count, to_delete)
+
+
+def _is_noted(wal: FoundWal, record: StreamRecord, object_key: str) -> bool:
+    key = parse_fragment_key(object_key)
+    return key is not None and wal.covers(record.stream_id, key.first_offset)
 
 
 async def _has_groups(drive: Drive, prefix: str) -> bool:
@@ -136,12 +152,10 @@ async def _has_groups(drive: Drive, prefix: str) -> bool:
     return False
 
 
-async def _put_root(
-    context: Context, before: StreamRecord, root: Node, run: tuple[FragmentInfo, ...]
-) -> StreamRecord:
+async def _put_root(context: Context, before: StreamRecord, root: Node) -> StreamRecord:
     """Put the stream's root of the new generation; returns the record that names it."""
     settings = context.settings
-    plan = plan_publish(before, root, run, None, settings.manifest_fanout, context.new_uid)
+    plan = plan_publish(before, root, (), None, settings.manifest_fanout, context.new_uid)
     for action in plan.actions:
         if not isinstance(action, PutGroup | PutRoot):
             continue

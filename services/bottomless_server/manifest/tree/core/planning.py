@@ -93,16 +93,16 @@ def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
             return emptied(root)
         case TakeOver(next_offset):
             # Of the fence's epoch, which is how a rebuild knows that the fence was there before.
-            gap = _gap(root, next_offset, record.epoch, GapReason.TAKEOVER)
+            gap = gap_at_end(root, next_offset, record.epoch, GapReason.TAKEOVER)
             return Edited(append_entries(root, gap))
         case AcceptGap(next_offset):
-            gap = _gap(root, next_offset, record.epoch, GapReason.LOCAL_LOG_LOST)
+            gap = gap_at_end(root, next_offset, record.epoch, GapReason.LOCAL_LOG_LOST)
             return Edited(append_entries(root, gap))
         case _:
             return Edited(root)
 
 
-def _gap(root: Node, next_offset: int, epoch: int, reason: GapReason) -> Entries:
+def gap_at_end(root: Node, next_offset: int, epoch: int, reason: GapReason) -> Entries:
     """The entry of a gap from the end of the manifest to `next_offset`; times stay in order around it."""
     if next_offset <= root.next_offset:
         return no_entries()

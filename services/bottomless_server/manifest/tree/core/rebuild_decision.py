@@ -32,6 +32,7 @@ import numpy as np
 
 from bottomless.formats.keys import RootKey
 from bottomless.guards import guard
+from bottomless.model.config import StreamConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.manifest import Entries, EntryKind, GapReason, Node
@@ -43,6 +44,7 @@ from bottomless.model.stream import (
     StreamRecord,
     unknown_epoch,
 )
+from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.tree.append import append_entries
 
 _VERSIONS_EACH: Final = 2**40
@@ -261,9 +263,11 @@ def record_before(registry: StreamRecord, root: Node | None, generation: int) ->
     `registry` is what its registry object says, with the number of the object that this attempt has
     put for it.
     The home may hold more than the bucket, so the stream is dirty and its home's alone. Whoever
-    takes it from the home begins after everything that the home can have acknowledged.
+    takes it from the home begins after everything that the home can have acknowledged. A leaderless
+    stream has no home: what is in no fragment of it is in WAL objects, which are looked at too.
     """
-    epoch = unknown_epoch(generation)
+    leaderless = registry.config.leaderless
+    epoch = first_epoch(generation) if leaderless else unknown_epoch(generation)
     next_offset = 0 if root is None else root.next_offset
     last_timestamp = 0 if root is None else max(0, root.last_timestamp)
     return replace(
@@ -272,7 +276,7 @@ def record_before(registry: StreamRecord, root: Node | None, generation: int) ->
         version=attempt_version(generation, registry.registry_version - 1),
         epoch=epoch,
         dirty=registry.home is not None,
-        reserved_next=reserved_from(next_offset),
+        reserved_next=0 if leaderless else reserved_from(next_offset),
         epochs=(EpochStart(epoch, next_offset),),
         published_next=next_offset,
         last_timestamp=last_timestamp,
@@ -286,7 +290,7 @@ def record_after(before: StreamRecord, pointer: RootPointer, root: Node) -> Stre
         version=pointer.version,
         root=pointer,
         published_next=root.next_offset,
-        reserved_next=reserved_from(root.next_offset),
+        reserved_next=0 if before.config.leaderless else reserved_from(root.next_offset),
         epochs=(EpochStart(before.epoch, root.next_offset),),
         last_timestamp=max(before.last_timestamp, root.last_timestamp),
         # What was condemned, and what is deleted already, is known to nobody any more: a lease on
@@ -305,8 +309,15 @@ def record_without_root(before: StreamRecord, lost: RootKey | None) -> StreamRec
     pointer = RootPointer(
         named.uid, named.generation, named.epoch, min(named.version, before.version), 0, 0
     )
+    if before.config.leaderless:
+        # Nobody knows from where on offsets are free, so none is given until somebody says so.
+        return replace(before, root=pointer, config=_fenced(before.config))
     # Nobody knows from where on offsets are free, so nobody may claim it but a home that does.
     return replace(before, root=pointer, dirty=True, home=before.home or NOBODY)
+
+
+def _fenced(config: StreamConfig) -> StreamConfig:
+    return config.model_copy(update={"fenced": True})
 
 
 def reserved_from(next_offset: int) -> int:

@@ -1,0 +1,131 @@
+"""What a rebuild does of WAL objects, beside what it does stream by stream.
+
+Nothing commits to leaderless streams while coordination does not have the bucket's generation, and nodes
+that live still put their notes. So the objects are looked at a while after the rebuild has begun
+(`wal_scan.py`). What was found is in the memory of one process: another one that goes on looks again.
+When all streams have their roots, the instances get records again, all settled and with nothing held:
+then the vacuum may delete their objects, and not before. An instance with an object in doubt is kept
+for a week, so that an operator can look at it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import structlog
+
+from bottomless.drives.base import Drive
+from bottomless.formats.keys import WAL_PREFIX
+from bottomless.formats.stream_record import LEADERLESS
+from bottomless.model.names import StreamId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Changes
+from bottomless_server.leaderless.instance import WalInstance
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.recovery.wal_scan import FoundWal, scan_wal
+from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.restored_streams import restore_stream
+from bottomless_server.stores.restored_tails import restore, restore_instance
+
+log = structlog.get_logger(__name__)
+
+_KEEP_MS: Final = 7 * 86_400_000
+"""How long objects in doubt stay."""
+_NAMED_COUNT_MAX: Final = 100
+"""Objects that a result names; it counts all of them."""
+_NOTHING: Final = FoundWal()
+
+
+class RebuiltWal:
+    """The WAL objects of one bucket, as this process has seen them for one rebuild."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._found: tuple[int, FoundWal] | None = None
+        """The generation of the rebuild, and what was found for it."""
+
+    async def due_at(self, step: RebuildStep) -> int:
+        """When they may be looked at (ms since 1970); 0 for at once.
+
+        Raises:
+            DriveUnavailable, DriveRefused
+        """
+        if not self._served or not await _is_any(self._context.drive):
+            return 0
+        wait_ms = self._context.settings.manifest_rebuild_wal_wait_ms
+        due_at = step.operation.created_at + wait_ms
+        return due_at if due_at > self._context.clock() else 0
+
+    async def found(self, step: RebuildStep) -> FoundWal:
+        """What they say; looked at once in each process.
+
+        Raises:
+            DriveUnavailable, DriveRefused
+        """
+        if not self._served:
+            return _NOTHING
+        if self._found is None or self._found[0] != step.generation:
+            found = await scan_wal(self._context.drive, step.generation - 1)
+            log.info(
+                "looked at WAL objects",
+                instances=len(found.instances),
+                streams=len(found.noted),
+                in_doubt=len(found.in_doubt),
+            )
+            self._found = step.generation, found
+        return self._found[1]
+
+    async def restore_instances(self, step: RebuildStep) -> Mapping[str, Any]:
+        """Enter all instances that have objects; what there is to say of them.
+
+        Raises:
+            Unavailable: the step is not what goes on; or not now.
+            DriveUnavailable, DriveRefused
+        """
+        found = await self.found(step)
+        for instance, seen in found.instances.items():
+            # By the latest of all clocks: an operator has at least a week.
+            keep_until = self._context.time.latest() + _KEEP_MS if seen.in_doubt else 0
+            record = WalInstance(
+                url=None,
+                generation=step.generation,
+                reserved=seen.sequences.stop,
+                settled=seen.sequences.stop,
+                deleted=seen.sequences.start,
+                keep_until=keep_until,
+            )
+            await restore_instance(self._context.coordination, instance, record, step)
+        said: dict[str, Any] = {}
+        if found.in_doubt:
+            doubts = [one._asdict() for one in found.in_doubt[:_NAMED_COUNT_MAX]]
+            said |= {"in_doubt_count": len(found.in_doubt), "in_doubt": doubts}
+        if found.unreadable:
+            said |= {"unreadable_wal": found.unreadable[:_NAMED_COUNT_MAX]}
+        self._found = None
+        return said
+
+    @property
+    def _served(self) -> bool:
+        return LEADERLESS in self._context.served
+
+
+async def _is_any(drive: Drive) -> bool:
+    async for _ in drive.list(WAL_PREFIX):
+        return True
+    return False
+
+
+async def restore_record(
+    context: Context, record: StreamRecord, also: Changes, step: RebuildStep
+) -> StreamId | None:
+    """Write a record, with the tail of a stream that has one, and `also`; repeatable.
+
+    Returns another stream that has the name of one that is active: nothing was written.
+
+    Raises:
+        Unavailable: the step is not what goes on, so streams may be in use.
+    """
+    if not record.config.leaderless:
+        return await restore_stream(context.coordination, record, also, step)
+    return await restore(
+        context.coordination, record, {}, also, step, last_timestamp=record.last_timestamp
+    )
