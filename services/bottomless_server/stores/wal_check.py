@@ -12,6 +12,8 @@ until the writers that live have put their notes (INGEST_WAL_NOTE_MS, and the ti
 
 from collections.abc import AsyncIterator
 
+import structlog
+
 from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Corrupt
 from bottomless.formats.keys import WAL_PREFIX, parse_wal_key
@@ -27,7 +29,14 @@ from bottomless_server.leaderless.proof import lacks, shows_less
 from bottomless_server.leaderless.tail import Tail
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.tail_keys import load_tails
-from bottomless_server.stores.wal import instance_key, load_directory, require_generation
+from bottomless_server.stores.wal import (
+    instance_key,
+    load_directory,
+    readable,
+    require_generation,
+)
+
+log = structlog.get_logger(__name__)
 
 
 class Unchecked(CoordinationUnavailable):
@@ -95,7 +104,11 @@ async def _check_instance(
         if directory.header.generation != generation:
             return
         if value is not None:
-            if shows_less(decode_instance(value), directory.header):
+            record = readable(decode_instance, value)
+            if isinstance(record, Corrupt):
+                # It proves nothing, keeps its objects, and its writer takes a new instance.
+                log.error("a WAL instance cannot be read", instance=instance, error=str(record))
+            elif shows_less(record, directory.header):
                 raise coordination_lost()
             return
         # Forgotten, and this object came late; or the copy is older than the instance.

@@ -20,8 +20,9 @@ from support.manifest import NEIGHBOUR, STREAM, Crash, GapRange, ManifestHarness
 from support.object_keys import fragment_key
 from support.rebuilding import nothing, put_registry, rebuild
 from unit.formats.examples import a_piece
+from unit.manifest.test_manifest_api import running
 
-from bottomless.errors import Corrupt, Exists
+from bottomless.errors import Code, Corrupt, Exists, Unavailable
 from bottomless.formats.fragment import HEADER_SIZE, decode_footer
 from bottomless.formats.keys import root_prefix, wal_key
 from bottomless.formats.placing import place
@@ -398,3 +399,22 @@ async def test_a_bucket_without_wal_objects_is_not_waited_for() -> None:
     harness.coordination.lose()
 
     assert (await rebuild(harness))["streams"] == 1
+
+
+async def test_a_service_does_not_start_on_an_older_copy() -> None:
+    """L33: it has the generation of the bucket, and would give the same offsets again."""
+    harness = await a_leaderless_harness()
+    await a_stream(harness)
+    copy = harness.coordination.copy()
+    writer = await a_writer(harness)
+    for _ in range(2):
+        await writer.flush(STREAM)
+    async with running(harness):
+        pass
+    harness.coordination.put_back(copy)
+
+    with pytest.raises(Unavailable) as raised:
+        async with running(harness):
+            pass
+    assert raised.value.code is Code.COORDINATION_REGRESSED
+    assert "has to empty it" in raised.value.message

@@ -17,6 +17,7 @@ from bottomless.formats.keys import wal_key
 from bottomless.formats.wal import pack_wal
 from bottomless.model.names import Uid
 from bottomless.model.wal import Note
+from bottomless_server.coordination.base import Changes
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.decided import Decided
 from bottomless_server.leaderless.tail import UNSEEN, SeenTail
@@ -253,6 +254,26 @@ async def test_notes_tell_a_copy_of_before_the_instance_began(nodes: Nodes) -> N
     assert isinstance(done, Committed)
     await nodes.put(other, 1, [note for _, note in done.notes])
     assert await nodes.check() == 1
+    nodes.coordination.put_back(copy)
+    with pytest.raises(Unavailable) as raised:
+        await nodes.check()
+    assert regressed(raised)
+
+
+async def test_one_instance_that_cannot_be_read_does_not_keep_a_service_from_starting(
+    nodes: Nodes,
+) -> None:
+    one, other = await nodes.begun(A), await nodes.begun(B)
+    for numbers in (one, other):
+        await nodes.give(numbers, 0, 0)
+        await nodes.put(numbers, 1, [])
+    nodes.coordination.write(Changes({wal.instance_key(A): b"damaged"}))
+    assert await nodes.check() == nodes.coordination.connected_count
+
+    # The others are compared all the same.
+    copy = nodes.coordination.copy()
+    await nodes.give(other, 1, 0)
+    await nodes.put(other, 2, [])
     nodes.coordination.put_back(copy)
     with pytest.raises(Unavailable) as raised:
         await nodes.check()

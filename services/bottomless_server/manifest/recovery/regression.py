@@ -14,13 +14,15 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Code, StoreError, Unavailable
-from bottomless_server.core.regressed import REBUILD, coordination_lost
+from bottomless.formats.stream_record import LEADERLESS
+from bottomless_server.core.regressed import REBUILD, coordination_lost, coordination_outdated
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.internal_key_routes import ROOT_PATH
 from bottomless_server.protocol.paths import FAULT_POINTS
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.http.app import request_id_of, send_problem
 from bottomless_server.stores.generation import check_generation, held_generation, is_regressed
+from bottomless_server.stores.wal_check import check_wal
 
 log = structlog.get_logger(__name__)
 
@@ -59,8 +61,24 @@ class Regression:
                 raise
             self._enter()
             return
+        await self._compare_wal()
         self.regressed = False
         self._context.streams.generation = self.generation
+
+    async def _compare_wal(self) -> None:
+        """Refuse an older copy of coordination, which has the generation of the bucket all the same.
+
+        Raises:
+            Unavailable: `coordination-regressed`: WAL objects prove it. Or not now.
+        """
+        if LEADERLESS not in self._context.served:
+            return
+        try:
+            await check_wal(self._context.drive, self._context.coordination, self.generation)
+        except Unavailable as error:
+            if error.code is not Code.COORDINATION_REGRESSED:
+                raise
+            raise coordination_outdated("coordination is an older copy of itself") from error
 
     async def watch(self) -> None:
         """Look again and again."""

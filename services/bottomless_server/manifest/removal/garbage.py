@@ -164,11 +164,7 @@ class _CollectionStep:
     async def _look_at_wal(self, old: Sequence[ObjectFacts]) -> None:
         found = await stray_wal(self._context, old)
         if found and not self._dry_run:
-            try:
-                await delete_stray_wal(self._context, found)
-            except Corrupt:
-                log.exception("garbage of WAL objects is not collected")
-                return
+            await delete_stray_wal(self._context, found)
         for facts in found:
             self._tally.add_orphan(ObjectKind.WAL, facts)
 

@@ -67,7 +67,6 @@ async def delete_stray_wal(context: Context, found: Sequence[ObjectFacts]) -> No
 
     Raises:
         Unavailable: `coordination-regressed`, or not now.
-        Corrupt: the record of an instance cannot be read, so it cannot be compared.
         DriveUnavailable, DriveRefused: the first that could not be deleted.
     """
     await check_wal(context.drive, context.coordination, _generation(context))
