@@ -183,7 +183,9 @@ async def _serve(
     services: list[Service] = [
         manifest.create_service(ManifestSettings(**own("manifest")), drive, coordination),
         appends,
-        uploader.create_service(UploaderSettings(**own("uploader")), drive),
+        uploader.create_service(
+            UploaderSettings(**own("uploader")), drive, coordination=coordination
+        ),
         reader.create_service(ReaderSettings(**own("reader")), drive, coordination=coordination),
     ]
     assert tuple(service.name for service in services) == SERVICES

@@ -448,9 +448,9 @@ class ManifestHarness:
         """Every fragment of the committed manifest, in order; all of it is loaded and checked."""
         return [leaf for leaf in await self.entries() if isinstance(leaf, FragmentInfo)]
 
-    async def entries(self) -> list[FragmentInfo | GapRange]:
+    async def entries(self, of: StreamRecord | None = None) -> list[FragmentInfo | GapRange]:
         """Fragments and gaps of the committed manifest, in order."""
-        record, root = await load_root(self.context, await self.record())
+        record, root = await load_root(self.context, of or await self.record())
         check_record(record)
         assert root.next_offset == record.published_next
         assert record.condemned_next <= root.first_offset

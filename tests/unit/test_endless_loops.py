@@ -34,7 +34,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("manifest/mutators/retention.py", "descend"): "ends with the descent, at the lowest node",
     ("reader/followers.py", "drain"): "ends when no answer is open",
     ("reader/roots.py", "leaves"): "ends with the last leaf",
-    ("uploader/uploader.py", "_gather"): "ends when an upload has ended; within a session",
+    ("uploader/fragments.py", "room"): "ends when an upload has ended; within a session",
 }
 """Loops that do not go through the helper, and why."""
 

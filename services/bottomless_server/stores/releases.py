@@ -41,6 +41,8 @@ class Released(NamedTuple):
     gone: list[HeldMember]
     unreadable: dict[StreamId, Corrupt]
     """Streams whose tails cannot be read: all that may be theirs is still held."""
+    kept: list[HeldMember]
+    """Members of these shards and sequences that hold their objects still."""
 
 
 @guard("what is settled, read before the index in a release")
@@ -88,9 +90,9 @@ async def release(
 ) -> Released:
     """Take away what holds objects that no entry of these shards needs.
 
-    A stream whose tail cannot be read needs every object that it is in. `streams` has, for each sequence, all streams of those shards in the object's directory. In
-    Redis after a crash: the members or none of them; what was found stays true, so they go next
-    time.
+    A stream whose tail cannot be read needs every object that it is in. `streams` has, for each
+    sequence, all streams of those shards in the object's directory. In Redis after a crash: the
+    members or none of them; what was found stays true, so they go next time.
 
     Raises:
         Corrupt: the instance's record cannot be read.
@@ -105,13 +107,17 @@ async def release(
         for one in unreadable.keys() & set(found)
     }
     gone: list[HeldMember] = []
+    kept: list[HeldMember] = []
     members: list[Member] = []
     async for held, member in each_held(coordination, instance, min(streams, default=0)):
-        judged = held.sequence in streams and held.sequence < settled and held.shard in shards
-        if judged and (held.sequence, held.shard) not in needed:
-            gone.append(held)
-            # As it was read: of what a later release wrote the bytes may be others.
-            members.append(Member(held_key(instance), member, False))
+        if held.sequence not in streams or held.shard not in shards:
+            continue
+        if held.sequence >= settled or (held.sequence, held.shard) in needed:
+            kept.append(held)
+            continue
+        gone.append(held)
+        # As it was read: of what a later release wrote the bytes may be others.
+        members.append(Member(held_key(instance), member, False))
     if gone:
 
         def change(values: Values) -> tuple[Changes, None]:
@@ -119,4 +125,4 @@ async def release(
             return Changes(members=members), None
 
         await coordination.transact([GENERATION_KEY], change)
-    return Released(gone, unreadable)
+    return Released(gone, unreadable, kept)

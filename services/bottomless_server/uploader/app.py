@@ -7,6 +7,7 @@ Its public application has no endpoint of its own: health stands in front of it
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import structlog
@@ -14,6 +15,8 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
+from bottomless.formats.stream_record import LEADERLESS, SERVED
+from bottomless_server.coordination.base import Coordination
 from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.end import end_tasks
@@ -22,10 +25,11 @@ from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer, Peers
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import ManifestCalls
+from bottomless_server.uploader.compaction.compactor import Compactor
 from bottomless_server.uploader.failures import Retries
 from bottomless_server.uploader.fragments import Parts
 from bottomless_server.uploader.nodes import NodeFeeds
-from bottomless_server.uploader.settings import UploaderSettings
+from bottomless_server.uploader.settings import UploaderSettings, WalCompaction
 from bottomless_server.uploader.streams import Streams
 
 log = structlog.get_logger(__name__)
@@ -38,10 +42,11 @@ class UploaderService:
 
     name = "uploader"
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, compactor: Compactor | None = None) -> None:
         self.public: ASGIApp = create_api("Bottomless fragment-uploader")
         self.internal: ASGIApp = create_api("Bottomless fragment-uploader, internal")
         self._parts = parts
+        self._compactor = compactor
         self.streams = Streams(parts)
         self._nodes = NodeFeeds(
             parts.ingest,
@@ -52,39 +57,54 @@ class UploaderService:
             every_ms=parts.settings.uploader_nodes_ms,
         )
         self._following: asyncio.Task[None] | None = None
+        self._follows_nodes = parts.settings.uploader_wal is not WalCompaction.ONLY
 
     async def start(self) -> None:
+        if self._compactor is not None:
+            await self._compactor.start()
+        if not self._follows_nodes:
+            return
         self._following = asyncio.create_task(self._nodes.run(), name="ingest nodes")
         self._following.add_done_callback(_log_end)
 
     async def drain(self) -> None:
         """Cut and upload what is committed up to now, until the process has no more time.
 
-        What is not done in time is done after the next start: the log keeps it.
+        What is not done in time is done after the next start: the log keeps it. WAL objects are in
+        the object store already, so rounds just stop.
         """
-        await self._nodes.look()
+        if self._compactor is not None:
+            await self._compactor.stop()
+        if self._follows_nodes:
+            await self._nodes.look()
         done = await self.streams.drain(self._parts.settings.drain_seconds)
         log.info("drained", complete=done, active_streams=len(self.streams))
 
     async def stop(self) -> None:
         if self._following is not None:
             await end_tasks(self._following)
+        if self._compactor is not None:
+            await self._compactor.stop()
         await self.streams.stop()
         await self._parts.ingest.aclose()
         await self._parts.manifest.aclose()
 
     def metrics(self) -> Iterable[Metric]:
         self._parts.counts.retries = self._parts.retries.count
-        return self.streams.metrics()
+        yield from self.streams.metrics()
+        if self._compactor is not None:
+            yield from self._compactor.metrics()
 
     async def report(self) -> Mapping[str, Any]:
         """Report what is active, and what fails and is being retried, for /readyz?verbose=1."""
         following = self._following is not None and not self._following.done()
+        running = following or not self._follows_nodes
         return {
-            "status": "running" if following else "stopped",
+            "status": "running" if running else "stopped",
             "nodes": self._nodes.count,
             "feed": self._nodes.report(),
             **self.streams.report(),
+            "compaction": None if self._compactor is None else self._compactor.report(),
         }
 
 
@@ -94,23 +114,45 @@ def create_service(
     *,
     ingest: PeersPort | None = None,
     manifest: PeerPort | None = None,
+    coordination: Coordination | None = None,
+    served: AbstractSet[str] = SERVED,
 ) -> UploaderService:
     """Put the uploader together; peers are made of the settings' urls where none are given.
+
+    `coordination` is for streams without an owner alone, which are compacted if `served` has them.
 
     Raises:
         CannotStart: a url is missing or is not one.
     """
-    return UploaderService(
-        Parts(
-            settings=settings,
-            drive=drive,
-            ingest=ingest or Peers(name="ingest", secret=secret_to_send(settings)),
-            manifest=ManifestCalls(manifest or _manifest(settings)),
-            budget=ByteBudget(settings.uploader_memory_bytes),
-            retries=Retries(settings),
-            clock_ms=_clock_ms,
-        )
+    parts = Parts(
+        settings=settings,
+        drive=drive,
+        ingest=ingest or Peers(name="ingest", secret=secret_to_send(settings)),
+        manifest=ManifestCalls(manifest or _manifest(settings)),
+        budget=ByteBudget(settings.uploader_memory_bytes),
+        retries=Retries(settings),
+        clock_ms=_clock_ms,
     )
+    return UploaderService(parts, _compactor(parts, coordination, served))
+
+
+def _compactor(
+    parts: Parts, coordination: Coordination | None, served: AbstractSet[str]
+) -> Compactor | None:
+    """What compacts streams without an owner, where this process is to.
+
+    Raises:
+        CannotStart: it is to do nothing else, and cannot.
+    """
+    wanted = parts.settings.uploader_wal
+    if wanted is WalCompaction.OFF or LEADERLESS not in served:
+        return None
+    if coordination is not None:
+        return Compactor(parts, coordination)
+    if wanted is WalCompaction.ONLY:
+        raise CannotStart("BOTTOMLESS_UPLOADER_WAL=only needs BOTTOMLESS_COORDINATION_URL")
+    log.warning("leaderless streams are not compacted here: no BOTTOMLESS_COORDINATION_URL is set")
+    return None
 
 
 def _manifest(settings: UploaderSettings) -> Peer:

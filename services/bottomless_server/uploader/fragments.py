@@ -248,6 +248,17 @@ class FragmentUploads:
         later = [task for offset, task in self._uploads.items() if offset > first_offset]
         await end_tasks(*later)
 
+    async def room(self) -> None:
+        """Wait until one more cut may be made.
+
+        Raises:
+            StoreError: what only another session can begin anew.
+        """
+        while not self.window.has_room:
+            await self._woken.wait()
+            self._woken.clear()
+            self.check_failed()
+
     def check_failed(self) -> None:
         """Raise what only another session can begin anew.
 

@@ -1,5 +1,6 @@
 """Settings of the fragment-uploader. They are listed in docs/settings.md."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -9,6 +10,15 @@ from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.uploader.core.window import UNAPPLIED_COUNT_MAX
 
 _Seconds = Annotated[float, Field(ge=0)]
+
+
+class WalCompaction(StrEnum):
+    """Whether WAL objects of leaderless streams are compacted."""
+
+    ON = "on"
+    OFF = "off"
+    ONLY = "only"
+    """This process does nothing else."""
 
 
 class UploaderSettings(CommonSettings):
@@ -33,3 +43,11 @@ class UploaderSettings(CommonSettings):
     uploader_nodes_ms: Annotated[int, Field(ge=10)] = 1_000
     """How often it asks manifest which ingest nodes are alive: how late a new one is followed."""
     uploader_poll_wait_ms: Annotated[int, Field(ge=0, le=LONG_POLL_MS_MAX)] = 20_000
+    uploader_wal: WalCompaction = WalCompaction.ON
+    uploader_wal_cache_bytes: Annotated[int, Field(ge=MIB)] = 512 * MIB
+    """Bytes of WAL objects of one round; one object may exceed it, alone. With half of it waiting a
+    round begins."""
+    uploader_wal_entries: Annotated[int, Field(ge=1)] = 500_000
+    """A round begins when so many tail entries wait."""
+    uploader_wal_lease_ms: Annotated[int, Field(ge=100)] = 15_000
+    """How long shards of leaderless streams stay with a process that is gone."""

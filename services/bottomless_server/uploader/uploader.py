@@ -137,9 +137,7 @@ class Session:
         return True
 
     async def _gather(self, fetch: Fetch) -> None:
-        while not self._window.has_room:
-            await self._wake()
-            self._fragments.check_failed()
+        await self._fragments.room()
         if self._gathered_ticket is None:
             reads_files = self._owner.source.reads_files(self._stream_id)
             asked = self._expected.size(fetch.max_bytes) if reads_files else None

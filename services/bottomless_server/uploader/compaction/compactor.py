@@ -1,0 +1,187 @@
+"""The life of compaction in one uploader: shards are held, what waits is read, rounds are begun.
+
+One loop does all but renew the leases, so no two rounds of a process run at once. Nothing is kept here
+that a crash could lose: after a start everything is read anew.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import structlog
+from prometheus_client.metrics_core import Metric
+
+from bottomless.errors import StoreError
+from bottomless.model.backoff import backoff
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.runtime.base.end import end_tasks
+from bottomless_server.runtime.base.endless import endless
+from bottomless_server.stores.generation import held_generation
+from bottomless_server.uploader.compaction.core.waiting import Limits, WaitingObjects, Why
+from bottomless_server.uploader.compaction.held import HeldReader
+from bottomless_server.uploader.compaction.metrics import RoundCounts, compaction_metrics
+from bottomless_server.uploader.compaction.objects import find_sizes
+from bottomless_server.uploader.compaction.rounds import RoundDone, Rounds
+from bottomless_server.uploader.compaction.shards import Shards
+from bottomless_server.uploader.compaction.stream_runs import RoundTime, StreamRuns
+from bottomless_server.uploader.failures import Failures
+from bottomless_server.uploader.fragments import Parts
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 1.0
+IDLE_SECONDS_MAX: Final = 5.0
+"""The longest pause between two rounds of which the first advanced no stream."""
+_LOOK: Final = "compaction"
+"""What was being done, where a look failed."""
+
+
+def clock_ms() -> int:
+    """The wall clock of this machine, in ms since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Compactor:
+    """Rounds of compaction from `start` to `stop`. Owns neither drive nor coordination."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        coordination: Coordination,
+        clock_ms: Callable[[], int] = clock_ms,
+    ) -> None:
+        """`clock_ms` is compared with the time of commits, in ms since 1970."""
+        settings = parts.settings
+        self._clock_ms = clock_ms
+        self._parts = parts
+        self._coordination = coordination
+        self.shards = Shards(coordination, settings.uploader_wal_lease_ms)
+        limits = Limits(settings.uploader_wal_cache_bytes, settings.uploader_wal_entries)
+        self.objects = WaitingObjects(limits)
+        self._reader = HeldReader(coordination)
+        self.streams = StreamRuns(parts, coordination)
+        self.counts = RoundCounts()
+        self._rounds = Rounds(parts.drive, coordination, self.objects, self.streams, self.counts)
+        self.failures = Failures()
+        self._shards_version = -1
+        self._idle_count = 0
+        self._not_before = 0
+        self._one_at_a_time = asyncio.Lock()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self._tasks = [
+            asyncio.create_task(
+                endless("uploader-shards", self._renew_once), name="compaction leases"
+            ),
+            asyncio.create_task(
+                endless("uploader-compaction", self._look_once), name="compaction rounds"
+            ),
+        ]
+
+    async def stop(self) -> None:
+        """Stop where everything stands; the next one to hold the shards finds it."""
+        tasks, self._tasks = self._tasks, []
+        await end_tasks(*tasks)
+        await self.shards.give_up()
+
+    async def _renew_once(self) -> float:
+        try:
+            await self.shards.renew()
+        except StoreError as error:
+            log.warning("leases of shards are not renewed", code=error.code)
+        return self.shards.renew_seconds
+
+    async def _look_once(self) -> float:
+        try:
+            await self.look()
+        except StoreError as error:
+            self.failures.note(_LOOK, error)
+        else:
+            self.failures.clear(_LOOK)
+        return LOOK_SECONDS
+
+    async def look(self) -> RoundDone:
+        """Read what waits, do a round if it is time, and release what no stream needs.
+
+        Raises:
+            StoreError: not now.
+        """
+        async with self._one_at_a_time:
+            return await self._look_and_compact(None)
+
+    async def compact_now(self) -> RoundDone:
+        """Do one round now, which cuts all streams, however young their records are.
+
+        Raises:
+            StoreError: not now.
+        """
+        async with self._one_at_a_time:
+            if not self.shards.held:
+                await self.shards.renew()
+            return await self._look_and_compact(Why.ASKED)
+
+    async def _look_and_compact(self, asked: Why | None) -> RoundDone:
+        """Read what is new, do a round if it is time or somebody asked, and release."""
+        done = RoundDone(0, 0)
+        generation = await held_generation(self._coordination)
+        if generation is None or not self.shards.held:
+            return done
+        shards = self.shards.held
+        await self._read()
+        now = self._parts.clock_ms()
+        why = asked or await self._begins(now)
+        at = RoundTime(why or Why.AGE, now, self._clock_ms(), generation, self.objects.places())
+        if why is not None:
+            self.counts.rounds += 1
+            done = await self._rounds.run(shards, at)
+            self._pause_after(done)
+        await self._rounds.release(shards, at)
+        return done
+
+    async def _read(self) -> None:
+        if self._shards_version != self.shards.version:
+            self._shards_version = self.shards.version
+            self._reader.forget()
+            self.objects.forget()
+        now, wall = self._parts.clock_ms(), self._clock_ms()
+        new = await self._reader.read(self.shards.held)
+        for instance, held in new.items():
+            self.objects.seen(instance, held, now, wall)
+        self.objects.forget(place for place in self.objects.places() if place.instance not in new)
+
+    async def _begins(self, now: int) -> Why | None:
+        if now < self._not_before:
+            return None
+        why = self.objects.begins(now)
+        if why is Why.FULL:
+            # Only now it matters how large they really are.
+            candidates = self.objects.candidates(why, now)
+            await find_sizes(self._parts.drive, self.objects, candidates)
+            why = self.objects.begins(now)
+        return why
+
+    def _pause_after(self, done: RoundDone) -> None:
+        """Rounds that advance nothing come more and more rarely: what they wait for takes time."""
+        wait = backoff(self._idle_count, LOOK_SECONDS, IDLE_SECONDS_MAX)
+        self._idle_count = 0 if done.advanced else self._idle_count + 1
+        self._not_before = 0 if done.advanced else self._parts.clock_ms() + int(wait * 1000)
+
+    def report(self) -> Mapping[str, Any]:
+        return {
+            "shards": len(self.shards.held),
+            "waiting_objects": len(self.objects),
+            "streams_set_aside": len(self.streams.aside),
+            "failures": {**self.failures.report()},
+        }
+
+    def metrics(self) -> Iterable[Metric]:
+        return compaction_metrics(
+            self.counts,
+            shard_count=len(self.shards.held),
+            object_count=len(self.objects),
+            entry_count=self.objects.entry_count,
+            oldest_age_ms=self.objects.oldest_age_ms(self._clock_ms()),
+            aside_count=len(self.streams.aside),
+        )

@@ -1,0 +1,190 @@
+"""One round of compaction: objects are fetched, what waits of their streams becomes fragments, and what
+needs no object any more is released.
+
+What there is after a crash of this process at each step:
+
+1. objects are taken and fetched     nothing but a copy
+2. streams are compacted             as stream_runs.py tells; each stream is at a step of its own
+3. objects are released              their held members are gone, or not: whoever has the shard next
+                                     takes them, finds that no stream needs them, and releases them
+
+Objects are deleted by the manifest alone, when nothing holds them.
+
+On the record's path: after services/bottomless_server/uploader/compaction/objects.py, before
+services/bottomless_server/uploader/fragments.py.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+import structlog
+
+from bottomless.drives.base import Drive
+from bottomless.errors import Corrupt, StoreError
+from bottomless.model.names import StreamId, Uid
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.leaderless.tail import shard_of
+from bottomless_server.stores.releases import release
+from bottomless_server.uploader.compaction.core.runs import ASIDE_REST_MS
+from bottomless_server.uploader.compaction.core.waiting import Left, Place, WaitingObjects
+from bottomless_server.uploader.compaction.metrics import RoundCounts
+from bottomless_server.uploader.compaction.objects import WalObject, fetch, find_sizes
+from bottomless_server.uploader.compaction.stream_runs import RoundTime, StreamDone, StreamRuns
+
+log = structlog.get_logger(__name__)
+
+STREAMS_AT_ONCE: Final = 32
+
+
+class RoundDone(NamedTuple):
+    """What a round did."""
+
+    object_count: int
+    """Objects that it fetched."""
+    stream_count: int
+    """Streams that got fragments."""
+
+    @property
+    def advanced(self) -> bool:
+        return self.stream_count > 0
+
+
+class Rounds:
+    """Rounds over the objects of one uploader, one at a time."""
+
+    def __init__(
+        self,
+        drive: Drive,
+        coordination: Coordination,
+        objects: WaitingObjects,
+        streams: StreamRuns,
+        counts: RoundCounts,
+    ) -> None:
+        self._drive = drive
+        self._coordination = coordination
+        self._objects = objects
+        self._streams = streams
+        self._counts = counts
+
+    async def run(self, shards: Collection[int], at: RoundTime) -> RoundDone:
+        """Take what fits into the cache, and compact and release what is in it.
+
+        Raises:
+            StoreError: the store cannot be listed now.
+        """
+        candidates = self._objects.candidates(at.why, at.now)
+        await find_sizes(self._drive, self._objects, candidates)
+        fetched = await fetch(self._drive, self._objects.take(candidates))
+        self._counts.objects += len(fetched.objects)
+        self._counts.bytes += sum(len(one.data) for one in fetched.objects.values())
+        for place in fetched.missing:
+            self._leave_for_long(place, at.now)
+        streams = _streams_of(fetched.objects, shards)
+        done = await self._compact_all(streams, fetched.objects, at)
+        self._note(fetched.objects, streams, list(done.values()), at.now)
+        advanced_count = sum(1 for one in done.values() if one.advanced)
+        self._counts.streams += advanced_count
+        return RoundDone(len(fetched.objects), advanced_count)
+
+    async def _compact_all(
+        self,
+        streams: Mapping[StreamId, Collection[Place]],
+        objects: Mapping[Place, WalObject],
+        at: RoundTime,
+    ) -> dict[StreamId, StreamDone]:
+        done: dict[StreamId, StreamDone] = {}
+        room = asyncio.Semaphore(STREAMS_AT_ONCE)
+
+        async def compact(stream_id: StreamId, named: Collection[Place]) -> None:
+            async with room:
+                done[stream_id] = await self._streams.compact(stream_id, objects, named, at)
+
+        async with asyncio.TaskGroup() as runs:
+            for stream_id, named in streams.items():
+                runs.create_task(compact(stream_id, named))
+        return done
+
+    def _note(
+        self,
+        objects: Mapping[Place, WalObject],
+        streams: Mapping[StreamId, Collection[Place]],
+        done: Collection[StreamDone],
+        now: int,
+    ) -> None:
+        """Remember what the round has left of each object, and when somebody wants it."""
+        left: dict[Place, Left] = {}
+        advanced = set[Place]()
+        for one in done:
+            advanced |= one.advanced
+            for place, wanted in one.left.items():
+                before = left.get(place)
+                left[place] = wanted if before is None else before.with_(wanted)
+        of_place: Mapping[Place, list[StreamId]] = defaultdict(list)
+        for stream_id, named in streams.items():
+            for place in named:
+                of_place[place].append(stream_id)
+        for place, found in objects.items():
+            wanted_of = left.pop(place, None)
+            if wanted_of is not None:
+                self._objects.looked_at(place, wanted_of, advanced=place in advanced)
+            elif found.directory is None:
+                # Nobody can tell which streams need it, so it stays.
+                self._leave_for_long(place, now)
+            else:
+                self._objects.finished(place, of_place[place], now)
+        for place, wanted in left.items():
+            self._objects.wanted(place, wanted)
+
+    def _leave_for_long(self, place: Place, now: int) -> None:
+        until = now + ASIDE_REST_MS
+        self._objects.looked_at(place, Left(until, until, 0), advanced=False)
+
+    async def release(self, shards: Collection[int], at: RoundTime) -> None:
+        """Release objects that no stream needs any more; what the manifest has not pruned yet is
+        tried again, and pruned if that takes long.
+
+        Raises:
+            Unavailable: `coordination-regressed`, or not now.
+        """
+        due = self._objects.to_release(at.now)
+        of_instance: Mapping[Uid, dict[int, Collection[StreamId]]] = defaultdict(dict)
+        for place, one in due.items():
+            of_instance[place.instance][place.sequence] = one.stream_ids
+        for instance, streams in of_instance.items():
+            try:
+                released = await release(
+                    self._coordination, instance, at.generation, streams, shards
+                )
+            except Corrupt:
+                log.exception("a WAL instance cannot be read", instance=instance)
+                kept = set(streams)
+            else:
+                kept = {member.sequence for member in released.kept}
+                self._counts.released += len(streams) - len(kept)
+            self._objects.forget(Place(instance, one) for one in streams if one not in kept)
+            for sequence in kept:
+                await self._wait_for_prune(Place(instance, sequence), at)
+
+    async def _wait_for_prune(self, place: Place, at: RoundTime) -> None:
+        one = self._objects.done[place]
+        if one.was_tried:
+            for stream_id in one.stream_ids:
+                try:
+                    await self._streams.prune(stream_id, at.generation)
+                except StoreError as error:
+                    log.warning("nothing pruned", stream_id=stream_id, error=str(error))
+        self._objects.not_released(place, at.now)
+
+
+def _streams_of(
+    objects: Mapping[Place, WalObject], shards: Collection[int]
+) -> dict[StreamId, list[Place]]:
+    """The streams of these shards, each with the objects whose directory names it."""
+    streams: dict[StreamId, list[Place]] = {}
+    for place, found in objects.items():
+        for stream_id in () if found.directory is None else found.directory.stream_ids():
+            if shard_of(stream_id) in shards:
+                streams.setdefault(stream_id, []).append(place)
+    return streams
