@@ -2,10 +2,9 @@
 
 `front/` knows a stream by its `Appender` alone, and gets that from `Appenders`, by the stream's id.
 How a record becomes durable is the profile's business: in the local profile the newest records of
-a stream lie on the disk of the one node that owns it (staged/owned_appenders.py, local/, log/). A
-profile without an owner is a second implementation of these two protocols, which
-front/lookup.py chooses by what manifest says of the stream; routes, forms and answers stay as
-they are.
+a stream lie on the disk of the one node that owns it (staged/owned_appenders.py, local/, log/). In the
+leaderless profile they lie in object storage, and any node appends (leaderless/). front/lookup.py
+chooses between them by what manifest says of the stream; routes, forms and answers are the same.
 """
 
 import asyncio
@@ -42,7 +41,7 @@ class Appender(Protocol):
 
     @property
     def durability(self) -> str:
-        """What an answered append outlives, as answers name it: `fsync`."""
+        """What an answered append outlives, as answers name it: `fsync` or `object-store`."""
         ...
 
     def require_space(self) -> None:

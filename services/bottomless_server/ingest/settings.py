@@ -46,6 +46,10 @@ class IngestSettings(CommonSettings):
     ingest_key_keep_ms: _Positive = 3_600_000
     """How long a key is bound to its request, and a silent producer safe from being forgotten."""
 
+    ingest_producer_keep_ms: _Positive = 604_800_000
+    """How long a producer of a leaderless stream is known after it was heard last: longer than
+    programs that write on some days only pause."""
+
     ingest_tracking_bytes_max: Annotated[int, Field(ge=64 * KIB)] = 256 * MIB
     """Bytes of memory of producers and keys of all streams, half a KiB for a key and some 2.5 KiB
     for a producer; beyond, new ones get 429 `quota-exceeded` unless others have been silent for

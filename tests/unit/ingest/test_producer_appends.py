@@ -56,43 +56,6 @@ async def a_small_harness(tmp_path: Path, **settings: Any) -> IngestHarness:
     ).start()
 
 
-async def test_an_answer_says_what_was_stored_and_what_was_there(harness: IngestHarness) -> None:
-    first, again = await strict(harness, 0, 10), await strict(harness, 0, 10)
-
-    assert (first.json()["first_offset"], first.json()["duplicates"]) == (0, 0)
-    assert "idempotent-replayed" not in first.headers
-    assert again.json() == {**first.json(), "count": 0, "duplicates": 10}
-    assert again.headers["idempotent-replayed"] == "true"
-    minimal = await strict(harness, 0, 10, prefer="return=minimal")
-    assert (minimal.status_code, minimal.headers["stream-first-offset-appended"]) == (204, "0")
-    assert minimal.headers["idempotent-replayed"] == "true"
-    for number in range(10, 16):
-        await strict(harness, number)
-    old = await strict(harness, 0, 10)
-    assert (old.json()["first_offset"], old.json()["last_offset"]) == (None, None)
-    assert (old.json()["timestamp"], old.json()["next_offset"]) == (None, 16)
-    assert await harness.values() == [f"p-{n}".encode() for n in range(16)]
-
-
-@pytest.mark.parametrize(
-    "conditions", [{"producer-id": "p", "producer-seq": "0"}, {"idempotency-key": "i"}]
-)
-async def test_a_raw_record_with_another_key_is_no_repeat(
-    harness: IngestHarness, conditions: dict[str, str]
-) -> None:
-    raw = {"content-type": "application/octet-stream", **conditions}
-    tombstone = {**raw, "stream-key": "a"}
-    first, again = [await harness.append_raw(b"", **tombstone) for _ in range(2)]
-    assert (first.status_code, again.headers["idempotent-replayed"]) == (200, "true")
-
-    for other in ({"stream-key": "b"}, {"stream-key": "a", "stream-filter-value": ""}, {}):
-        answer = await harness.append_raw(b"", **raw, **other)
-        assert answer.status_code in (409, 422), answer.text
-    swapped = await harness.append_raw(b"", **raw, **{"stream-filter-value": "a"})
-    assert swapped.status_code in (409, 422)
-    assert len(await harness.values()) == 1
-
-
 async def test_repeats_of_a_pending_append_wait_for_it_and_get_its_offsets(
     harness: IngestHarness,
 ) -> None:
@@ -194,25 +157,6 @@ async def test_forms_may_change_between_appends_of_one_producer_and_order_stays(
     assert [value for value in values if value != b"x"] == [b"p-0", b"p-1", b"p-2", b"p-3"]
 
 
-async def test_highwater_ids_of_json_and_arrow_are_one_sequence(harness: IngestHarness) -> None:
-    async def by_json(*ids: int) -> httpx.Response:
-        records = [{"value": f"{n}", "publishing_id": n} for n in ids]
-        headers = {"producer-id": "p"}
-        return await harness.client.post(ROUTE, json={"records": records}, headers=headers)
-
-    async def by_arrow(*ids: int) -> httpx.Response:
-        table = pa.table({"value": [b"%d" % n for n in ids], "publishing_id": pa.array(ids)})
-        headers = {**ARROW, "producer-id": "p"}
-        return await harness.client.post(ROUTE, content=arrow(table), headers=headers)
-
-    assert (await by_json(1, 2, 5)).json()["count"] == 3
-    mixed = (await by_arrow(3, 6, 7)).json()
-    assert (mixed["first_offset"], mixed["count"], mixed["duplicates"]) == (3, 2, 1)
-    assert (await by_arrow(6, 7)).json()["first_offset"] is None
-    assert (await by_json(7, 8)).json()["duplicates"] == 1
-    assert await harness.values() == [b"1", b"2", b"5", b"6", b"7", b"8"]
-
-
 @pytest.mark.parametrize(
     ("ids", "pointer"),
     [
@@ -253,39 +197,6 @@ async def test_an_id_without_a_producer_is_refused(harness: IngestHarness) -> No
     assert (await harness.client.post(ROUTE, content=body, headers=ARROW)).status_code == 422
     raw = {"content-type": "application/octet-stream", "producer-id": "p"}
     assert problem(await harness.append_raw(b"v", **raw)) == (400, "bad-header")
-
-
-async def test_of_ten_who_expect_the_same_offset_one_gets_it(harness: IngestHarness) -> None:
-    await harness.append("a", "b")
-    answers = await asyncio.gather(
-        *(send(harness, str(n), stream_expected_offset=2) for n in range(10)),
-        harness.append("anybody"),
-    )
-    kept = [answer for answer in answers[:-1] if answer.status_code == 200]
-    refused = [answer for answer in answers[:-1] if answer.status_code == 412]
-    assert len(kept) + len(refused) == 10
-    assert len(kept) <= 1
-    assert all(answer.json()["first_offset"] == 2 for answer in kept)
-    assert all(problem(answer) == (412, "offset-mismatch") for answer in refused)
-    assert all(answer.json()["next_offset"] >= 3 for answer in refused)
-
-
-async def test_one_key_is_written_once_however_many_ask(harness: IngestHarness) -> None:
-    answers = await asyncio.gather(*(send(harness, "v", idempotency_key="k") for _ in range(10)))
-
-    statuses = sorted(answer.status_code for answer in answers)
-    assert statuses[0] == 200
-    assert set(statuses) <= {200, 409}
-    for answer in answers:
-        if answer.status_code == 409:
-            assert problem(answer) == (409, "idempotency-in-flight")
-            assert answer.headers["retry-after"] == "1"
-    again = await send(harness, "v", idempotency_key="k")
-    first = next(a for a in answers if a.status_code == 200)
-    assert again.json() == first.json()
-    assert again.headers["idempotent-replayed"] == "true"
-    assert problem(await send(harness, "w", idempotency_key="k")) == (422, "idempotency-mismatch")
-    assert await harness.values() == [b"v"]
 
 
 @pytest.mark.parametrize("ahead_ms", [2 * 3_600_000, 30 * 365 * 86_400_000])
@@ -541,32 +452,6 @@ async def test_a_damaged_trailer_is_damage_even_below_the_checkpoint(
 
 
 # The routes of producers
-
-
-async def test_producers_are_listed_in_pages(harness: IngestHarness) -> None:
-    for name in ("c", "a", "b"):
-        await strict(harness, 0, who=name)
-
-    page = (await harness.client.get(PRODUCERS, params={"limit": 2})).json()
-    assert [item["producer_id"] for item in page["items"]] == ["a", "b"]
-    assert page["items"][0] == {
-        "producer_id": "a",
-        "mode": "strict",
-        "epoch": 0,
-        "last_seq": 0,
-        "updated_at": "2025-06-15T15:06:40.000Z",
-    }
-    rest = await harness.client.get(PRODUCERS, params={"page_token": page["next_page_token"]})
-    assert [item["producer_id"] for item in rest.json()["items"]] == ["c"]
-    assert rest.json()["next_page_token"] is None
-    assert problem(await harness.client.get(PRODUCERS, params={"page_token": "%%"})) == (
-        400,
-        "bad-parameter",
-    )
-    assert problem(await harness.client.get(PRODUCERS, params={"limit": 0})) == (
-        400,
-        "bad-parameter",
-    )
 
 
 async def test_an_epoch_is_raised_durably_and_forgetting_is_too(harness: IngestHarness) -> None:

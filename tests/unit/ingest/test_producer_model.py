@@ -9,7 +9,7 @@ import asyncio
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import httpx
 from hypothesis import HealthCheck, given, settings
@@ -39,12 +39,21 @@ class Client:
         return [f"{self.name}{tag}:{number}" for number in range(first, first + count)]
 
 
-class ProducerModel:
-    """What the producers know, beside the node that they write to."""
+class Asked(Protocol):
+    """A node, or several of them in turn."""
 
-    def __init__(self, harness: IngestHarness) -> None:
+    @property
+    def client(self) -> httpx.AsyncClient: ...
+
+
+A = TypeVar("A", bound=Asked)
+
+
+class ProducerModel(Generic[A]):
+    """What the producers know, beside what they write to."""
+
+    def __init__(self, harness: A) -> None:
         self.harness = harness
-        self.harnesses = [harness]
         self.clients = [Client("a", strict=True), Client("b", strict=True), Client("h", False)]
         self.stored: dict[int, str] = {}
         self.keys: dict[str, dict[str, Any]] = {}
@@ -131,6 +140,14 @@ class ProducerModel:
             self.note(answer.json()["first_offset"], [value])
         assert answer.json() == self.keys[key]
 
+
+class OwnedModel(ProducerModel[IngestHarness]):
+    """The producers of a stream that one node owns, which fails, crashes and frees its log."""
+
+    def __init__(self, harness: IngestHarness) -> None:
+        super().__init__(harness)
+        self.harnesses = [harness]
+
     def fault(self, call: str) -> None:
         fault = no_space() if call == "pwritev" else broken_disk()
         self.harness.files.faults[call] = [fault]
@@ -188,7 +205,7 @@ steps = st.lists(
 
 
 async def play(directory: Path, played: list[tuple[Any, ...]]) -> None:
-    model = ProducerModel(await (await IngestHarness(directory / "i", **SMALL).declare()).start())
+    model = OwnedModel(await (await IngestHarness(directory / "i", **SMALL).declare()).start())
     try:
         for name, *arguments in played:
             if name in {"append", "repeat", "gap", "overlap"}:

@@ -143,22 +143,6 @@ async def test_staged_batches_are_seen_by_nobody_until_they_are_committed_in_ord
     assert (staged_of(harness).size, staged_of(harness).count) == (0, 0)
 
 
-async def test_what_staging_answers_says_what_is_there_and_until_when(
-    harness: IngestHarness,
-) -> None:
-    answer = await try_stage(harness, "a", "b")
-    staged = answer.json()
-
-    assert answer.headers["stream-id"] == STREAM
-    assert staged == {
-        "stream_id": STREAM,
-        "staged_id": staged["staged_id"],
-        "count": 2,
-        "size_bytes": len(body_of("a", "b")),
-        "expires_at": "2025-06-15T15:07:40.000Z",
-    }
-
-
 async def test_a_repeat_gets_the_first_answer_and_drops_the_batches_it_brings(
     harness: IngestHarness,
 ) -> None:
@@ -169,26 +153,6 @@ async def test_a_repeat_gets_the_first_answer_and_drops_the_batches_it_brings(
     assert again.json() == {**first, "count": 0, "duplicates": 2}
     assert await harness.values() == [b"a", b"b"]
     assert files(harness) == []
-
-
-async def test_a_repeat_needs_no_batches_any_more(harness: IngestHarness) -> None:
-    staged = await stage(harness, "a")
-    first = (await commit(harness, staged)).json()
-    again = await commit(harness, staged)
-    assert again.json() == {**first, "count": 0, "duplicates": 1}
-
-
-async def test_gaps_between_numbers_are_allowed_and_what_was_passed_over_is_refused(
-    harness: IngestHarness,
-) -> None:
-    await commit(harness, await stage(harness, "a"), number=7)
-    await commit(harness, await stage(harness, "b"), number=900)
-    refused = await commit(harness, await stage(harness, "c"), number=8)
-
-    assert problem(refused) == (409, "producer-sequence-overlap")
-    assert (refused.json()["last_seq"], refused.json()["outcome"]) == (900, "none")
-    assert (await commit(harness, await stage(harness, "a"), number=7)).json()["duplicates"] == 1
-    assert await harness.values() == [b"a", b"b"]
 
 
 async def test_a_batch_that_is_not_there_is_told_so_and_nothing_is_stored(
@@ -943,14 +907,6 @@ async def test_what_is_staged_is_validated_fully_before_it_is_kept(harness: Inge
     other = await harness.client.post(STAGE, json={"records": []})
     assert problem(other) == (415, "unsupported-media-type")
     assert files(harness) == []
-
-
-async def test_an_expected_offset_holds_for_a_commit_too(harness: IngestHarness) -> None:
-    await harness.append("before")
-    staged = await stage(harness, "a")
-    refused = await commit(harness, staged, stream_expected_offset="0")
-    assert problem(refused) == (412, "offset-mismatch")
-    assert (await commit(harness, staged, stream_expected_offset="1")).status_code == 200
 
 
 async def test_compressed_frames_stay_as_they_were_staged(harness: IngestHarness) -> None:

@@ -9,7 +9,7 @@ offset) is a piece of its own, since it is accepted or refused alone.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from bottomless.errors import StoreError
@@ -75,6 +75,19 @@ class WaitingPiece:
             return []
         identity = self.appends[0].append.conditions.identity
         return [] if identity is None else [name_of(identity)]
+
+
+def joined(pieces: Sequence[WaitingPiece]) -> list[WaitingPiece]:
+    """Make one append of the pieces of a staged commit, each of which has a part of it: they are
+    accepted or refused together, and the first of them has the answer."""
+    parts = [one.append for piece in pieces for one in piece.appends]
+    whole = replace(parts[0], record_count=sum(part.record_count for part in parts))
+    first = replace(pieces[0], appends=(WaitingAppend(whole, _nobody_waits),))
+    return [first, *(replace(piece, appends=()) for piece in pieces[1:])]
+
+
+def _nobody_waits(_: Appended | StoreError) -> None:
+    """Take the answer of an append that is told by whoever commits it."""
 
 
 def name_of(identity: FromProducer | WithKey) -> KnownName:
