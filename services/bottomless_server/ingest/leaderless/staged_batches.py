@@ -6,7 +6,7 @@ goes while it is being committed refuses its commit, and nothing is stored.
 """
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
@@ -76,17 +76,25 @@ class StagedObjects:
         batch = StagedBatch(f"{_ID_PREFIX}{uid}", now, size, count, len(frames))
         return Staged(batch, now + self._keep_ms)
 
-    async def read(
-        self, stream_id: StreamId, tenant: str, staged_ids: Sequence[str]
-    ) -> AsyncIterator[list[Frame]]:
-        """The frames of one batch after the other, as they were staged.
+    async def read(self, stream_id: StreamId, tenant: str, staged_id: str) -> list[Frame]:
+        """The frames of a batch, as they were staged.
 
         Raises:
             NotFound: `staged-not-found`.
             Corrupt, Unavailable: with outcome none.
         """
-        for staged_id in staged_ids:
-            yield await self._read(_key(stream_id, tenant, staged_id))
+        key, left = _key(stream_id, tenant, staged_id), _READ_COUNT
+        while True:
+            left -= 1
+            try:
+                return stored_frames(await self._drive.get(key))
+            except ObjectMissing:
+                raise staged_not_found() from None
+            except (Corrupt, DriveUnavailable) as error:
+                if not left:
+                    raise _damaged() if isinstance(error, Corrupt) else _away(error) from error
+            except Unavailable as error:
+                raise _away(error) from error
 
     async def record_count(
         self, stream_id: StreamId, tenant: str, staged_ids: Sequence[str]
@@ -99,7 +107,7 @@ class StagedObjects:
         count = 0
         for staged_id in staged_ids:
             try:
-                frames = await self._read(_key(stream_id, tenant, staged_id))
+                frames = await self.read(stream_id, tenant, staged_id)
             except StoreError as error:
                 if error.code is not Code.STAGED_NOT_FOUND:
                     raise
@@ -113,20 +121,6 @@ class StagedObjects:
         failures = await self._drive.delete(keys)
         if failures:
             log.info("staged batches were not deleted", stream_id=stream_id, count=len(failures))
-
-    async def _read(self, key: str) -> list[Frame]:
-        left = _READ_COUNT
-        while True:
-            left -= 1
-            try:
-                return stored_frames(await self._drive.get(key))
-            except ObjectMissing:
-                raise staged_not_found() from None
-            except (Corrupt, DriveUnavailable) as error:
-                if not left:
-                    raise _damaged() if isinstance(error, Corrupt) else _away(error) from error
-            except Unavailable as error:
-                raise _away(error) from error
 
 
 def _key(stream_id: StreamId, tenant: str, staged_id: str) -> str:

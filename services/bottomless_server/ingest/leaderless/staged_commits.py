@@ -17,7 +17,8 @@ What is there after a crash at each step, and what the same number then does:
     batches deleted    the same.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Final
 
 from bottomless.errors import Code, InvalidRequest
@@ -82,7 +83,8 @@ class LeaderlessCommits:
             if answer is None:
                 async with self._room.hold(stream_id, self._group_size_max, _ROOM_SECONDS):
                     parts = self._parts(stream_id, tenant, conditions, staged_ids)
-                    answer = await self._writer.commit_staged(stream_id, parts)
+                    async with aclosing(parts):
+                        answer = await self._writer.commit_staged(stream_id, parts)
             await self._batches.drop(stream_id, tenant, staged_ids)
             return answer
 
@@ -118,7 +120,7 @@ class LeaderlessCommits:
 
     async def _parts(
         self, stream_id: StreamId, tenant: str, conditions: Conditions, staged_ids: Sequence[str]
-    ) -> AsyncIterator[Append]:
+    ) -> AsyncGenerator[Append, None]:
         """The appends that are one: as many whole batches each as fit, with the next one in memory.
 
         Raises:
@@ -129,7 +131,8 @@ class LeaderlessCommits:
         part: list[Frame] = []
         size_max = self._group_size_max - BINARY_BODY_SIZE_MAX
         space, total, record_count = PartSpace(size_max), 0, 0
-        async for frames in self._batches.read(stream_id, tenant, staged_ids):
+        for staged_id in staged_ids:
+            frames = await self._batches.read(stream_id, tenant, staged_id)
             size = sum(frame.size for frame in frames)
             count = sum(frame.record_count for frame in frames)
             total, record_count = total + size, record_count + count
