@@ -318,7 +318,10 @@ class Simulation:
         if left and not self.story.counts["clocks set ahead"]:
             raise Broken(f"deleted in days, and no clock was ahead: {sorted(left)[:3]}")
         reachable = {key for watch in self.watches.values() for key in watch.reachable()}
-        gone = {member.partition(b"?")[0].decode() for member in condemned - left.keys()}
+        # A group that is queued in parts goes with the last of them.
+        waiting = {member.partition(b"?")[0] for member in left}
+        settled = {member.partition(b"?")[0] for member in condemned} - waiting
+        gone = {object_key.decode() for object_key in settled}
         kept = sorted(key for key in gone - reachable if drive.has(key))
         if kept:
             raise Broken(f"settled in the queue, and not deleted: {kept[:3]}")
