@@ -7,7 +7,7 @@ coordination said once that it is not the newest is never used again.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 
@@ -16,14 +16,14 @@ from bottomless.guards import guard
 from bottomless.model.limits import MIB
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
-from bottomless_server.coordination.base import Coordination
+from bottomless_server.coordination.base import Coordination, Values
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.node.core import ownership
 from bottomless_server.node.core.ownership import LocalView
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.stores.generation import held_generation
 from bottomless_server.stores.joined_calls import JoinedCalls
-from bottomless_server.stores.streams import Streams
+from bottomless_server.stores.streams import Streams, node_key, producers_key
 
 log = structlog.get_logger(__name__)
 
@@ -207,19 +207,14 @@ class Owner:
         except Unavailable as error:
             raise coordination_unavailable() from error
 
-    async def left_producers(self, record: StreamRecord) -> bytes | None:
-        """What the last owner knew of producers when it left a stream of which nothing lies here.
-
-        Also of one that is dirty: this node may have died between the mark and its first write,
-        and then knows nothing else. The caller compares the offset at which it was left.
+    async def note_home(self, stream_id: StreamId) -> None:
+        """Return when the bucket says where a stream is, whichever node has it.
 
         Raises:
-            Unavailable: `coordination-unavailable`, outcome none.
+            NotFound: the stream is gone.
+            Unavailable: it does not say so yet; outcome none.
         """
-        try:
-            return await self.streams.load_producers(record.stream_id)
-        except Unavailable as error:
-            raise coordination_unavailable() from error
+        await self._note_home(stream_id)
 
     async def check_not_lost(self) -> None:
         """A stream that is missing where all are missing was not deleted.
@@ -233,12 +228,21 @@ class Owner:
             raise coordination_lost()
 
     async def claim(
-        self, stream_id: StreamId, local: LocalView, seen: StreamRecord | None = None
+        self,
+        stream_id: StreamId,
+        local: LocalView,
+        seen: StreamRecord | None = None,
+        keeper: "Keeper | None" = None,
     ) -> tuple[StreamRecord, Claim]:
         """Claim a stream with the next epoch.
 
         `seen` is its record as it was a moment ago, for who has it; the claim is made on the record
         of now, and is refused and begun anew if its home has changed since.
+        `keeper` is that of a node on whose disk nothing says what is known of producers. What the
+        last owner left of that where this claim begins is made durable here before the stream is
+        claimed: from then on the bucket may say at any time that it is here, and if coordination
+        is lost nobody else is asked. It counts also where the stream is dirty, since this node may
+        have died between the mark and its first write, and then knows nothing else.
         After a lost reply the claim may have happened: the next one takes a higher epoch.
         This returns only when the bucket says that the stream is here: if coordination is lost,
         a rebuild learns from there who holds the tail. Nothing is written under an epoch before
@@ -257,8 +261,15 @@ class Owner:
             home = (seen or await self.load(stream_id)).home
             seen = None
             try:
-                record = await self._claim(stream_id, home, local)
+                record = await self._claim(stream_id, home, local, keeper)
             except _HomeChanged:
+                continue
+            except _NotKept as found:
+                if found.keeper.kept is not None or found.left is None:
+                    # The stream had another owner meanwhile: the next claim keeps what that left.
+                    raise ownership.not_owner() from None
+                await found.keeper.keep(found.record, found.left)
+                seen = found.record
                 continue
             if not ownership.is_noted(record, home, local):
                 await self._note_home(stream_id)
@@ -266,21 +277,31 @@ class Owner:
         raise ownership.not_owner()
 
     async def _claim(
-        self, stream_id: StreamId, home: NodeId | None, local: LocalView
+        self,
+        stream_id: StreamId,
+        home: NodeId | None,
+        local: LocalView,
+        keeper: "Keeper | None",
     ) -> StreamRecord:
-        def decide(record: StreamRecord, home_held: bool = False) -> StreamRecord:
+        lease = node_key(home) if home is not None and home != self.node_id else None
+        left = None if keeper is None else producers_key(stream_id)
+
+        def decide(record: StreamRecord, values: Values) -> StreamRecord:
             if record.generation > (self.lease.generation or 0):
                 # A rebuild has written it and is not finished; it may write it once more.
                 raise coordination_lost()
             if record.home != home:
                 raise _HomeChanged
             node_id, url = self.lease.node
-            return ownership.claim(record, node_id, url, local, home_held=home_held)
+            home_held = lease is not None and values[lease] is not None
+            claimed = ownership.claim(record, node_id, url, local, home_held=home_held)
+            if keeper is not None and left is not None:
+                _require_kept(keeper, record, claimed.epochs[-1].first_offset, values[left])
+            return claimed
 
+        watched = [key for key in (lease, left) if key is not None]
         try:
-            if home is None or home == self.node_id:
-                return await self._joined.update(stream_id, decide)
-            return await self._joined.update_unless_held(stream_id, home, decide)
+            return await self._joined.update_watching(stream_id, watched, decide)
         except NotFound:
             await self.check_not_lost()
             raise
@@ -288,6 +309,63 @@ class Owner:
             if error.code is Code.COORDINATION_UNAVAILABLE:
                 raise coordination_unavailable() from error
             raise
+
+
+class Keeper(Protocol):
+    """Makes durable, on this node's disk, what the last owner of a stream left of producers."""
+
+    @property
+    def kept(self) -> bytes | None:
+        """What is durable here by now."""
+        ...
+
+    def is_left_at(self, left: bytes, next_offset: int, /) -> bool:
+        """Whether the stream ended there when that was left.
+
+        Raises:
+            Unavailable: what was left is damaged.
+        """
+        ...
+
+    async def keep(self, record: StreamRecord, left: bytes, /) -> None:
+        """Return when what was left is durable here, of a stream with this record.
+
+        Raises:
+            Unavailable: what was left is damaged; `storage-failed`, outcome none.
+        """
+        ...
+
+
+def _require_kept(
+    keeper: Keeper, record: StreamRecord, first_offset: int, left: bytes | None
+) -> None:
+    """Refuse a claim that begins at `first_offset` as long as what was left there is not kept.
+
+    Raises:
+        _NotKept
+        Unavailable: what was left is damaged.
+    """
+    if left is not None and not keeper.is_left_at(left, first_offset):
+        log.warning("producers are not known any more", stream_id=record.stream_id)
+        left = None
+    if not is_kept(left, keeper.kept):
+        raise _NotKept(keeper, record, left)
+
+
+@guard("what the last owner left, kept before the claim")
+def is_kept(left: bytes | None, kept: bytes | None) -> bool:
+    """Whether what was left is what is durable here, no more and no less."""
+    return left == kept
+
+
+class _NotKept(Exception):
+    """What the last owner left where the claim begins is not what is durable here."""
+
+    def __init__(self, keeper: Keeper, record: StreamRecord, left: bytes | None) -> None:
+        super().__init__()
+        self.keeper = keeper
+        self.record = record
+        self.left = left
 
 
 class _HomeChanged(Exception):

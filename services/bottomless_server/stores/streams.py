@@ -329,7 +329,7 @@ class Streams:
         Raises:
             NotFound: there is no such stream.
         """
-        return await self._update(stream_id, None, lambda record, _: decide(record), queued)
+        return await self._update(stream_id, (), lambda record, _: decide(record), queued)
 
     async def leave(
         self,
@@ -343,11 +343,7 @@ class Streams:
             NotFound: there is no such stream.
         """
         also = {producers_key(stream_id): producers}
-        return await self._update(stream_id, None, lambda record, _: decide(record), (), also)
-
-    async def load_producers(self, stream_id: StreamId) -> bytes | None:
-        """Load what was known of producers when the stream was left; None if nothing was."""
-        return await self._coordination.get(producers_key(stream_id))
+        return await self._update(stream_id, (), lambda record, _: decide(record), (), also)
 
     async def update_unless_held(
         self,
@@ -363,29 +359,45 @@ class Streams:
         Raises:
             NotFound: there is no such stream.
         """
-        return await self._update(stream_id, holder, decide, queued)
+        lease = node_key(holder)
+
+        def told(record: StreamRecord, values: Values) -> StreamRecord:
+            return decide(record, values[lease] is not None)
+
+        return await self._update(stream_id, (lease,), told, queued)
+
+    async def update_watching(
+        self,
+        stream_id: StreamId,
+        watched: Sequence[str],
+        decide: Callable[[StreamRecord, Values], StreamRecord],
+    ) -> StreamRecord:
+        """Update a record; `decide` also sees the values of other keys, which are watched with it.
+
+        Raises:
+            NotFound: there is no such stream.
+        """
+        return await self._update(stream_id, watched, decide, ())
 
     async def _update(
         self,
         stream_id: StreamId,
-        holder: NodeId | None,
-        decide: Callable[[StreamRecord, bool], StreamRecord],
+        watched: Sequence[str],
+        decide: Callable[[StreamRecord, Values], StreamRecord],
         queued: Sequence[Due],
         also: Mapping[str, bytes | None] = MappingProxyType({}),
     ) -> StreamRecord:
         key = stream_key(stream_id)
-        keys = [key] if holder is None else [key, node_key(holder)]
 
         def change(values: Values) -> tuple[Changes, StreamRecord]:
             value = values[key]
             if value is None:
                 raise stream_not_found()
-            held = holder is not None and values[node_key(holder)] is not None
-            record = decide(self._read(value), held)
+            record = decide(self._read(value), values)
             return Changes({**also, key: encode_record(record)}, queued), record
 
         try:
-            return await self._coordination.transact(keys, change)
+            return await self._coordination.transact([key, *watched], change)
         except NotFound:
             # Nothing is where the generation is not.
             await self.check_generation()

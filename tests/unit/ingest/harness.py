@@ -182,6 +182,8 @@ class SmallManifest(SilentPeer):
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
+        self.registry: dict[StreamId, StreamRecord] = {}
+        """What the bucket says of streams: their records as they were when it was told last."""
         self.questions = 0
         self.asked_together: list[list[FullName]] = []
         """The names of each question that was for many."""
@@ -223,6 +225,7 @@ class SmallManifest(SilentPeer):
             stream_id = StreamId(path.split("/")[4])
             assert path == of_stream(REGISTRY, stream_id)
             self.homes.append(stream_id)
+            self.registry[stream_id] = await self._streams.load(stream_id)
             return PeerAnswer(200, {}, encode_registered(1))
         last = path.rsplit("/", 1)[1]
         if params is None:
@@ -259,7 +262,9 @@ class IngestHarness(ServiceHarness):
         if before is None:
             self.show_generation(0)
         self.streams = Streams(self.coordination, frozenset({LEADERLESS}))
-        self.manifest = SmallManifest(self.streams)
+        self.manifest: SmallManifest = SmallManifest(self.streams)
+        if before is not None:
+            self.manifest.registry = before.manifest.registry
         self.files = files or RecordedFiles()
         self.settings: dict[str, Any] = (
             settings if before is None else {**before.settings, **settings}

@@ -87,7 +87,8 @@ async def test_the_next_owner_knows_them_after_a_crash_between_its_dirty_mark_an
     harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
     await numbered(harness, 0, "a")
     other = await moved(harness, tmp_path)
-    other.files.faults["create"].append(no_space())
+    assert (await other.chunks(1)).status_code == 200
+    other.files.faults["pwritev"].append(no_space())
     assert problem(await numbered(other, 1, "b")) == (503, "storage-full")
     assert (await other.record()).dirty
     after = other.after_crash()
@@ -106,8 +107,29 @@ async def test_the_next_owner_knows_them_after_a_crash_behind_the_header_of_its_
     harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
     await numbered(harness, 0, "a")
     other = await moved(harness, tmp_path)
+    home = (await other.record()).home
     other.files.faults["pwritev"] = [0, no_space()]
     assert problem(await numbered(other, 1, "b")) == (503, "storage-full")
+    assert (await other.record()).home == home, "the claim comes after its log"
+    await check_after_header(other)
+
+
+async def test_the_same_where_an_earlier_build_had_claimed_the_stream_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = await (await IngestHarness(tmp_path / "ingest").declare()).start()
+    await numbered(harness, 0, "a")
+    other = await moved(harness, tmp_path)
+    other.files.faults["pwritev"] = [0, no_space()]
+    with monkeypatch.context() as earlier:
+        remove(earlier, "what the last owner left, kept before the claim", lambda *_: True)
+        assert problem(await numbered(other, 0, "c")) == (503, "storage-full")
+    assert (await other.record()).dirty
+    await check_after_header(other)
+
+
+async def check_after_header(other: IngestHarness) -> None:
+    """A node died when its first segment had its header, and nothing else."""
     assert [path.stat().st_size for path in other.segments()] == [HEADER_SIZE]
     after = other.after_crash()
     await after.start()

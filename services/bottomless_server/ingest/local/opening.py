@@ -3,22 +3,28 @@
 What is there after a crash at each step:
 
 1. the directory is recovered            the log is whole; the next opening does the same again
-2. a log that is outdated is put away    the stream is as if it had never been here
-3. the stream is claimed                 the next opening claims it with a higher epoch
-4. what the last owner knew of           it is in coordination still, and taken up again
-   producers is taken up
-5. the claim is noted in the checkpoint  the stream takes appends
+2. a log that is outdated is put away,   the stream is as if it had never been here
+   once the bucket names its next owner
+3. what the last owner knew of           the next opening of a stream that is another node's puts
+   producers becomes a log here          it away: left_producers.py
+4. the stream is claimed                 the next opening claims it with a higher epoch
+5. the bucket says that it is here       the same
+6. the claim is noted in the checkpoint  the stream takes appends
+
+Why 3 before 4, and 2 so late? What is known of producers is in the log of the last owner or of the
+next, and a rebuild of coordination gives the stream to the one that the bucket names. So it is in the
+next one's log before the bucket can name that, and in the last one's until it does.
 
 On the record's path: beside it; streams.py calls it, and appender.py is what it makes.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
-from bottomless.errors import Corrupt, Outcome, Unavailable
+from bottomless.errors import Corrupt, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
@@ -26,11 +32,17 @@ from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.log.layout import aside_dir, stream_dir, streams_dir
+from bottomless_server.ingest.log.left_producers import (
+    LeftChunk,
+    begin_with_left,
+    left_chunk,
+    take_left,
+)
 from bottomless_server.ingest.log.leftovers import give_up, local_ids
-from bottomless_server.ingest.log.producer_log import read_tracking, take_left
+from bottomless_server.ingest.log.producer_log import read_tracking
 from bottomless_server.ingest.log.recovery import Recovered, recover
 from bottomless_server.ingest.log.segments import LogBroken, RollBounds, Segment, SegmentLog
-from bottomless_server.node.core.ownership import LocalView, is_outdated
+from bottomless_server.node.core.ownership import LocalView, is_outdated, may_be_needed
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Claim, Owner
 from bottomless_server.runtime.base.on_loop import in_thread
@@ -103,6 +115,8 @@ class Opener:
     async def without_outdated(self, stream_id: StreamId, found: FoundHere) -> FoundHere:
         """Put away what was found if another node has continued it; returns what is left.
 
+        Nothing is put away as long as the bucket may still name this node, and it cannot be asked.
+
         Raises:
             StoreError: as `Owner.load`; also `storage-failed`, outcome none.
         """
@@ -110,6 +124,8 @@ class Opener:
             return found
         record = await self._owner.load(stream_id)
         if not is_outdated(record, self._owner.node_id, found.local):
+            return replace(found, record=record)
+        if may_be_needed(record, found.local) and not await self._is_noted(stream_id):
             return replace(found, record=record)
         try:
             await in_thread(
@@ -131,14 +147,44 @@ class Opener:
         Raises:
             StoreError: as `Owner.claim`; also `storage-failed`, outcome none.
         """
-        record, claim = await self._owner.claim(stream_id, found.local, found.record)
-        # One may lie here without a chunk, and then says nothing of producers.
-        if not any(len(segment.index) for segment in found.segments):
-            await self._take_left(record, claim, found.tracking)
+        # A segment may lie here without a chunk, and then says nothing of producers.
+        says = any(len(segment.index) for segment in found.segments)
+        keeper = None if says else _Keeper(stream_id, found, self.keep)
+        record, claim = await self._owner.claim(stream_id, found.local, found.record, keeper)
+        if keeper is not None:
+            found = keeper.found
         try:
             return await self._begin(stream_id, found, record, claim)
         except OSError as error:
             raise _storage_failed() from error
+
+    async def keep(
+        self, stream_id: StreamId, found: FoundHere, record: StreamRecord, left: LeftChunk
+    ) -> FoundHere:
+        """Let a stream's log begin with what its last owner left; returns what lies here then.
+
+        Raises:
+            Corrupt: what was left is damaged.
+            WriteRefused: `storage-full` or `storage-failed`.
+            LogBroken: `storage-failed`, outcome none.
+        """
+        take_left(found.tracking, left)
+        local = self._log_of(stream_id, found, left.header.first_offset, left.header.timestamp)
+        elapsed = self._context.clocks.elapsed()
+        try:
+            if found.is_nothing:
+                await in_thread(self._context.executor, self._make_dir, local.directory)
+            await in_thread(
+                self._context.executor, begin_with_left, local, left, record, found.local, elapsed
+            )
+        except (OSError, LogBroken) as error:
+            raise _storage_failed() from error
+        return replace(
+            found,
+            segments=local.segments,
+            last_timestamp=local.last_timestamp,
+            is_nothing=False,
+        )
 
     async def _begin(
         self, stream_id: StreamId, found: FoundHere, record: StreamRecord, claim: Claim
@@ -149,15 +195,7 @@ class Opener:
         appender = LocalAppender(
             self._context,
             claim,
-            SegmentLog(
-                self._files,
-                directory,
-                stream_id,
-                self._roll,
-                segments=found.segments,
-                next_offset=claim.first_offset,
-                last_timestamp=max(found.last_timestamp, record.last_timestamp),
-            ),
+            self._log_of(stream_id, found, claim.first_offset, record.last_timestamp),
             record,
             found.tracking,
             self._changed,
@@ -165,15 +203,27 @@ class Opener:
         await appender.start()
         return appender
 
-    async def _take_left(self, record: StreamRecord, claim: Claim, tracking: Tracking) -> None:
-        """Take up what the last owner knew of producers, where nothing lies here that says it."""
-        left = await self._owner.left_producers(record)
+    def _log_of(
+        self, stream_id: StreamId, found: FoundHere, next_offset: int, last_timestamp: int
+    ) -> SegmentLog:
+        return SegmentLog(
+            self._files,
+            stream_dir(self._data_dir, stream_id),
+            stream_id,
+            self._roll,
+            segments=found.segments,
+            next_offset=next_offset,
+            last_timestamp=max(found.last_timestamp, last_timestamp),
+        )
+
+    async def _is_noted(self, stream_id: StreamId) -> bool:
+        """Whether the bucket says by now who has a stream."""
         try:
-            if left is not None and not take_left(tracking, left, claim.first_offset):
-                log.warning("producers are not known any more", stream_id=record.stream_id)
-        except Corrupt as error:
-            log.exception("what was left of producers is damaged", stream_id=record.stream_id)
-            raise Unavailable("what is known of producers is damaged", retryable=False) from error
+            await self._owner.note_home(stream_id)
+        except StoreError as error:
+            log.warning("an older local log stays", stream_id=stream_id, error=str(error))
+            return False
+        return True
 
     def _read(
         self, directory: Path, stream_id: StreamId, elapsed: int, cut_at: tuple[int, int] | None
@@ -194,6 +244,40 @@ class Opener:
     def _make_dir(self, directory: Path) -> None:
         self._files.make_dir(directory)
         self._files.fsync_dir(directory.parent)
+
+
+class _Keeper:
+    """Keeps what the last owner of a stream left, where nothing lies here that says as much."""
+
+    def __init__(
+        self,
+        stream_id: StreamId,
+        found: FoundHere,
+        keep: Callable[[StreamId, FoundHere, StreamRecord, LeftChunk], Awaitable[FoundHere]],
+    ) -> None:
+        self.found = found
+        """What lies here by now."""
+        self.kept: bytes | None = None
+        self._stream_id = stream_id
+        self._keep = keep
+
+    def is_left_at(self, left: bytes, next_offset: int) -> bool:
+        try:
+            return left_chunk(left).header.first_offset == next_offset
+        except Corrupt as error:
+            raise self._damaged(error) from error
+
+    async def keep(self, record: StreamRecord, left: bytes) -> None:
+        try:
+            self.found = await self._keep(self._stream_id, self.found, record, left_chunk(left))
+        except Corrupt as error:
+            raise self._damaged(error) from error
+        self.kept = left
+
+    def _damaged(self, error: Corrupt) -> Unavailable:
+        stream_id = self._stream_id
+        log.error("what was left of producers is damaged", stream_id=stream_id, error=str(error))
+        return Unavailable("what is known of producers is damaged", retryable=False)
 
 
 @guard("what a disk has seen of coordination")

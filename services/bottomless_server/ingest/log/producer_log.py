@@ -7,8 +7,8 @@ or keys, whose checksums are verified before they are believed. That is a read o
 one segment when a stream is opened.
 
 A stream that was left clean has the same in coordination, for its next owner, whose log begins
-with it. Nothing is written here, so after a crash the same is read again. A disk that is lost
-takes this state with it.
+with it (left_producers.py). Nothing is written here, so after a crash the same is read again. A disk
+that is lost takes this state with it.
 
 On the record's path: beside recovery.py, after a restart.
 """
@@ -17,12 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bottomless.formats.checks import check, corrupt
+from bottomless.formats.checks import corrupt
 from bottomless.formats.chunk import (
     HEADER_SIZE,
     decode_header,
     decode_trailer,
-    split_chunks,
     trailer_of,
     verify_body,
 )
@@ -64,20 +63,6 @@ def read_tracking(
     finally:
         files.close(fd)
     return tracking
-
-
-def take_left(tracking: Tracking, left: bytes, next_offset: int) -> bool:
-    """Take what another owner left at `next_offset`; False if it was left elsewhere.
-
-    Raises:
-        Corrupt: it is not what was written.
-    """
-    for header, chunk in split_chunks(left):
-        check("producers", header.kind is ChunkKind.TRACKING, "it holds records")
-        if header.first_offset != next_offset:
-            return False
-        tracking.take_tracked(decode_tracking(trailer_of(header, chunk)))
-    return True
 
 
 class _Window:

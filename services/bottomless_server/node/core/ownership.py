@@ -133,6 +133,18 @@ def is_outdated(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:
     return record.epoch >= local.epoch and record.version >= local.version
 
 
+@guard("the bucket's word before an older log goes")
+def may_be_needed(record: StreamRecord, local: LocalView) -> bool:
+    """Whether an outdated log may be needed again if coordination is lost.
+
+    Whoever claimed the stream since has not written, so the bucket may not say yet that it is
+    there: a rebuild would give it back to this node. All records are published, but what is known
+    of producers lies here.
+    """
+    untouched = not record.dirty and record.published_next <= local.next_offset
+    return untouched and not local.empty and record.home not in (None, NOBODY)
+
+
 def reserve(record: StreamRecord, epoch: int, next_offset: int) -> StreamRecord:
     """The record after the owner of `epoch` may acknowledge up to `next_offset`, and more.
 
