@@ -9,11 +9,14 @@ that of all that was published after it.
 import pytest
 from support.guards import remove
 from support.manifest import STREAM, ManifestHarness
-from support.object_keys import fragment_key
+from support.object_keys import fragment_key, group_key
 from support.rebuilding import a_harness, doomed, firsts, next_owner, publish, rebuild
 
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import EntryKind
 from bottomless.model.names import Uid
+from bottomless_server.manifest.tree.core.rebuild_decision import named_directly
+from bottomless_server.manifest.tree.resolver import load_root
 
 ROOTS = "what a newer root names at the same offsets"
 FRAGMENTS = "the epoch that a newer root names at the same offsets"
@@ -64,6 +67,22 @@ async def test_where_the_lost_fragment_is_the_last_a_deposed_owners_is_not_adopt
     await rebuild(harness)
 
     assert await harness.leaves() == published[: -len(lost)]
+
+
+async def test_where_a_group_is_lost_the_root_before_it_is_believed_and_no_older_one() -> None:
+    harness = await after_a_deposed_owner(10, fanout=4)
+    for first in range(30, 100, 10):
+        await publish(harness, first, epoch=2)
+    published = await harness.leaves()
+    _, root = await load_root(harness.context, await harness.record())
+    [group] = named_directly(root, EntryKind.GROUP)
+    await harness.drive.delete([group_key(STREAM, 0, group, 1)])
+    harness.coordination.lose()
+
+    result = await rebuild(harness)
+
+    assert result["damaged_streams"] == 0
+    assert [leaf.epoch for leaf in await harness.leaves()] == [leaf.epoch for leaf in published]
 
 
 @pytest.mark.parametrize(("epoch", "name"), [(2, "the same"), (3, "a later")])
