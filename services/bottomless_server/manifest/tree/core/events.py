@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.manifest import Node
+from bottomless.model.manifest import GapReason, Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import RootPointer, StreamRecord
 from bottomless_server.tree.rebalance import SealedNode
@@ -34,11 +34,12 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class AcceptGap:
-    """An operator gave up what neither the manifest nor the owner's log holds: a gap up to
-    `next_offset`.
+    """An operator gave up what neither the manifest nor the owner's log holds, or what is damaged in
+    the tail of a leaderless stream: a gap up to `next_offset`.
     """
 
     next_offset: int
+    reason: GapReason = GapReason.LOCAL_LOG_LOST
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,8 @@ def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
             # Of the fence's epoch, which is how a rebuild knows that the fence was there before.
             gap = gap_at_end(root, next_offset, record.epoch, GapReason.TAKEOVER)
             return Edited(append_entries(root, gap))
-        case AcceptGap(next_offset):
-            gap = gap_at_end(root, next_offset, record.epoch, GapReason.LOCAL_LOG_LOST)
+        case AcceptGap(next_offset, reason):
+            gap = gap_at_end(root, next_offset, record.epoch, reason)
             return Edited(append_entries(root, gap))
         case _:
             return Edited(root)
