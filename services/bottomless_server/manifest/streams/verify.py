@@ -10,6 +10,7 @@ was found: what retention removed in between is gone by right.
   does not know of later cuts, so of one that was cut only the root's entry is held against
   what is live below it.
 - fragments: each exists with its size; with `checksums`, all bytes are read
+- the tail of a leaderless stream comes last (`leaderless/tail_check.py`)
 
 After a crash the step that was under way is done again.
 """
@@ -31,6 +32,7 @@ from bottomless.model.manifest import Entries, EntryKind, Node, fragment_info
 from bottomless.model.names import StreamId, uid_from_bytes
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.leaderless.tail_check import check_tail_page
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.tree.reachability import load_group
@@ -88,6 +90,9 @@ class _VerifyStep:
         self._groups = int(progress.get("groups", 0))
         self._fault_count = int(progress.get("fault_count", 0))
         self._faults: list[Mapping[str, Any]] = list(progress.get("faults", ()))
+        self._tail_next: int | None = progress.get("_tail_next")
+        """Where the look at the tail goes on; None before it has begun."""
+        self._entries: int | None = progress.get("tail_entries")
         self._tenant = ""
 
     async def run(self) -> Again | Done:
@@ -99,6 +104,8 @@ class _VerifyStep:
             missing = error.code is Code.DATA_MISSING
             self._note([Fault("root-missing" if missing else "root-corrupt", 0, 1)])
             return Done(self._shown(None))
+        if self._tail_next is not None:
+            return await self._look_at_tail(record, root, self._tail_next)
         begins = self._next is None
         position = max(self._next or 0, root.first_offset)
         found = await self._faults_of_root(record, root) if begins else []
@@ -107,12 +114,24 @@ class _VerifyStep:
             found += more
         await self._note_lasting(found)
         self._next = position
+        if position >= root.next_offset and record.config.leaderless:
+            return await self._look_at_tail(record, root, root.next_offset)
         if position >= root.next_offset:
             return Done(self._shown(root))
         return Again({**self._shown(root), "next_offset": position})
 
+    async def _look_at_tail(self, record: StreamRecord, root: Node, position: int) -> Again | Done:
+        page = await check_tail_page(self._context, record, position, checksums=self._checksums)
+        self._entries = (self._entries or 0) + page.entry_count
+        self._note([Fault(*fault) for fault in page.faults])
+        if not page.more:
+            return Done(self._shown(root))
+        position_told = {"next_offset": self._next, "_tail_next": page.next_offset}
+        return Again({**self._shown(root), **position_told})
+
     def _shown(self, root: Node | None) -> dict[str, Any]:
         return {
+            **({} if self._entries is None else {"tail_entries": self._entries}),
             "sound": self._fault_count == 0,
             "version": None if root is None else root.version,
             "checksums": self._checksums,
