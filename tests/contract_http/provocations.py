@@ -278,18 +278,22 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
     ),
     Code.FENCED: ("tests/unit/manifest/test_manifest_api.py", "test_an_old_session_is_fenced"),
     # Something behind the services has to fail.
+    Code.COMMIT_TIMEOUT: (
+        "tests/unit/ingest/leaderless/test_writer_faults.py",
+        "test_nobody_waits_for_ever_for_a_commit_that_nobody_can_decide",
+    ),
     Code.DISK_BOUND: (
         "tests/unit/ingest/test_failing_disk.py",
         "test_local_logs_are_bounded",
     ),
     Code.TAIL_BOUND: (
-        "tests/unit/ingest/leaderless/test_deciding.py",
-        "test_each_refusal_is_an_answer_that_says_that_nothing_is_stored",
+        "tests/unit/ingest/leaderless/test_appenders.py",
+        "test_a_full_tail_is_told_so_and_may_be_tried_again",
     ),
     # No request may make a leaderless stream yet.
     Code.STREAM_FENCED: (
-        "tests/unit/ingest/leaderless/test_deciding.py",
-        "test_what_is_stored_is_answered_though_the_stream_is_fenced",
+        "tests/unit/ingest/leaderless/test_appenders.py",
+        "test_a_fenced_stream_answers_repeats_and_takes_nothing_new",
     ),
     Code.STORAGE_FULL: (
         "tests/unit/ingest/test_failing_disk.py",
@@ -338,6 +342,3 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
     ),
 }
 """What no request alone provokes, why, and the test that sees it."""
-
-NEVER: Final = {Code.COMMIT_TIMEOUT}
-"""Named by the contract for a bound on how long a sync may take, which nothing has yet."""

@@ -14,7 +14,7 @@ from support.server import AllInOne
 
 from bottomless.errors import Code
 from bottomless_server.runtime.http.problems import STATUS
-from contract_http.provocations import CANARY, ELSEWHERE, NEVER, PROVOKED, Scene
+from contract_http.provocations import CANARY, ELSEWHERE, PROVOKED, Scene
 from contract_http.raw import send
 from contract_http.samples import OPERATIONS, sample
 from contract_http.seeded import Known
@@ -88,7 +88,7 @@ def test_a_problem_is_what_the_registry_says_and_tells_nothing(
 
 
 def test_every_code_is_provoked_here_or_by_the_test_that_is_named() -> None:
-    accounted = [*PROVOKED, *ELSEWHERE, *NEVER]
+    accounted = [*PROVOKED, *ELSEWHERE]
     assert sorted(accounted) == sorted(Code)
     for code, (file, name) in ELSEWHERE.items():
         text = (ROOT / file).read_text()
@@ -100,17 +100,6 @@ def test_every_code_is_provoked_here_or_by_the_test_that_is_named() -> None:
         told = ast.get_source_segment(text, found) or ""
         status = str(STATUS[code])
         assert f'"{code}"' in told or f"Code.{code.name}" in told or status in told, (code, name)
-
-
-def test_what_is_never_provoked_is_never_raised() -> None:
-    """Whoever raises it finds here that it wants a test."""
-    raising = [
-        path
-        for path in (ROOT / "services").rglob("*.py")
-        if path.name != "problems.py"
-        and any(f"Code.{code.name}" in path.read_text() for code in NEVER)
-    ]
-    assert raising == []
 
 
 @pytest.mark.parametrize(
