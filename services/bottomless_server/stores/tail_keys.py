@@ -119,6 +119,23 @@ async def load_tail_values(
     return dict(zip(stream_ids, values, strict=True))
 
 
+async def all_known(coordination: Coordination, stream_id: StreamId) -> list[Known]:
+    """What is known of every producer and key of a stream; one that is forgotten meanwhile is left out.
+
+    Raises:
+        Corrupt: one of them is damaged.
+        CoordinationUnavailable
+    """
+    found: list[Known] = []
+    after = b""
+    while page := await coordination.members(known_index_key(stream_id), after, _PAGE_COUNT):
+        keys = [known_key(stream_id, parse_known_name(member)) for member in page]
+        values = await coordination.get_many(keys)
+        found += [decode_known(value) for value in values if value is not None]
+        after = page[-1]
+    return found
+
+
 async def entries_from(
     coordination: Coordination, stream_id: StreamId, offset: int, limit: int = _PAGE_COUNT
 ) -> list[TailEntry]:

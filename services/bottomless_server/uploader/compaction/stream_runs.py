@@ -31,7 +31,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.leaderless.tail import Tail, TailEntry, TailState
 from bottomless_server.stores.streams import GENERATION_KEY, stream_key
-from bottomless_server.stores.tail_keys import entries_from, tail_in, tail_key
+from bottomless_server.stores.tail_keys import all_known, entries_from, tail_in, tail_key
 from bottomless_server.stores.wal import require_generation
 from bottomless_server.uploader.compaction.core.aside import AsideStreams
 from bottomless_server.uploader.compaction.core.runs import (
@@ -43,6 +43,7 @@ from bottomless_server.uploader.compaction.core.runs import (
     run_of,
     unpublished,
 )
+from bottomless_server.uploader.compaction.core.tracking_chunks import FragmentTracking
 from bottomless_server.uploader.compaction.core.waiting import Left, Place, Why
 from bottomless_server.uploader.compaction.objects import WalObject
 from bottomless_server.uploader.failures import Failures
@@ -53,6 +54,8 @@ log = structlog.get_logger(__name__)
 STREAM_SECONDS: Final = 120.0
 """The time that one stream may take in a round: one that cannot be uploaded must not keep the others
 from their next round. What is left then is done by another session."""
+TRAILER_SIZES_MAX: Final = 100_000
+"""Streams of which trailers are counted; of another one the count begins anew."""
 _OF_ROUND: Final = "compaction"
 """What was being done, where a stream failed."""
 
@@ -100,6 +103,8 @@ class StreamRuns:
         self._coordination = coordination
         self.aside = AsideStreams()
         self._failing: dict[StreamId, Failures] = {}
+        self._trailer_sizes: dict[StreamId, int] = {}
+        """Bytes of trailers since the last tracking chunk; counted anew after a start."""
 
     def report(self) -> dict[StreamId, Mapping[str, Any]]:
         """What failed last, of each stream that is set aside."""
@@ -250,9 +255,13 @@ class StreamRuns:
             # Others may have published of it meanwhile.
             left = unpublished(run, opened.published_next)
             if left:
+                tracking = await self._tracking(stream_id, seen.tail)
                 await uploads.run(
-                    partial(self._cut, uploads, seen, left, opened.published_next, objects)
+                    partial(
+                        self._cut, uploads, seen, left, opened.published_next, objects, tracking
+                    )
                 )
+                self._note_trailers(stream_id, tracking)
 
     async def _cut(
         self,
@@ -261,6 +270,7 @@ class StreamRuns:
         run: Sequence[TailEntry],
         published_next: int,
         objects: Mapping[Place, WalObject],
+        tracking: FragmentTracking | None,
     ) -> None:
         placed, damage = await asyncio.to_thread(
             _place_all, run, objects, seen.tail.epoch, published_next
@@ -271,10 +281,27 @@ class StreamRuns:
             chunks = placed[part.start : part.stop]
             async with self._parts.budget.holding(sum(headers[one].total_size for one in part)):
                 data = await asyncio.to_thread(_joined, chunks)
+                told = None if tracking is None else tracking.after(chunks)
                 first, last = chunks[0].header, chunks[-1].header
-                await uploads.take([data], first.first_offset, last.next_offset)
+                parts = [data] if told is None else [data, told]
+                await uploads.take(parts, first.first_offset, last.next_offset)
         if damage is not None:
             raise damage
+
+    async def _tracking(self, stream_id: StreamId, tail: Tail) -> FragmentTracking | None:
+        """What fragments end with, of a stream of which anything is known; read after its entries, so
+        all that changed below them is in it."""
+        if tail.producer_count + tail.key_count == 0:
+            return None
+        known = await all_known(self._coordination, stream_id)
+        return FragmentTracking(known, self._trailer_sizes.get(stream_id, 0))
+
+    def _note_trailers(self, stream_id: StreamId, tracking: FragmentTracking | None) -> None:
+        self._trailer_sizes.pop(stream_id, None)
+        if tracking is not None and tracking.trailer_size:
+            self._trailer_sizes[stream_id] = tracking.trailer_size
+        if len(self._trailer_sizes) > TRAILER_SIZES_MAX:
+            del self._trailer_sizes[next(iter(self._trailer_sizes))]
 
     def _is_well(self, stream_id: StreamId) -> None:
         self.aside.clear(stream_id)

@@ -1,0 +1,143 @@
+"""The tracking chunks with which fragments of leaderless streams end.
+
+Coordination knows the producers and keys of such a stream, and the trailers of its chunks say what each
+append did. So what is lost with coordination can be made of fragments again, but for two things: an
+epoch that was raised without an append stands in no trailer, and to read every trailer of a stream
+would take too long. A fragment therefore ends with a tracking chunk
+
+- if the epoch of a producer was raised without an append at or below its end, or
+- if trailers since the last tracking chunk take more room than one.
+
+Each of them says everything that was known at the end of its fragment: whoever restores a stream takes
+the last one, and the trailers after it.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from bottomless.formats.chunk import decode_trailer
+from bottomless.formats.placing import Placed
+from bottomless.formats.tracking import encode_tracking, seal_tracking
+from bottomless.guards import guard
+from bottomless.model.chunk import AppendMode, ChunkFlags, ChunkHeader, TrackedEntry, TrackedKind
+from bottomless_server.core.tracking.known_producers import (
+    APPEND_COUNT_MIN,
+    TrackingBounds,
+    tracked,
+)
+from bottomless_server.core.tracking.tracking import Tracking
+from bottomless_server.leaderless.tail_format import Known
+
+_UNBOUNDED: Final = 2**62
+
+
+class FragmentTracking:
+    """What the fragments of one run end with, one after the other."""
+
+    def __init__(self, known: Sequence[Known], trailer_size: int) -> None:
+        """`known` is what coordination knows of the stream's names, read after the run's entries;
+        `trailer_size` counts the trailers since the last tracking chunk."""
+        self._known = known
+        self.trailer_size = trailer_size
+        self._before: list[Placed] = []
+        """The chunks of the run so far."""
+
+    def after(self, chunks: Sequence[Placed]) -> bytes | None:
+        """The tracking chunk with which a fragment of these chunks ends, the next of the run; None
+        if it ends with none."""
+        self._before += chunks
+        self.trailer_size += sum(one.header.trailer_size for one in chunks)
+        first, last = chunks[0].header, chunks[-1].header
+        entries = known_at(self._known, self._before, last.next_offset)
+        raised = any(
+            is_raised_alone(one, first.first_offset, last.next_offset) for one in self._known
+        )
+        if not entries or not (raised or self.trailer_size > len(encode_tracking(entries))):
+            return None
+        self.trailer_size = 0
+        return b"".join(
+            seal_tracking(
+                entries,
+                first_offset=last.next_offset,
+                timestamp=last.timestamp,
+                epoch=last.epoch,
+            )
+        )
+
+
+@guard("an epoch that no append tells")
+def is_raised_alone(known: Known, first_offset: int, next_offset: int) -> bool:
+    """Whether the epoch of a producer was raised without an append, between these offsets or at one
+    of them: no trailer says it."""
+    producer = known.entries[0]
+    if producer.kind is not TrackedKind.PRODUCER:
+        return False
+    told = max((one.producer_epoch for one in known.entries[1:]), default=-1)
+    return producer.producer_epoch > told and first_offset <= known.changed_at <= next_offset
+
+
+def known_at(
+    known: Sequence[Known], chunks: Sequence[Placed], next_offset: int
+) -> list[TrackedEntry]:
+    """What was known at an offset, as a tracking chunk says it: of what changed later only what lies
+    below, with what these chunks tell, which end there."""
+    entries: list[TrackedEntry] = []
+    later: list[str] = []
+    for one in known:
+        if one.changed_at <= next_offset:
+            entries += one.entries
+        elif one.entries[0].producer_id is not None:
+            later.append(one.entries[0].producer_id)
+            if below := _below(one.entries, next_offset):
+                later.pop()
+                entries += below
+        else:
+            entries += [entry for entry in one.entries if entry.first_offset < next_offset]
+    if later:
+        told = _told_by(chunks)
+        for producer_id in later:
+            if producer_id in told.producers:
+                entries += tracked(producer_id, told.producers[producer_id])
+    return entries
+
+
+def _below(entries: Sequence[TrackedEntry], next_offset: int) -> list[TrackedEntry]:
+    """What is known of a producer by its remembered appends below an offset; nothing if there is none."""
+    producer = entries[0]
+    appends = [entry for entry in entries[1:] if entry.first_offset < next_offset]
+    if not appends:
+        return []
+    last = appends[-1]
+    sequence = last.sequence
+    if producer.mode is AppendMode.STRICT:
+        sequence += last.record_count - 1
+    began = producer.epoch_sequence
+    if last.producer_epoch != producer.producer_epoch:
+        # The first of its epoch that is remembered: what came before it is not recognised any more.
+        began = next(one.sequence for one in appends if one.producer_epoch == last.producer_epoch)
+    told = producer._replace(
+        sequence=sequence,
+        epoch_sequence=began,
+        producer_epoch=last.producer_epoch,
+        timestamp=last.timestamp,
+    )
+    return [told, *appends]
+
+
+def _told_by(chunks: Sequence[Placed]) -> Tracking:
+    """What the trailers of chunks say, and nothing else."""
+    tracking = Tracking(TrackingBounds(_UNBOUNDED, APPEND_COUNT_MIN, _UNBOUNDED, _UNBOUNDED))
+    for header, _, body in chunks:
+        tracking.take_chunk(
+            header.first_offset,
+            header.timestamp,
+            decode_trailer(_trailer_of(header, body)),
+            more_follows=ChunkFlags.MORE_FOLLOWS in header.flags,
+        )
+    return tracking
+
+
+def _trailer_of(header: ChunkHeader, body: memoryview) -> memoryview:
+    """The trailer in the bytes after a chunk's header."""
+    start = header.filter_size + header.batches_size
+    return body[start : start + header.trailer_size]
