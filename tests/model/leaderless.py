@@ -67,7 +67,18 @@ T = TypeVar("T")
 GENERATION: Final = 1
 SERVED: Final = frozenset({"leaderless"})
 BOUNDS: Final = TailBounds(2**40, 24)
-_CHUNK: Final = a_piece().parts[0]
+
+
+def value_of(number: int) -> bytes:
+    """The first value of an append; all are of one size, so every piece is as large as the next."""
+    return f"{number:010}".encode("ascii")
+
+
+def _chunk_of(number: int) -> bytes | memoryview:
+    return a_piece(values=(value_of(number), b"")).parts[0]
+
+
+_CHUNK_SIZE: Final = len(_chunk_of(0))
 
 
 class Violation(AssertionError):
@@ -378,7 +389,9 @@ class World:
         notes: Sequence[Note],
     ) -> dict[StreamId, list[tuple[Append, Accepted]]]:
         instance = numbers.instance
-        pieces = [Piece(one.stream_id, [_CHUNK], one.record_count, 1, 1) for one in appends]
+        pieces = [
+            Piece(one.stream_id, [_chunk_of(one.number)], one.record_count, 1, 1) for one in appends
+        ]
         packed = pack_wal(
             instance,
             sequence,
@@ -630,6 +643,10 @@ class Invariants:
         except AssertionError as error:
             raise Violation(str(error)) from error
 
+    def append_at(self, stream_id: StreamId, offset: int) -> int:
+        """The number of the append that begins at an offset."""
+        return self._at[stream_id, offset]
+
     def _check_needed(self) -> None:
         # What was in an older copy too may have been published from there.
         self._needed = [
@@ -746,7 +763,7 @@ class Invariants:
     def _number(self, entry: TailEntry) -> int:
         """The number of its first piece in the directory."""
         first = self._world.data_positions[entry.instance, entry.sequence]
-        return (entry.position - first) // len(_CHUNK)
+        return (entry.position - first) // _CHUNK_SIZE
 
     def _check_instances(self) -> None:
         coordination = self._world.coordination
