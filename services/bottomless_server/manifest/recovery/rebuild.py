@@ -57,7 +57,7 @@ from bottomless.formats.keys import stream_prefix
 from bottomless.formats.stream_record import LEADERLESS
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
-from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
+from bottomless.model.stream import StreamState, unknown_epoch
 from bottomless_server.coordination.base import Changes, Due, Values
 from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.manifest.common.context import Context
@@ -70,7 +70,11 @@ from bottomless_server.manifest.recovery.bucket_streams import (
     next_prefix,
 )
 from bottomless_server.manifest.recovery.discarding import discard_some
-from bottomless_server.manifest.recovery.rebuild_stream import find_consumers, rebuild_stream
+from bottomless_server.manifest.recovery.rebuild_stream import (
+    RebuiltStream,
+    find_consumers,
+    rebuild_stream,
+)
 from bottomless_server.manifest.recovery.rebuilt_registry import (
     find_registry,
     put_object_of,
@@ -287,7 +291,8 @@ class Rebuild:
         if found is not None:
             also |= restored(*found)
         also |= versions_of(registry.stream_id, step.generation)
-        deleted = await self._restore_active(record, registry.generation, also, step)
+        rebuilt = rebuilt._replace(record=record)
+        deleted = await self._restore_active(rebuilt, registry.generation, also, step)
         if deleted == record.stream_id:
             return {"deleted_streams": 1}
         # A crash before these leaves objects that nobody names to garbage collection.
@@ -304,7 +309,7 @@ class Rebuild:
         return seen
 
     async def _restore_active(
-        self, record: StreamRecord, registered: int, also: Changes, step: RebuildStep
+        self, rebuilt: RebuiltStream, registered: int, also: Changes, step: RebuildStep
     ) -> StreamId | None:
         """Write a stream's record; returns which of two streams of one name is deleted, if one is.
 
@@ -312,8 +317,8 @@ class Rebuild:
         was lost, or its creation was overtaken by a rebuild and nobody was told of it. `registered`
         is the generation that its registry object showed: the ids tell only what clocks said.
         """
-        streams = self._context.streams
-        other = await restore_record(self._context, record, also, step)
+        streams, record, known = self._context.streams, rebuilt.record, rebuilt.known
+        other = await restore_record(self._context, record, known, also, step)
         if other is None:
             return None
         theirs = await find_registry(
@@ -335,7 +340,7 @@ class Rebuild:
         # with less to go by.
         await put_object_of(self._context, buried(older))
         await self._tombstones.bury(older, step)
-        if await restore_record(self._context, record, also, step) is not None:
+        if await restore_record(self._context, record, known, also, step) is not None:
             raise Unavailable("the name keeps changing")
         return other
 

@@ -5,7 +5,8 @@ object is changed: fragments, groups and a root are put under new uids. After a 
 are objects that no record names; the next rebuild ignores them, and puts the root into the delete queue.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -25,10 +26,12 @@ from bottomless.formats.keys import (
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid, parse_uid
 from bottomless.model.stream import StreamRecord
+from bottomless_server.leaderless.decided import KnownName, NewKnown
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.recovery.adopted_copies import copy_run
 from bottomless_server.manifest.recovery.root_search import STRAY_COUNT_MAX, find_root
 from bottomless_server.manifest.recovery.wal_end import restored_end, with_run
+from bottomless_server.manifest.recovery.wal_producers import find_known
 from bottomless_server.manifest.recovery.wal_scan import FoundWal
 from bottomless_server.manifest.tree.core import rebuild_decision
 from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
@@ -41,6 +44,9 @@ from bottomless_server.stores.rebuild_step import RebuildStep
 log = structlog.get_logger(__name__)
 
 
+_NOBODY: Final[Mapping[KnownName, NewKnown]] = {}
+
+
 class RebuiltStream(NamedTuple):
     """A stream as the bucket shows it, and what a rebuild made of it."""
 
@@ -51,6 +57,8 @@ class RebuiltStream(NamedTuple):
     """Keys of objects that nobody can vouch for: they go into the delete queue."""
     readable: bool = True
     """Whether its manifest was found; if not, nothing of it is deleted."""
+    known: Mapping[KnownName, NewKnown] = _NOBODY
+    """What a leaderless stream knows of producers and keys."""
     damaged: bool = False
     """Whether part of what was published is missing; then nothing of it is deleted either."""
 
@@ -122,10 +130,13 @@ async def rebuild_stream(
     if wal.has(registry.stream_id):
         grown, made, lost_some = await restored_end(context, before, grown, wal)
         count, damaged = count + made, damaged or lost_some
+    known = _NOBODY
+    if before.config.leaderless:
+        known = await find_known(context, before, grown)
     record = await _put_root(context, before, grown)
     if best is None or damaged:
         # Nobody can tell what is needed to mend it. Garbage collection comes, a day later.
-        return RebuiltStream(record, count, (), damaged=damaged)
+        return RebuiltStream(record, count, (), damaged=damaged, known=known)
     worse = ranked.candidates[ranked.candidates.index(best.key) :]
     old_roots = [
         root_key(record.stream_id, *key, tenant=record.tenant) for key in (*ranked.others, *worse)
@@ -137,7 +148,7 @@ async def rebuild_stream(
         if one.uid in copied
     ]
     to_delete = (*old_roots, *originals, *run.strays)[:STRAY_COUNT_MAX]
-    return RebuiltStream(record, count, to_delete)
+    return RebuiltStream(record, count, to_delete, known=known)
 
 
 def _is_noted(wal: FoundWal, record: StreamRecord, object_key: str) -> bool:

@@ -19,6 +19,7 @@ from bottomless.formats.stream_record import LEADERLESS
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes
+from bottomless_server.leaderless.decided import KnownName, NewKnown
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.recovery.wal_scan import FoundWal, scan_wal
@@ -115,9 +116,14 @@ async def _is_any(drive: Drive) -> bool:
 
 
 async def restore_record(
-    context: Context, record: StreamRecord, also: Changes, step: RebuildStep
+    context: Context,
+    record: StreamRecord,
+    known: Mapping[KnownName, NewKnown],
+    also: Changes,
+    step: RebuildStep,
 ) -> StreamId | None:
-    """Write a record, with the tail of a stream that has one, and `also`; repeatable.
+    """Write a record, with the tail of a stream that has one and what it knows of producers, and
+    `also`; repeatable.
 
     Returns another stream that has the name of one that is active: nothing was written.
 
@@ -127,5 +133,5 @@ async def restore_record(
     if not record.config.leaderless:
         return await restore_stream(context.coordination, record, also, step)
     return await restore(
-        context.coordination, record, {}, also, step, last_timestamp=record.last_timestamp
+        context.coordination, record, known, also, step, last_timestamp=record.last_timestamp
     )
