@@ -243,7 +243,7 @@ class Writer:
             return await self._compare(run)
         if isinstance(found, Loss):
             await self._lose(run, found)
-        return 0
+        return None if run.committer.is_done else 0
 
     async def _begin(self) -> float:
         """Begin an instance; the pause until the next attempt where that is not possible."""

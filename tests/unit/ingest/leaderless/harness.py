@@ -72,8 +72,12 @@ class Trouble:
     def __init__(self) -> None:
         self.next: defaultdict[str, list[Passage]] = defaultdict(list)
         self.always: dict[str, Passage] = {}
+        self.always_by: Callable[[str], Passage] | None = None
+        """Decides about each request instead."""
 
     def passage(self, route: str) -> Passage:
+        if self.always_by is not None:
+            return self.always_by(route)
         return self.next[route].pop(0) if self.next[route] else self.always.get(route, Passage())
 
 
@@ -212,6 +216,7 @@ class WriterProcess:
         skew_ms: int = 0,
     ) -> None:
         self.stores = stores
+        self.name = name
         self.machine = MachineClock(skew_ms)
         self.process = Process(stores.loop, name, self.machine)
         stores.processes.append(self.process)

@@ -1,0 +1,30 @@
+"""Two writers of leaderless streams end with a plain list of what they acknowledged."""
+
+import os
+from collections import Counter
+from typing import Final
+
+import pytest
+from unit.ingest.leaderless.harness import Stores
+
+from model.leaderless_writers import World
+
+SEEDS: Final = int(os.environ.get("BOTTOMLESS_MODEL_WRITERS", "6"))
+
+
+def run(seed: int, *, sync: bool = False) -> World:
+    world = World(seed, sync=sync)
+    try:
+        world.run()
+    finally:
+        while Stores.opened:
+            Stores.opened.pop().close()
+    return world
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_whatever_happens_a_stream_is_what_was_acknowledged(*, sync: bool) -> None:
+    events: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        events += run(seed, sync=sync).events
+    assert all(events[name] > 0 for name in ("acknowledged", "killed", "deleted", "slept"))
