@@ -82,7 +82,7 @@ class World:
         self.random = Random(seed + 1)
         self.bounds = BOUNDS._replace(notes_sync=sync, check_seconds=0.5)
         self.stores.do(self.stores.create(STREAMS))
-        self.history: dict[int, dict[int, bytes]] = {one: {} for one in range(STREAMS)}
+        self.history: dict[int, dict[int, Any]] = {one: {} for one in range(STREAMS)}
         """The record at each offset, as the first entry that held it said."""
         self._entries: dict[tuple[int, int], TailEntry] = {}
         self._noted_below: dict[Uid, int] = {}
@@ -354,7 +354,7 @@ class World:
         noted = {
             (instance, note.first_offset, note.epoch, note.number) for instance, note in self.notes
         }
-        for (_, _), entry in self._entries.items():
+        for entry in self._entries.values():
             if entry.sequence < self._noted_below.get(entry.instance, 0):
                 found = any(
                     (instance, first) == (entry.instance, entry.first_offset)

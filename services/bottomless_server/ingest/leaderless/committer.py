@@ -18,9 +18,7 @@ from typing import Final
 import structlog
 
 from bottomless.errors import (
-    Code,
     Outcome,
-    Overloaded,
     StoreError,
     Unavailable,
 )
@@ -31,7 +29,14 @@ from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.ingest.leaderless.core.accumulator import Accumulator
 from bottomless_server.ingest.leaderless.core.commit_queue import CommitQueue, Group
 from bottomless_server.ingest.leaderless.core.notes import Notes
-from bottomless_server.ingest.leaderless.core.pieces import TrimAgain, WaitingAppend, WaitingPiece
+from bottomless_server.ingest.leaderless.core.pieces import TrimAgain, WaitingPiece
+from bottomless_server.ingest.leaderless.core.refusals import (
+    appends_of,
+    away,
+    contended,
+    is_told,
+    timed_out,
+)
 from bottomless_server.ingest.leaderless.core.sealing import seal_again
 from bottomless_server.ingest.leaderless.core.sequences import Sequences
 from bottomless_server.ingest.leaderless.core.telling import told
@@ -175,7 +180,7 @@ class Committer:
         """What follows from an EXEC of a group that stored nothing."""
         if done is NotNow.CONFLICT:
             refused = self._queue.conflict(group, self._context.now(), self._context.chance())
-            self._tell(refused.pieces, _contended())
+            self._tell(refused.pieces, contended())
             return None
         if done is Loss.REGRESSED:
             self._refuse(group.pieces, coordination_lost())
@@ -198,16 +203,16 @@ class Committer:
         while (fate := await self._commits.decide(lost)) is None:
             self._away = True
             if until <= self._context.now():
-                self._tell(pieces, _timed_out())
+                self._tell(pieces, timed_out())
             self._expire(group)
             await asyncio.sleep(_AWAY_SECONDS)
         if fate is Fate.APPLIED:
             return lost
         if fate is Fate.NOT_APPLIED:
             # Who was told that nobody knows is not stored any more after that.
-            self._queue.done([piece for piece in pieces if _is_told(piece)])
+            self._queue.done([piece for piece in pieces if is_told(piece)])
             return None
-        self._tell(pieces, _timed_out())
+        self._tell(pieces, timed_out())
         return Loss.GONE if fate is Fate.UNKNOWN else fate
 
     def _take(self, group: Group, done: Commit) -> None:
@@ -227,7 +232,7 @@ class Committer:
             for piece in pieces:
                 outcomes = [next(said) for _ in piece.appends]
                 trim = next((one for one in outcomes if isinstance(one, TrimAgain)), None)
-                if trim is None or _is_told(piece):
+                if trim is None or is_told(piece):
                     decided.append(piece)
                     self._answer(piece, outcomes)
                 elif trim.duplicates != piece.duplicates:
@@ -253,7 +258,7 @@ class Committer:
     def _expire(self, under_way: Group | None = None) -> None:
         """Refuse what has waited for too long, and answer what waited for notes."""
         late = self._queue.expire(self._context.now(), under_way)
-        self._tell(late.pieces, _away() if self._away else _contended())
+        self._tell(late.pieces, away() if self._away else contended())
         self._answers.release()
 
     def _refuse(self, pieces: Iterable[WaitingPiece], error: StoreError) -> None:
@@ -262,28 +267,4 @@ class Committer:
         self._tell(found, error)
 
     def _tell(self, pieces: Iterable[WaitingPiece], error: StoreError) -> None:
-        self._answers.refuse(_appends_of(pieces), error)
-
-
-def _appends_of(pieces: Iterable[WaitingPiece]) -> Iterable[WaitingAppend]:
-    return (append for piece in pieces for append in piece.appends)
-
-
-def _is_told(piece: WaitingPiece) -> bool:
-    return any(append.decided for append in piece.appends)
-
-
-def _contended() -> Overloaded:
-    return Overloaded("others write to this stream all the time", retry_after_seconds=1)
-
-
-def _away() -> Unavailable:
-    return Unavailable("the coordination store does not answer", code=Code.COORDINATION_UNAVAILABLE)
-
-
-def _timed_out() -> Unavailable:
-    return Unavailable(
-        "the coordination store did not say in time whether the records are stored",
-        code=Code.COMMIT_TIMEOUT,
-        outcome=Outcome.UNKNOWN,
-    )
+        self._answers.refuse(appends_of(pieces), error)

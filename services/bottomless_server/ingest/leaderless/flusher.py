@@ -84,6 +84,20 @@ class Flusher:
         self._flushes.add(task)
         task.add_done_callback(self._flushes.discard)
 
+    async def put_staged(self, sequence: int, piece: WaitingPiece) -> None:
+        """Return when a piece lies in a durable object of its own. It does not come in line: whoever
+        asks commits it, and then leaves the queue.
+
+        Raises:
+            StoreError: with the outcome none.
+        """
+        self._queue.begin(sequence, [piece])
+        try:
+            packed = await self._put(sequence, [piece])
+        except StoreError as error:
+            raise restated(error, Outcome.NONE) from error
+        take_places(packed, [piece])
+
     def begin_notes(self) -> bool:
         """Put an object with notes alone, one at a time; returns whether it could."""
         if self._note_put is not None and not self._note_put.done():

@@ -58,10 +58,10 @@ class InstanceRun:
             cache,
             heard,
         )
-        commits = InstanceCommits(context, numbers, self.sequences)
+        self.commits = InstanceCommits(context, numbers, self.sequences)
         self.committer = Committer(
             context,
-            commits,
+            self.commits,
             self.queue,
             self.notes,
             self.sequences,

@@ -5,6 +5,8 @@ coordination store that is full refuses every write, also those that make room, 
 well before that.
 """
 
+from collections.abc import Iterable
+
 from bottomless.errors import Code, Overloaded
 from bottomless.guards import guard
 from bottomless.model.names import Uid
@@ -23,9 +25,9 @@ class WriterSpace:
         self.fullness = 0.0
         """How full coordination is, of 1."""
         self.held_count = 0
-        """Members that hold objects of this node's instance."""
+        """Members that hold objects of this node's instances."""
 
-    async def look(self, instance: Uid) -> None:
+    async def look(self, instances: Iterable[Uid]) -> None:
         """Look how much there is now.
 
         Raises:
@@ -33,7 +35,8 @@ class WriterSpace:
         """
         coordination = self._context.coordination
         self.fullness = await coordination.fullness()
-        self.held_count = await coordination.member_count(held_key(instance))
+        counts = [await coordination.member_count(held_key(one)) for one in instances]
+        self.held_count = sum(counts)
 
     def require(self) -> None:
         """Refuse an append where there is no room.

@@ -16,12 +16,12 @@ On the record's path: after records/intake.py; here it waits until it is durable
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 import structlog
 
-from bottomless.errors import Code, Outcome, Overloaded, StoreError, Unavailable
+from bottomless.errors import Code, Outcome, Overloaded, StoreError
 from bottomless.model.names import StreamId
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.core.restated import restated
@@ -29,12 +29,21 @@ from bottomless_server.ingest.leaderless.commits import NotNow
 from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.ingest.leaderless.core.accumulator import Accumulator, Gathered
 from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend, WaitingPiece
+from bottomless_server.ingest.leaderless.core.refusals import (
+    appends_of,
+    beginning,
+    is_told,
+    stopping,
+)
 from bottomless_server.ingest.leaderless.core.sealing import seal_pieces
 from bottomless_server.ingest.leaderless.instance_run import InstanceRun, begin_instance
 from bottomless_server.ingest.leaderless.seen_tails import SeenTails
 from bottomless_server.ingest.leaderless.space import WriterSpace
+from bottomless_server.ingest.leaderless.staged_writer import StagedWriter
 from bottomless_server.ingest.leaderless.store_check import StoreCheck
 from bottomless_server.ingest.leaderless.wal_cache import WalCache
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.records.intake import Append
 from bottomless_server.leaderless.instance import Loss
 from bottomless_server.node.pulse import Pulse, wait_for
 from bottomless_server.runtime.base.end import end_tasks
@@ -56,7 +65,7 @@ class Writer:
     def __init__(self, context: WriterContext) -> None:
         self._context = context
         self._line = Accumulator(context.bounds.flush)
-        self._seen = SeenTails()
+        self.seen = SeenTails()
         self._check = StoreCheck(context)
         self._run: InstanceRun | None = None
         self._ending: list[InstanceRun] = []
@@ -67,6 +76,9 @@ class Writer:
         """Fires when anything was put, committed or lost."""
         self._tasks: list[asyncio.Task[None]] = []
         self.cache = WalCache(context.bounds.cache_size)
+        self._staged = StagedWriter(
+            context, self._check, self.seen, self.cache, self._heard, self._ending.append
+        )
         self.space = WriterSpace(context)
         self.counts = context.counts
 
@@ -74,6 +86,18 @@ class Writer:
     def run(self) -> InstanceRun | None:
         """The instance that writes now."""
         return self._run
+
+    @property
+    def generation(self) -> int:
+        """The generation of coordination in which it writes.
+
+        Raises:
+            Unavailable: there is none now: it has not begun, or coordination has gone back.
+        """
+        self._require_instance()
+        if self._run is None:
+            raise beginning()
+        return self._run.numbers.generation
 
     @property
     def waiting_size(self) -> int:
@@ -105,11 +129,21 @@ class Writer:
         if len(self._line) == 1 or (due_at is not None and due_at <= now):
             self._changed.fire()
 
+    async def commit_staged(self, stream_id: StreamId, parts: AsyncIterator[Append]) -> Appended:
+        """Make one append of its parts, by one EXEC, under an instance of its own: it holds nobody up.
+        A part is asked for when the one before it is durable; what it raises ends the commit.
+
+        Raises:
+            StoreError: with the outcome that is known.
+        """
+        self._require_instance()
+        return await self._staged.commit(stream_id, parts)
+
     def _require_instance(self) -> None:
         if self._refusal is not None:
             raise restated(self._refusal)
         if self._ends:
-            raise _ending()
+            raise stopping()
 
     # Its life.
 
@@ -134,12 +168,15 @@ class Writer:
         try:
             async with asyncio.timeout(bounds.put_seconds + bounds.commit_seconds):
                 await self._until(lambda: not len(self._line) and self._is_idle())
+                await self._staged.aclose()
                 await self._until(lambda: not any(len(run.notes) for run in self._runs()))
                 if self._run is not None:
                     self._run.committer.end()
                     run = self._run
                     await self._until(lambda: run.committer.is_done)
                     await run.retire()
+                if self._staged.run is not None:
+                    await self._staged.run.retire()
         except TimeoutError:
             log.warning("a writer of leaderless streams could not finish in time")
 
@@ -150,10 +187,10 @@ class Writer:
         for run in self._runs():
             await run.flusher.aclose()
             run.committer.abandon()
-            left = [piece for piece in run.queue.give_up() if not _is_told(piece)]
-            run.answers.refuse(_appends_of(left), _ending())
+            left = [piece for piece in run.queue.give_up() if not is_told(piece)]
+            run.answers.refuse(appends_of(left), stopping())
             run.answers.give_up()
-        self._refuse(self._line.clear(), _ending())
+        self._refuse(self._line.clear(), stopping())
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         while not is_so():
@@ -165,7 +202,10 @@ class Writer:
         return self._run is None or self._run.queue.is_empty
 
     def _runs(self) -> list[InstanceRun]:
-        return [*self._ending, *([self._run] if self._run is not None else [])]
+        return [*self._ending, *self._living()]
+
+    def _living(self) -> list[InstanceRun]:
+        return [run for run in (self._run, self._staged.run) if run is not None]
 
     def _heard(self) -> None:
         """An object is durable, or failed."""
@@ -216,7 +256,7 @@ class Writer:
         if self._run is not None:
             self._run.queue.forget(late.pieces)
         refusal = self._refusal or Overloaded("too much waits", retry_after_seconds=1)
-        self._refuse([*_appends_of(late.pieces), *late.appends], refusal)
+        self._refuse([*appends_of(late.pieces), *late.appends], refusal)
 
     def _refuse(self, appends: Iterable[WaitingAppend], error: StoreError) -> None:
         """Refuse what is in no object, or in none that counts."""
@@ -256,7 +296,7 @@ class Writer:
                 generation,
                 checked,
                 self._line,
-                self._seen,
+                self.seen,
                 self.cache,
                 self._heard,
             )
@@ -292,10 +332,10 @@ class Writer:
         left = run.queue.give_up()
         known = set(left)
         left += [piece for piece in self._line.take_pieces() if piece not in known]
-        left = [piece for piece in left if not _is_told(piece)]
+        left = [piece for piece in left if not is_told(piece)]
         if loss is Loss.REGRESSED:
             self._note_refusal(coordination_lost())
-            run.answers.refuse(_appends_of(left), coordination_lost())
+            run.answers.refuse(appends_of(left), coordination_lost())
         else:
             for piece in left:
                 piece.accepted = None
@@ -326,7 +366,7 @@ class Writer:
         due_at = run.notes.due_at()
         if due_at is None:
             return None
-        if due_at > now and run is self._run and not self._ends:
+        if due_at > now and run not in self._ending and not self._ends:
             return max(due_at - now, 1) / 1000
         run.flusher.begin_notes()
         # One object with notes alone is put at a time, and its end is told.
@@ -335,15 +375,17 @@ class Writer:
     # The loop that keeps the lease.
 
     async def _renew_step(self) -> float:
-        bounds, run = self._context.bounds, self._run
+        bounds = self._context.bounds
         try:
             async with asyncio.timeout(bounds.lease.lease_ms / 1000):
                 await self._hear_clock()
-                if run is not None:
+                living = self._living()
+                for run in living:
                     await run.lease.renew()
-                    await self.space.look(run.numbers.instance)
+                await self.space.look([run.numbers.instance for run in living])
         except (StoreError, TimeoutError) as error:
             log.warning("the lease of a writer was not renewed", error=str(error))
+        await self._staged.tidy()
         return bounds.lease.renew_ms / 1000
 
     async def _hear_clock(self) -> None:
@@ -351,17 +393,3 @@ class Writer:
         asked_at = clocks.since_boot()
         store = await self._context.coordination.clock()
         self._context.store_clock.hear(store, asked_at, clocks.since_boot())
-
-
-def _is_told(piece: WaitingPiece) -> bool:
-    return any(append.decided for append in piece.appends)
-
-
-def _appends_of(pieces: Iterable[WaitingPiece]) -> list[WaitingAppend]:
-    return [append for piece in pieces for append in piece.appends]
-
-
-def _ending() -> Unavailable:
-    return Unavailable(
-        "this node stops", code=Code.DRAINING, outcome=Outcome.NONE, retry_after_seconds=1
-    )

@@ -101,15 +101,19 @@ class Stores:
         self.opened.append(self)
 
     def close(self) -> None:
-        """End every process, and whatever is on its way."""
+        """End whatever is under way."""
+        if not all(process.alive for process in self.processes):
+            # What was killed must not be collected, since that would run what stands in a `finally`.
+            _KILLED.append(self)
+        self.trouble.next.clear()
+        self.trouble.always.clear()
+        self.trouble.always_by = None
         for process in self.processes:
-            process.kill()
+            process.resume()
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
-        if self.loop.failures or not asyncio.all_tasks(self.loop):
-            self.loop.close()
-            return
-        self.loop.run_until_complete(asyncio.sleep(0.01))
+        # Those of a process that was killed never hear of it.
+        self.loop.run_until_complete(asyncio.sleep(10))
         self.loop.close()
 
     def clock(self) -> int:
@@ -203,6 +207,9 @@ class Stores:
             instance = Uid(member.decode())
             found[instance] = decode_instance(self.coordination.peek(instance_key(instance)) or b"")
         return found
+
+
+_KILLED: Final[list[Stores]] = []
 
 
 class WriterProcess:

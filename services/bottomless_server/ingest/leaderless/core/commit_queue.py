@@ -13,7 +13,7 @@ On the record's path: after ../flusher.py, before ../committer.py.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final, NamedTuple
@@ -113,9 +113,10 @@ class CommitQueue:
         """Objects with pieces that are not decided, or are being put."""
         return len(self._undecided)
 
-    def first_undecided(self, default: int) -> int:
-        """Tell the first sequence with anything left to decide; `default` where there is none."""
-        return min([default, *self._undecided])
+    def first_undecided(self, default: int, without: Container[int] = ()) -> int:
+        """Tell the first sequence with anything left to decide, but for those of `without`; `default`
+        where there is none."""
+        return min([default, *(one for one in self._undecided if one not in without)])
 
     def needs_settling(self, settled: int) -> bool:
         """Whether the instance's record says less than is settled, and nothing will be committed
@@ -147,6 +148,11 @@ class CommitQueue:
         self._drop(set(flight.pieces))
         del self._undecided[sequence]
         self._admit(now)
+
+    def leave(self, sequence: int) -> None:
+        """Note that what an object holds is decided, which was committed without coming in line."""
+        self._flights.remove(self._flight(sequence))
+        del self._undecided[sequence]
 
     # What the committer asks and tells.
 
