@@ -10,7 +10,6 @@ A table is a container; its name is the way to it. What lives in an object with 
 
 import asyncio
 import functools
-import gc
 import types
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 import cachetools
+from support.collected import left_to_the_collector
 
 from simulation.expected import Broken
 from simulation.run import Simulation
@@ -49,7 +49,7 @@ async def streams_come_and_go(simulation: Simulation, count: int) -> dict[str, l
         # Longer than any sweep, grace or idle time of a simulation.
         await asyncio.sleep(60 * (count // 256 + 2))
         looks.append(await _lasting(simulation))
-        left = _left_to_the_collector()
+        left = left_to_the_collector()
     found = {name: [look[name] for look in looks] for name in sorted(set().union(*looks))}
     # The first round fills what is made once.
     grown = {name: sizes for name, sizes in found.items() if sizes[-1] - sizes[-2] > _CALL_SIZE}
@@ -59,25 +59,6 @@ async def streams_come_and_go(simulation: Simulation, count: int) -> dict[str, l
         raise Broken(f"what is gone waits for the garbage collector: {left}")
     simulation.story.count("tables", len(found))
     return found
-
-
-def _left_to_the_collector() -> Counter[str]:
-    """Find what of ours refers to itself in a circle and is used by nobody; afterwards it is gone.
-
-    A simulation runs without the collector, so it is all that was left since the last look.
-    """
-    assert not gc.isenabled()
-    gc.set_debug(gc.DEBUG_SAVEALL)
-    try:
-        gc.collect()
-        found = Counter(
-            f"{type(thing).__module__}.{type(thing).__qualname__}" for thing in gc.garbage
-        )
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.collect()
-    return Counter({name: count for name, count in found.items() if name.startswith("bottomless")})
 
 
 async def _lasting(simulation: Simulation) -> Counter[str]:
@@ -118,6 +99,7 @@ async def _live(simulation: Simulation, name: str) -> None:
         {"producer-id": "p", "producer-seq": "0"},
     ):
         await ask(node, "POST", f"{path}/records", 200, body=body, headers=headers)
+    await _refused(ask, services, path)
     _, told = await ask(services.reader, "GET", f"{path}/records", 200, query="offset=0")
     assert told["next_offset"] == 3, told
     stored = {"next_offset": 2}
@@ -131,6 +113,24 @@ async def _live(simulation: Simulation, name: str) -> None:
         raise Broken(f"{name} is never uploaded")
     await ask(services.reader, "GET", f"{path}/records", 200, query="offset=0")
     await ask(services.manifest, "DELETE", path, 202)
+
+
+async def _refused(ask: Any, services: Any, path: str) -> None:
+    """What is refused leaves nothing either: an error refers to frames that refer to what was sent."""
+    node, body = services.nodes[0], {"records": [{"value": "refused"}]}
+    for headers, *statuses in (
+        ({"stream-expected-offset": "9"}, 409, 412, 400, 422),
+        ({"producer-id": "p", "producer-seq": "7"}, 409, 412, 400, 422),
+        ({"idempotency-key": "once"}, 409, 412, 400, 422),
+    ):
+        await ask(node, "POST", f"{path}/records", *statuses, body=body, headers=headers)
+    await ask(node, "POST", f"{path}/records", 400, 422, body={"records": [{"worth": 1}]})
+    await ask(node, "DELETE", f"{path}/producers/nobody", 404)
+    await ask(node, "POST", f"{path}/records/staged", 404, 400, 422, body={"records": []})
+    await ask(services.manifest, "POST", f"{path}/trim", 400, 422, body={"before_offset": -1})
+    await ask(services.manifest, "PUT", path, 409, body={"fragment": {"max_age_ms": 101}})
+    await ask(services.reader, "GET", f"{path}/records", 400, query="offset=none")
+    await ask(services.reader, "GET", f"{path}-gone/records", 404, query="offset=0")
 
 
 def tables_of(simulation: Simulation) -> Counter[str]:

@@ -39,6 +39,7 @@ from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.owner import Claim
 from bottomless_server.node.pulse import Pulse
 from bottomless_server.runtime.base.on_loop import in_thread
+from bottomless_server.runtime.base.without_frames import without_frames
 
 log = structlog.get_logger(__name__)
 
@@ -134,7 +135,11 @@ class LocalAppender:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changing.append(_Changing(change, answer))
         self._wake.set()
-        await answer
+        try:
+            await answer
+        finally:
+            # An error refers to this frame, and the answer to the error.
+            del answer
 
     @property
     def published_next(self) -> int:
@@ -250,7 +255,7 @@ class LocalAppender:
 
         def refuse(error: StoreError) -> None:
             if not changing.answer.done():
-                changing.answer.set_exception(error)
+                changing.answer.set_exception(without_frames(error))
 
         try:
             await self._attempt(self._write_change(changing), refuse)

@@ -20,6 +20,7 @@ from bottomless_server.ingest.producers.places import Places
 from bottomless_server.ingest.producers.producers import Appended, decide, in_flight
 from bottomless_server.ingest.records.conditions import NO_CONDITIONS, Conditions, WithKey
 from bottomless_server.ingest.records.intake import Append
+from bottomless_server.runtime.base.without_frames import without_frames
 
 _LEFT_COUNT_MAX: Final = 64
 """How many appends one round steps over; then all others wait, so that rounds stay cheap."""
@@ -91,7 +92,7 @@ class WaitingAppends:
         if waiting.answer.done():
             return
         if isinstance(outcome, StoreError):
-            waiting.answer.set_exception(outcome)
+            waiting.answer.set_exception(without_frames(outcome))
         else:
             waiting.answer.set_result(outcome)
 

@@ -30,11 +30,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bottomless.errors import StoreError
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk
 from bottomless_server.ingest.log.core.round_shares import RoundShares, Share, holds_for_all
 from bottomless_server.ingest.log.segments import SegmentLog, Unsynced, Written
 from bottomless_server.ingest.log.whole_syncs import WholeSyncs
 from bottomless_server.runtime.base.on_loop import loop_time
+from bottomless_server.runtime.base.without_frames import without_frames
 
 
 @dataclass(slots=True, eq=False)
@@ -94,13 +96,17 @@ class RoundWriter:
             LogBroken: the sync failed, or a failed write could not be undone.
         """
         loop = asyncio.get_running_loop()
-        job = _Job(local, sealed, epoch, elapsed, state, loop.create_future())
-        self._waiting.append(job)
+        answer: asyncio.Future[Written] = loop.create_future()
+        self._waiting.append(_Job(local, sealed, epoch, elapsed, state, answer))
         if not self._will_deal and not self._shares.is_full:
             # At the end of this turn, so that rounds of the same turn are dealt out together.
             self._will_deal = True
             loop.call_soon(self._deal)
-        return await job.answer
+        try:
+            return await answer
+        finally:
+            # An error refers to this frame, and the answer to the error.
+            del answer
 
     def _deal(self) -> None:
         self._will_deal = False
@@ -149,7 +155,9 @@ class RoundWriter:
         for job, outcome in zip(jobs, ended.outcomes, strict=True):
             if job.answer.done():
                 continue
-            if isinstance(outcome, BaseException):
+            if isinstance(outcome, StoreError):
+                job.answer.set_exception(without_frames(outcome))
+            elif isinstance(outcome, BaseException):
                 job.answer.set_exception(outcome)
             else:
                 job.answer.set_result(outcome)
