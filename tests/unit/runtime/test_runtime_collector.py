@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from bottomless_server.runtime.process.collector import Collector, short_passes
-from bottomless_server.runtime.process.long_lived import REST_SECONDS_MAX, Look
+from bottomless_server.runtime.process.long_lived import REST_SECONDS_MAX, SET_ASIDE_MIN, Look
 
 
 class Circle:
@@ -38,6 +38,11 @@ def age() -> None:
     gc.collect(0)
     for _ in range(10):
         gc.collect(1)
+
+
+def much() -> list[object]:
+    """As many objects as are set aside together."""
+    return [[] for _ in range(SET_ASIDE_MIN)]
 
 
 def given_up(thing: object) -> "weakref.ref[object]":
@@ -75,23 +80,35 @@ def test_a_circle_that_is_garbage_already_is_not_set_aside() -> None:
     assert seen() is None
 
 
-def test_what_is_new_is_set_aside_once_it_has_aged() -> None:
+def test_much_that_is_new_is_set_aside_once_it_has_aged() -> None:
     collector = Collector()
-    circle = Circle()
+    new = much()
     assert collector.tick() is Look.NOTHING
     before = gc.get_freeze_count()
     age()
     assert collector.tick() is Look.NEW
 
-    assert gc.get_freeze_count() > before
-    assert len(gc.get_objects()) < 1_000
-    assert circle.itself is circle
+    assert gc.get_freeze_count() >= before + len(new)
+    assert len(gc.get_objects()) < SET_ASIDE_MIN
+
+
+def test_a_little_that_is_new_stays_in_sight_of_the_collector() -> None:
+    collector = Collector()
+    circle = Circle()
+    age()
+    assert collector.tick() is Look.NEW
+    seen = given_up(circle)
+    del circle
+    age()
+    assert collector.tick() is Look.NEW
+
+    assert seen() is None
 
 
 def test_a_circle_that_was_in_use_when_it_was_set_aside_goes_in_time() -> None:
     now = 0.0
     collector = Collector(lambda: now)
-    circle = Circle()
+    circle, _ = Circle(), much()
     age()
     assert collector.tick() is Look.NEW
     seen = given_up(circle)

@@ -50,8 +50,8 @@ class Collector:
             self._long_lived = self._look_at_all()
         elif look is Look.NEW:
             gc.collect()
-            self._long_lived.take_new(len(gc.get_objects()))
-            gc.freeze()
+            if self._long_lived.take_new(len(gc.get_objects())):
+                gc.freeze()
         return look
 
     def _decide(self) -> Look:

@@ -1,15 +1,16 @@
 """Decide what Python's garbage collector looks at, and when. Pure.
 
-While the collector looks for objects that only refer to each other, everything stands still, and a
+While the collector looks for objects that refer to each other in a circle, everything stands still, and a
 full pass looks at all objects that the interpreter has: of an open stream that is about a hundred,
-so of thousands of streams it is half a second and more. But nearly all of them are in use, and what
-is not goes without the collector, when the last reference to it goes. So what a pass over new objects
-has left is set aside: later passes do not look at it. All that is lost by that are cycles which
-were in use when they were set aside, and are garbage since. For them all is looked at again
+so with thousands of streams it takes half a second and more. But nearly all of them are in use, and what
+is not goes without the collector, when the last reference to it goes. So what passes over new objects
+have left is set aside as soon as it is much, and later passes do not look at it. What is lost by that
+are circles which were in use when they were set aside, and are garbage since. For them all is looked
+at again
 
     when twice as many objects are set aside as were in use then: memory has a bound
     when the last such look is a thousand times as long ago as it took, or an hour if nothing was
-      set aside since: a cycle has an end, and looking takes about a thousandth of the time
+      set aside since: a circle has an end, and looking takes about a thousandth of the time
 
 `collector.py` does what is decided here.
 """
@@ -18,6 +19,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+SET_ASIDE_MIN: Final = 20_000
+"""Fewer objects stay where they are, which costs each pass some milliseconds: while nothing grows they
+are those of requests that are under way, and go by themselves."""
 GROWTH: Final = 2
 """All is looked at when so many times as many objects are set aside as the last such look left."""
 COUNTED_AGAIN: Final = 8
@@ -34,7 +38,7 @@ class Look(Enum):
 
     NOTHING = auto()
     NEW = auto()
-    """Look at what is not set aside, and set aside what is left of it."""
+    """Look at what is not set aside, and set aside what is left of it, if that is much."""
     COUNT = auto()
     """Count what is set aside."""
     ALL = auto()
@@ -76,10 +80,13 @@ class LongLived:
         """How long what was set aside may stay without a look, if it is not too much."""
         return min(max(REST * self.took, REST_SECONDS_MIN), REST_SECONDS_MAX)
 
-    def take_new(self, left: int) -> None:
-        """A look at what is new has left so many objects, which are set aside now."""
+    def take_new(self, left: int) -> bool:
+        """A look at what is new has left so many objects; returns whether they are to be set aside."""
+        if left < SET_ASIDE_MIN:
+            return False
         self.aside += left
-        self.added = self.added or left > 0
+        self.added = True
+        return True
 
     def take_count(self, aside: int) -> bool:
         """So many are set aside; returns whether those are too many, so that all is to be looked at."""
