@@ -1,6 +1,7 @@
 """A rebuild brings back what leaderless streams knew of producers and keys."""
 
 import pytest
+from support.guards import remove
 from support.leaderless import (
     OTHER_INSTANCE,
     a_leaderless_harness,
@@ -8,14 +9,20 @@ from support.leaderless import (
     tail_of,
 )
 from support.manifest import STREAM, ManifestHarness
+from support.object_keys import fragment_key
 from support.rebuilding import rebuild
 from unit.formats.examples import a_chunk, a_frame
 from unit.manifest.test_rebuild_wal import WEEK_MS, a_stream, a_writer
+from unit.stores.test_tails import TRACKED
 
+from bottomless.formats.fragment import pack_fragment
+from bottomless.formats.tracking import seal_tracking
 from bottomless.model.chunk import AppendEntry, AppendMode, TrackedEntry
 from bottomless.model.wal import Piece
 from bottomless_server.leaderless.decided import KnownName
+from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.leaderless.tail_format import decode_known
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.recovery import wal_producers
 from bottomless_server.stores.tail_keys import SILENT_KEY, known_key
 
@@ -82,3 +89,45 @@ async def test_the_newest_fragments_are_read_up_to_a_bound(
 
     known = [await known_of(harness, KnownName(f"loader-{n}", is_producer=True)) for n in range(4)]
     assert [bool(one) for one in known] == [False, False, True, True]
+
+
+async def producer_after_a_rebuild() -> TrackedEntry:
+    """A tracking chunk at offset 2 knows of epoch 5; an append of epoch 1 follows it."""
+    harness = await a_leaderless_harness()
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    for number in (0, 2):
+        await writer.commit(await writer.put_pieces([from_a_producer(number)]))
+    await writer.put()
+    mutators = Mutators(harness.context)
+    mutator = mutators.of(STREAM)
+    await mutator.begin("s1")
+    (uid,) = await mutator.intend("s1", [0])
+    said = TRACKED._replace(producer_epoch=5, producer_id="loader-7")
+    epoch = first_epoch(0)
+    chunks = [
+        a_chunk(0, timestamp=1_000_000, epoch=epoch),
+        *seal_tracking([said], first_offset=2, timestamp=1_000_000, epoch=epoch),
+    ]
+    packed = pack_fragment(STREAM, uid, [b"".join(chunks)])
+    data = b"".join(packed.parts)
+    await harness.drive.put(fragment_key(STREAM, 0, uid), [data], packed.info.crc)
+    await mutator.register("s1", [packed.info])
+    await mutator.flush()
+    await mutators.aclose()
+    harness.coordination.lose()
+    await rebuild(harness)
+    producer, *_ = await known_of(harness, KnownName("loader-7", is_producer=True))
+    return producer
+
+
+async def test_a_tracking_chunk_says_everything_and_no_epoch_goes_back() -> None:
+    producer = await producer_after_a_rebuild()
+    # The append that follows it counts: its numbers are not stored once more.
+    assert (producer.producer_epoch, producer.sequence, producer.epoch_sequence) == (5, 3, 4)
+
+
+async def test_without_its_guard_an_epoch_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = "the epoch of a producer, which nothing that is restored lowers"
+    remove(monkeypatch, guard, lambda producer, _: producer)
+    assert (await producer_after_a_rebuild()).producer_epoch == 1

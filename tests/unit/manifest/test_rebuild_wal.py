@@ -277,6 +277,28 @@ async def test_old_objects_are_reclaimed_afterwards_and_those_in_doubt_after_a_w
     assert await other.objects() == []
 
 
+async def objects_after_a_rebuild_that_lost_some() -> list[int]:
+    """The objects that a vacuum leaves, where a piece was damaged."""
+    harness, writer = await with_two_flushes()
+    harness.drive.flip(wal_key(writer.instance, 0), 300)
+    harness.coordination.lose()
+    await rebuild(harness)
+    await Vacuum(harness.context).make_pass()
+    return await writer.objects()
+
+
+async def test_what_did_not_come_back_whole_is_kept() -> None:
+    assert await objects_after_a_rebuild_that_lost_some() == [0, 1, 2]
+
+
+async def test_without_its_guard_what_did_not_come_back_is_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guard = "WAL objects of what did not come back whole, after a rebuild"
+    remove(monkeypatch, guard, lambda *_, **__: False)
+    assert await objects_after_a_rebuild_that_lost_some() == []
+
+
 async def test_a_second_rebuild_changes_nothing() -> None:
     """What is of an older generation was decided by the first one."""
     harness = await a_leaderless_harness()

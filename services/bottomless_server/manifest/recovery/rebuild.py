@@ -123,6 +123,7 @@ _COUNTS: Final = (
     "damaged_configurations",
     "unknown",
 )
+_NOT_WHOLE: Final = ("unreadable_streams", "damaged_streams", "unknown")
 _LISTS: Final = ("unreadable", "damaged", "without_retention", "unknown_prefixes")
 
 
@@ -216,7 +217,8 @@ class Rebuild:
             case "streams":
                 await self._restore_some(progress, step)
             case "instances":
-                progress["_wal"] = await self._wal.restore_instances(step)
+                whole = not any(progress.get(name) for name in _NOT_WHOLE)
+                progress["_wal"] = await self._wal.restore_instances(step, whole=whole)
                 progress["phase"] = _LAST_PHASE
             case "generation":
                 await reach("manifest.rebuild.before-generation")

@@ -5,7 +5,7 @@ that live still put their notes. So the objects are looked at a while after the 
 (`wal_scan.py`). What was found is in the memory of one process: another one that goes on looks again.
 When all streams have their roots, the instances get records again, all settled and with nothing held:
 then the vacuum may delete their objects, and not before. An instance with an object in doubt is kept
-for a week, so that an operator can look at it.
+for a week, so that an operator can look at it; all of them are, where a stream did not come back whole.
 """
 
 from collections.abc import Mapping
@@ -16,13 +16,14 @@ import structlog
 from bottomless.drives.base import Drive
 from bottomless.formats.keys import WAL_PREFIX
 from bottomless.formats.stream_record import LEADERLESS
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes
 from bottomless_server.leaderless.decided import KnownName, NewKnown
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.recovery.wal_scan import FoundWal, scan_wal
+from bottomless_server.manifest.recovery.wal_scan import FoundInstance, FoundWal, scan_wal
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import restore_stream
 from bottomless_server.stores.restored_tails import restore, restore_instance
@@ -75,8 +76,10 @@ class RebuiltWal:
             self._found = step.generation, found
         return self._found[1]
 
-    async def restore_instances(self, step: RebuildStep) -> Mapping[str, Any]:
+    async def restore_instances(self, step: RebuildStep, *, whole: bool) -> Mapping[str, Any]:
         """Enter all instances that have objects; what there is to say of them.
+
+        `whole` tells whether every stream was brought back as it was.
 
         Raises:
             Unavailable: the step is not what goes on; or not now.
@@ -85,7 +88,8 @@ class RebuiltWal:
         found = await self.found(step)
         for instance, seen in found.instances.items():
             # By the latest of all clocks: an operator has at least a week.
-            keep_until = self._context.time.latest() + _KEEP_MS if seen.in_doubt else 0
+            kept = may_be_missed(seen, whole=whole)
+            keep_until = self._context.time.latest() + _KEEP_MS if kept else 0
             record = WalInstance(
                 url=None,
                 generation=step.generation,
@@ -107,6 +111,13 @@ class RebuiltWal:
     @property
     def _served(self) -> bool:
         return LEADERLESS in self._context.served
+
+
+@guard("WAL objects of what did not come back whole, after a rebuild")
+def may_be_missed(seen: FoundInstance, *, whole: bool) -> bool:
+    """Whether somebody may want to look at the objects of an instance: what they hold may be nowhere
+    else."""
+    return seen.in_doubt or not whole
 
 
 async def _is_any(drive: Drive) -> bool:
