@@ -59,11 +59,17 @@ class OwnedTail:
         return (await self.chunks(stream, OFFSET_MAX, 1)).bounds
 
     async def chunks(
-        self, stream: StreamFacts, first_offset: int, size: int, wait_ms: int = 0
+        self,
+        stream: StreamFacts,
+        first_offset: int,
+        size: int,
+        wait_ms: int = 0,
+        end: int = OFFSET_MAX + 1,  # noqa: ARG002
     ) -> TailAnswer:
         """Chunks from the one that holds `first_offset` on: some `size` bytes, at least one chunk.
 
-        At the end of the stream it waits up to `wait_ms` for the next chunk.
+        At the end of the stream it waits up to `wait_ms` for the next chunk. To the owner, who reads
+        its own disk, it makes no difference where somebody stops.
 
         Raises:
             Unavailable: no owner answers.

@@ -209,12 +209,17 @@ class PageReader:
         elif reading.seconds_left and self._shared.is_asked(stream, builder.position):
             answer = await self._shared.wait(stream, builder.position, reading.seconds_left)
         if answer is None:
-            answer = await self._tail.chunks(stream, builder.position, builder.size_left)
+            answer = await self._ask(stream, builder)
         state = reading.state
         committed_next = _committed(answer.bounds, state)
         start, first_offset = reading.start, state.first_offset
         reading.place(below_end(reading.spec, start, first_offset, committed_next, query.strict))
         return answer
+
+    async def _ask(self, stream: StreamFacts, builder: PageBuilder) -> TailAnswer:
+        """What the tail has for a page."""
+        position, size = builder.position, builder.size_left
+        return await self._tail.chunks(stream, position, size, end=builder.end)
 
     async def _fill(self, reading: _Reading, answer: TailAnswer) -> Bounds:
         """Go from tier to tier until the page is full or the stream ends."""
@@ -236,7 +241,7 @@ class PageReader:
                 break
             if builder.count and not answer.moved:
                 break
-            answer = await self._tail.chunks(stream, builder.position, builder.size_left)
+            answer = await self._ask(stream, builder)
             bounds = answer.bounds
             if answer.moved and builder.count:
                 break

@@ -10,6 +10,7 @@ On the record's path: beside fragments.py, which reads what has left the tail.
 from dataclasses import dataclass
 from typing import Protocol
 
+from bottomless.model.limits import OFFSET_MAX
 from bottomless_server.protocol.tail import Bounds, Located
 from bottomless_server.reader.streams import StreamFacts
 
@@ -37,10 +38,16 @@ class Tail(Protocol):
         ...
 
     async def chunks(
-        self, stream: StreamFacts, first_offset: int, size: int, wait_ms: int = 0
+        self,
+        stream: StreamFacts,
+        first_offset: int,
+        size: int,
+        wait_ms: int = 0,
+        end: int = OFFSET_MAX + 1,
     ) -> TailAnswer:
         """Chunks from the one that holds `first_offset` on: some `size` bytes, at least one chunk,
-        and never a part of a group's end.
+        and never a group without its end. Nothing at or beyond `end` is wanted, and may come all the
+        same.
 
         At the end of the stream it waits up to `wait_ms` for the next chunk.
 

@@ -1,8 +1,9 @@
 """The tail of each stream, by its profile: whoever asks need not know which one it is."""
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from bottomless.errors import Code, Unavailable
+from bottomless.model.limits import OFFSET_MAX
 from bottomless_server.protocol.tail import Bounds, Located
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.reader.tail import Tail, TailAnswer
@@ -18,10 +19,15 @@ class Tails:
         return await self._of(stream).bounds(stream)
 
     async def chunks(
-        self, stream: StreamFacts, first_offset: int, size: int, wait_ms: int = 0
+        self,
+        stream: StreamFacts,
+        first_offset: int,
+        size: int,
+        wait_ms: int = 0,
+        end: int = OFFSET_MAX + 1,
     ) -> TailAnswer:
         """Chunks from the one that holds `first_offset` on; raises as its own tail does."""
-        return await self._of(stream).chunks(stream, first_offset, size, wait_ms)
+        return await self._of(stream).chunks(stream, first_offset, size, wait_ms, end)
 
     async def locate(self, stream: StreamFacts, timestamp: int) -> Located:
         """The first chunk of `timestamp` or later; raises as its own tail does."""
@@ -42,7 +48,7 @@ class NoTail:
         """
         self._refuse()
 
-    async def chunks(self, _: StreamFacts, __: int, ___: int, ____: int = 0) -> TailAnswer:
+    async def chunks(self, *_: Any, **__: Any) -> TailAnswer:
         """Refuse.
 
         Raises:

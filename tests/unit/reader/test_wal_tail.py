@@ -21,6 +21,7 @@ from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.protocol.tail import Bounds
+from bottomless_server.reader.leaderless import wal_tail
 from bottomless_server.reader.leaderless.entry_chunks import WHOLE_SIZE_MAX
 from bottomless_server.reader.leaderless.wal_tail import ENTRY_COUNT_MAX
 from bottomless_server.stores.tail_keys import tail_index_key, tail_key
@@ -122,6 +123,43 @@ async def test_what_its_node_still_has_costs_no_get(leaderless: LeaderlessHarnes
     assert leaderless.object_reads == []
     assert len(leaderless.wal_nodes.asked) == 1
     assert leaderless.wal.nodes.read_count == 1
+
+
+@pytest.mark.parametrize(
+    ("query", "objects"),
+    [("limit=1", 1), ("limit=3", 3), ("until_offset=7", 2), ("limit=100", 20), ("max_bytes=1", 1)],
+)
+async def test_only_objects_with_wanted_records_are_read(
+    leaderless: LeaderlessHarness, query: str, objects: int
+) -> None:
+    """Each may be a GET of its own."""
+    for number in range(25):
+        leaderless.append(f"{number}")
+    answer = await leaderless.get(f"/records?offset=5&{query}")
+    assert shown(answer.json()) == leaderless.texts(5, 5 + objects)
+    assert len(leaderless.object_reads) == objects
+
+
+async def test_nodes_are_asked_for_what_is_new_only(
+    leaderless: LeaderlessHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is old they have no more, and there is much of it."""
+    monkeypatch.setattr(wal_tail, "NEW_COMMIT_COUNT", 2)
+    for number in range(5):
+        leaderless.flush({STREAM_ID: [of(f"{number}")]}, cached=True)
+    assert shown(await leaderless.read(0)) == leaderless.texts(0, 5)
+    assert len(leaderless.wal_nodes.asked) == 2
+    assert len(leaderless.object_reads) == 3
+
+
+async def test_chunks_keep_nothing_of_the_blocks_that_they_were_in(
+    leaderless: LeaderlessHarness,
+) -> None:
+    """128 entries of as many objects are some KiB, and their blocks half a GiB."""
+    leaderless.fill(30)
+    answer = await leaderless.wal.tail.chunks(leaderless.facts(), 5, 1)
+    assert isinstance(answer.data, bytes)
+    assert answer.data == leaderless.chunks[0].data
 
 
 @pytest.mark.parametrize("when", ["before the index", "before the object"])

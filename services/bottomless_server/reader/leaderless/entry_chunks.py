@@ -44,6 +44,10 @@ class EntryPart(NamedTuple):
     offset: int
     """The first offset that is wanted."""
     wanted_size: int
+    end: int
+    """Nothing at or beyond this offset is wanted."""
+    is_new: bool
+    """It was committed a little while ago: its node may still have it."""
 
     @property
     def size(self) -> int:
@@ -54,9 +58,7 @@ class EntryPart(NamedTuple):
 class PlacedRun(NamedTuple):
     """Chunks with their offsets, one after the other; none of them ends a group too early."""
 
-    parts: list[bytes | memoryview]
-    """Their bytes."""
-    size: int
+    data: bytes
     first_offset: int
     next_offset: int
 
@@ -100,9 +102,9 @@ class EntryChunks:
                 timestamp=entry.timestamp,
                 epoch=part.epoch,
             )
-            return run_of(placed, part.offset, span.size)
+            return run_of(placed, part)
 
-        return await self._verified(entry, span.start, span.size, place_span)
+        return await self._verified(part, span.start, span.size, place_span)
 
     async def _whole(self, part: EntryPart) -> PlacedRun:
         entry = part.entry
@@ -116,9 +118,9 @@ class EntryChunks:
                 timestamp=entry.timestamp,
                 epoch=part.epoch,
             )
-            return run_of(placed, part.offset, part.wanted_size)
+            return run_of(placed, part)
 
-        return await self._verified(entry, entry.position, entry.size, place_all)
+        return await self._verified(part, entry.position, entry.size, place_all)
 
     async def _span_of(self, part: EntryPart) -> _Span:
         """Look through the headers of an entry: the chunks that are wanted of it."""
@@ -127,7 +129,7 @@ class EntryChunks:
         end = entry.position + entry.size
         first: tuple[int, int] | None = None
         while position < end:
-            for header in await self._headers(entry, position, end):
+            for header in await self._headers(part, position, end):
                 walk.step(header)
                 next_offset = offset + header.record_count
                 if first is None and next_offset > part.offset:
@@ -135,8 +137,7 @@ class EntryChunks:
                 position, offset = position + header.total_size, next_offset
                 if first is None:
                     continue
-                wanted = position - first[0] >= part.wanted_size
-                if wanted and ChunkFlags.MORE_FOLLOWS not in header.flags:
+                if _is_enough(part, position - first[0], offset, header):
                     start, begins = first
                     return _Span(start, position - start, begins, offset - begins)
         walk.end()
@@ -144,7 +145,7 @@ class EntryChunks:
         assert first is not None
         return _Span(first[0], end - first[0], first[1], offset - first[1])
 
-    async def _headers(self, entry: TailEntry, position: int, end: int) -> list[ChunkHeader]:
+    async def _headers(self, part: EntryPart, position: int, end: int) -> list[ChunkHeader]:
         """The headers of chunks that follow each other from a position on, at least one."""
 
         def decode(data: memoryview) -> list[ChunkHeader]:
@@ -156,15 +157,16 @@ class EntryChunks:
             check("entry", bool(found), "it is cut short")
             return found
 
-        return await self._verified(entry, position, min(_WINDOW_SIZE, end - position), decode)
+        return await self._verified(part, position, min(_WINDOW_SIZE, end - position), decode)
 
     async def _verified(
-        self, entry: TailEntry, start: int, size: int, decode: Callable[[memoryview], T]
+        self, part: EntryPart, start: int, size: int, decode: Callable[[memoryview], T]
     ) -> T:
         """What `decode` makes of a range of an entry's object."""
+        entry = part.entry
         key = wal_key(entry.instance, entry.sequence)
         held = self._blocks.holds(key, start, size)
-        if not held:
+        if part.is_new and not held:
             data = await self._nodes.read(entry.instance, entry.sequence, start, size)
             if data is not None:
                 try:
@@ -194,17 +196,23 @@ class EntryChunks:
             ) from error
 
 
-def run_of(placed: list[Placed], offset: int, size: int) -> PlacedRun:
-    """The chunks from the one that holds `offset` on, some `size` bytes of them, to the end of a group."""
-    parts: list[bytes | memoryview] = []
-    taken, first, end = 0, offset, offset
+def run_of(placed: list[Placed], part: EntryPart) -> PlacedRun:
+    """Copy what is wanted of chunks, so that the blocks that hold them may go."""
+    views: list[bytes | memoryview] = []
+    taken, first, end = 0, part.offset, part.offset
     for header, front, body in placed:
-        if header.next_offset <= offset:
+        if header.next_offset <= part.offset:
             continue
-        if not parts:
+        if not views:
             first = header.first_offset
-        parts += (front, body)
+        views += (front, body)
         taken, end = taken + header.total_size, header.next_offset
-        if taken >= size and ChunkFlags.MORE_FOLLOWS not in header.flags:
+        if _is_enough(part, taken, end, header):
             break
-    return PlacedRun(parts, taken, first, end)
+    return PlacedRun(b"".join(views), first, end)
+
+
+def _is_enough(part: EntryPart, taken: int, next_offset: int, last: ChunkHeader) -> bool:
+    """Whether a run may end after this chunk; within a group it never does."""
+    reached = taken >= part.wanted_size or next_offset >= part.end
+    return reached and ChunkFlags.MORE_FOLLOWS not in last.flags

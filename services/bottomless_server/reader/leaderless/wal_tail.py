@@ -15,7 +15,7 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.formats.chunk import HEADER_SIZE
 from bottomless.guards import guard
-from bottomless.model.limits import MIB
+from bottomless.model.limits import MIB, OFFSET_MAX
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.leaderless.tail import Tail, TailEntry, TailState
@@ -29,7 +29,6 @@ from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import Roots
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.reader.tail import TailAnswer
-from bottomless_server.reader.verified import off_loop
 from bottomless_server.stores.tail_keys import entries_from
 
 log = structlog.get_logger(__name__)
@@ -40,6 +39,9 @@ LOOK_COUNT_MAX: Final = 3
 """Looks at the record before what its entries should hold is missing."""
 ENTRY_COUNT_MAX: Final = 128
 """Entries of one answer: each may be a GET."""
+NEW_COMMIT_COUNT: Final = 64
+"""The last commits of a stream, of which the nodes that wrote them are asked. Who is further back reads
+what is in many objects, and finds it in the store in any case."""
 _AHEAD_SIZE: Final = 4 * MIB
 """Bytes of entries that are fetched for one answer at a time, if it wants no more."""
 
@@ -72,9 +74,15 @@ class WalTail:
         return bounds_of(await self._tail(stream))
 
     async def chunks(
-        self, stream: StreamFacts, first_offset: int, size: int, wait_ms: int = 0
+        self,
+        stream: StreamFacts,
+        first_offset: int,
+        size: int,
+        wait_ms: int = 0,
+        end: int = OFFSET_MAX + 1,
     ) -> TailAnswer:
-        """Chunks from the one that holds `first_offset` on: some `size` bytes, at least one chunk.
+        """Chunks from the one that holds `first_offset` on: some `size` bytes, at least one chunk, and
+        no entry at or beyond `end`.
 
         At the end of the stream it waits up to `wait_ms` for the next chunk.
 
@@ -92,7 +100,7 @@ class WalTail:
                 return TailAnswer(bounds_of(tail), b"", first_offset, first_offset)
             if first_offset < tail.pruned_next:
                 return TailAnswer(bounds_of(tail), moved=True)
-            return await self._read(stream, tail, first_offset, size)
+            return await self._read(stream, tail, first_offset, size, end)
 
         return await self._until_whole(stream, tail, read, first_offset)
 
@@ -171,23 +179,21 @@ class WalTail:
         return coordination_lost("a leaderless stream has no tail in the coordination store")
 
     async def _read(
-        self, stream: StreamFacts, tail: Tail, offset: int, size: int
+        self, stream: StreamFacts, tail: Tail, offset: int, size: int, end: int
     ) -> TailAnswer | None:
         """Chunks that lie in the tail as it was; None where the entry is gone that holds the offset.
 
         Raises:
             ObjectMissing, Corrupt, DriveUnavailable, DriveRefused: of the entry that holds it.
         """
-        # No entry is smaller than the header of a chunk.
-        limit = min(max(size // HEADER_SIZE, 1), ENTRY_COUNT_MAX)
+        # No entry is smaller than the header of a chunk, and none holds less than a record.
+        limit = max(min(size // HEADER_SIZE, end - offset, ENTRY_COUNT_MAX), 1)
         found = await entries_from(self._coordination, stream.stream_id, offset, limit)
-        parts = parts_of(found, tail, offset, size)
+        parts = parts_of(found, tail, offset, size, end)
         if not parts:
             return None
         runs = await self._runs(parts, size)
-        taken = sum(run.size for run in runs)
-        joined = [part for run in runs for part in run.parts]
-        data = await off_loop(taken, lambda _: b"".join(joined), memoryview(b""))
+        data = runs[0].data if len(runs) == 1 else b"".join(run.data for run in runs)
         return TailAnswer(bounds_of(tail), data, runs[0].first_offset, runs[-1].next_offset)
 
     async def _runs(self, parts: Sequence[EntryPart], size: int) -> list[PlacedRun]:
@@ -231,17 +237,23 @@ def bounds_of(tail: Tail) -> Bounds:
     )
 
 
-def parts_of(entries: Sequence[TailEntry], tail: Tail, offset: int, size: int) -> list[EntryPart]:
-    """What is wanted of entries that were read after the tail: some `size` bytes from an offset on.
+def parts_of(
+    entries: Sequence[TailEntry], tail: Tail, offset: int, size: int, end: int
+) -> list[EntryPart]:
+    """What is wanted of entries that were read after the tail: some `size` bytes from an offset on,
+    up to `end`, and of the first entry in any case.
 
     There is none where the first does not hold the offset. What was committed after the tail was
     looked at is not given out: the bounds that go with the answer would not know it.
     """
     parts: list[EntryPart] = []
     for entry in entries:
-        if not entry.first_offset <= offset < entry.next_offset <= tail.next_offset or size <= 0:
+        if not entry.first_offset <= offset < entry.next_offset <= tail.next_offset:
             break
-        parts.append(EntryPart(entry, tail.epoch, offset, size))
+        if parts and (size <= 0 or offset >= end):
+            break
+        is_new = tail.number - entry.number < NEW_COMMIT_COUNT
+        parts.append(EntryPart(entry, tail.epoch, offset, size, end, is_new))
         size -= entry.size * (entry.next_offset - offset) // entry.record_count
         offset = entry.next_offset
     return parts
