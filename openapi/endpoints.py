@@ -2,7 +2,7 @@
 
 Every operation of openapi/*.yaml has these members:
 
-    x-service  the service that answers: ingest, manifest, reader; every
+    x-service  the service that answers: ingest, manifest, reader, inside also uploader; every
     x-reach    the listeners that answer it: public, internal, every-listener
 
 and a public one has three more:
@@ -32,12 +32,14 @@ _SERVICE_OF_THE_REST: Final = "manifest"
 """Who says of a path below /v1/ that there is nothing, where no service has all around it."""
 
 _MEMBERS: Final = {
-    "x-service": "one of ingest, manifest, reader, every",
+    "x-service": "one of ingest, manifest, reader, every; inside also uploader",
     "x-reach": "one of public, internal, every-listener",
     "x-scope": "open, any-credential, or {operations: [...], where: stream}",
     "x-audit": "the name of an action, none, or by-route",
     "x-rate": "one of none, requests, append",
 }
+_UPLOADER: Final = "uploader"
+"""The service that nobody outside asks for anything."""
 _OF_ALL: Final = ("x-service", "x-reach")
 _ACTION: Final = re.compile(r"[a-z]+(\.[a-z]+)*")
 _GRAVE: Final = {Operation.DELETE, Operation.ADMIN}
@@ -131,7 +133,7 @@ def _check_members(said: Said) -> None:
             raise said.refused(f"{member} says nothing here; known are {', '.join(needed)}")
     service, reach = said.members["x-service"], said.members["x-reach"]
     everywhere = (service == _EVERY, reach == _EVERY_LISTENER)
-    if service not in (*PUBLIC, _EVERY):
+    if service not in (*PUBLIC, _EVERY) and not (inside and service == _UPLOADER):
         raise said.refused(f"x-service is {_MEMBERS['x-service']}")
     if not inside and service not in (said.file, _EVERY):
         raise said.refused(f"x-service is {service}, but this is the file of {said.file}")

@@ -34,6 +34,7 @@ from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.stores import tails, wal
 from bottomless_server.stores.tail_keys import tail_index_key, tail_key
+from bottomless_server.uploader.app import UploaderService, create_service
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import ManifestCalls
 from bottomless_server.uploader.compaction.compactor import Compactor
@@ -41,7 +42,7 @@ from bottomless_server.uploader.failures import Failures, Retries
 from bottomless_server.uploader.fragments import FragmentUploads, Parts
 from bottomless_server.uploader.settings import UploaderSettings
 from support.asgi import on_tcp
-from support.leaderless import WalWriter, a_leaderless_harness, a_leaderless_record
+from support.leaderless import SERVED, WalWriter, a_leaderless_harness, a_leaderless_record
 from support.manifest import FaultyDrive, ManifestHarness
 from support.object_keys import fragment_key
 
@@ -98,6 +99,7 @@ class CompactionWorld:
         """Whether the next WAL object that is fetched is damaged on its way."""
         self._manifest_url = manifest_url
         self._opened: list[Parts] = []
+        self._services: list[UploaderService] = []
         self._get = harness.drive.get
         harness.drive.get = self._counted_get  # type: ignore[method-assign]
         self.before_fragment: Callable[[StreamId], Awaitable[None]] | None = None
@@ -189,7 +191,18 @@ class CompactionWorld:
         """Another uploader that compacts."""
         return Compactor(self._parts(**settings), self.coordination, self.harness.clock)
 
-    def _parts(self, **settings: object) -> Parts:
+    def service(self, *, with_coordination: bool = True, **settings: object) -> UploaderService:
+        """An uploader as a service, with clocks of its own."""
+        service = create_service(
+            self._settings(**settings),
+            self.drive,
+            coordination=self.coordination if with_coordination else None,
+            served=SERVED,
+        )
+        self._services.append(service)
+        return service
+
+    def _settings(self, **settings: object) -> UploaderSettings:
         small: dict[str, object] = {
             "manifest_url": self._manifest_url,
             "uploader_memory_bytes": MIB,
@@ -197,7 +210,10 @@ class CompactionWorld:
             "uploader_retry_max_seconds": 0.02,
             "uploader_retry_jitter_seconds": 0,
         }
-        made = UploaderSettings(**{**small, **settings})  # type: ignore[arg-type]
+        return UploaderSettings(**{**small, **settings})  # type: ignore[arg-type]
+
+    def _parts(self, **settings: object) -> Parts:
+        made = self._settings(**settings)
         parts = Parts(
             settings=made,
             drive=self.drive,
@@ -213,6 +229,8 @@ class CompactionWorld:
     async def close(self) -> None:
         for parts in self._opened:
             await parts.manifest.aclose()
+        for service in self._services:
+            await service.stop()
 
     async def published_next(self, stream_id: StreamId) -> int:
         return (await self.harness.streams.load(stream_id)).published_next

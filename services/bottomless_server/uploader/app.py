@@ -26,6 +26,7 @@ from bottomless_server.runtime.peers.peers import Peer, Peers
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import ManifestCalls
 from bottomless_server.uploader.compaction.compactor import Compactor
+from bottomless_server.uploader.compaction.routes import add_compaction_routes
 from bottomless_server.uploader.failures import Retries
 from bottomless_server.uploader.fragments import Parts
 from bottomless_server.uploader.nodes import NodeFeeds
@@ -44,9 +45,11 @@ class UploaderService:
 
     def __init__(self, parts: Parts, compactor: Compactor | None = None) -> None:
         self.public: ASGIApp = create_api("Bottomless fragment-uploader")
-        self.internal: ASGIApp = create_api("Bottomless fragment-uploader, internal")
+        internal = create_api("Bottomless fragment-uploader, internal")
+        add_compaction_routes(internal, compactor)
+        self.internal: ASGIApp = internal
         self._parts = parts
-        self._compactor = compactor
+        self.compactor = compactor
         self.streams = Streams(parts)
         self._nodes = NodeFeeds(
             parts.ingest,
@@ -60,8 +63,8 @@ class UploaderService:
         self._follows_nodes = parts.settings.uploader_wal is not WalCompaction.ONLY
 
     async def start(self) -> None:
-        if self._compactor is not None:
-            await self._compactor.start()
+        if self.compactor is not None:
+            await self.compactor.start()
         if not self._follows_nodes:
             return
         self._following = asyncio.create_task(self._nodes.run(), name="ingest nodes")
@@ -73,8 +76,8 @@ class UploaderService:
         What is not done in time is done after the next start: the log keeps it. WAL objects are in
         the object store already, so rounds just stop.
         """
-        if self._compactor is not None:
-            await self._compactor.stop()
+        if self.compactor is not None:
+            await self.compactor.stop()
         if self._follows_nodes:
             await self._nodes.look()
         done = await self.streams.drain(self._parts.settings.drain_seconds)
@@ -83,8 +86,8 @@ class UploaderService:
     async def stop(self) -> None:
         if self._following is not None:
             await end_tasks(self._following)
-        if self._compactor is not None:
-            await self._compactor.stop()
+        if self.compactor is not None:
+            await self.compactor.stop()
         await self.streams.stop()
         await self._parts.ingest.aclose()
         await self._parts.manifest.aclose()
@@ -92,8 +95,8 @@ class UploaderService:
     def metrics(self) -> Iterable[Metric]:
         self._parts.counts.retries = self._parts.retries.count
         yield from self.streams.metrics()
-        if self._compactor is not None:
-            yield from self._compactor.metrics()
+        if self.compactor is not None:
+            yield from self.compactor.metrics()
 
     async def report(self) -> Mapping[str, Any]:
         """Report what is active, and what fails and is being retried, for /readyz?verbose=1."""
@@ -104,7 +107,7 @@ class UploaderService:
             "nodes": self._nodes.count,
             "feed": self._nodes.report(),
             **self.streams.report(),
-            "compaction": None if self._compactor is None else self._compactor.report(),
+            "compaction": None if self.compactor is None else self.compactor.report(),
         }
 
 

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from support.asgi import client_of
 from support.compaction import MINUTE, CompactionWorld, a_world, piece_of, stream
 from support.guards import remove
 from support.leaderless import OTHER_INSTANCE, WalWriter
@@ -13,6 +14,9 @@ from bottomless.formats.keys import wal_key
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId
 from bottomless_server.leaderless.tail import first_epoch
+from bottomless_server.protocol.compaction import COMPACT, decode_compacted
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.http.app import wrap
 from bottomless_server.stores import wal
 from bottomless_server.uploader.compaction.compactor import Compactor
 
@@ -436,3 +440,45 @@ async def test_300_objects_of_1000_streams_are_read_once_and_placed_byte_by_byte
         await world.until_released(compactor, writer)
         assert len(world.gets) == 300
         assert set(world.gets.values()) == {1}
+
+
+async def test_an_operator_has_a_round_at_once() -> None:
+    async with a_world() as world:
+        writer = await begun(world, ONE, TWO)
+        service = world.service()
+        await writer.flush(ONE, TWO)
+        async with client_of(wrap(service.internal)) as client:
+            answer = await client.post(COMPACT)
+
+        assert decode_compacted(answer.json()) == (1, 2)
+        assert await world.published_next(TWO) == 2
+        assert service.compactor is not None
+        await world.until_released(service.compactor, writer)
+
+
+async def test_where_nothing_is_compacted_an_operator_hears_it() -> None:
+    async with a_world() as world:
+        for settings in ({"uploader_wal": "off"}, {"uploader_wal": "on"}):
+            service = world.service(with_coordination=False, **settings)
+            async with client_of(wrap(service.internal)) as client:
+                assert (await client.post(COMPACT)).status_code == 503
+        with pytest.raises(CannotStart, match="COORDINATION_URL"):
+            world.service(with_coordination=False, uploader_wal="only")
+
+
+async def test_a_process_that_only_compacts_follows_no_ingest_node() -> None:
+    async with a_world() as world:
+        writer = await begun(world, ONE)
+        await writer.flush(ONE)
+        service = world.service(uploader_wal="only", uploader_wal_entries=1)
+        await service.start()
+        while await world.published_next(ONE) == 0:
+            await asyncio.sleep(0.002)
+        report = await service.report()
+        assert (report["status"], report["nodes"]) == ("running", 0)
+        assert report["compaction"]["shards"] == 16
+        names = {metric.name for metric in service.metrics()}
+        assert "bottomless_compaction_rounds" in names
+        await service.drain()
+        assert service.compactor is not None
+        assert service.compactor.shards.held == frozenset()

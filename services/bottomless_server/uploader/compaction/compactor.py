@@ -15,6 +15,7 @@ from prometheus_client.metrics_core import Metric
 from bottomless.errors import StoreError
 from bottomless.model.backoff import backoff
 from bottomless_server.coordination.base import Coordination
+from bottomless_server.protocol.compaction import Compacted
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.generation import held_generation
@@ -22,7 +23,7 @@ from bottomless_server.uploader.compaction.core.waiting import Limits, WaitingOb
 from bottomless_server.uploader.compaction.held import HeldReader
 from bottomless_server.uploader.compaction.metrics import RoundCounts, compaction_metrics
 from bottomless_server.uploader.compaction.objects import find_sizes
-from bottomless_server.uploader.compaction.rounds import RoundDone, Rounds
+from bottomless_server.uploader.compaction.rounds import Rounds
 from bottomless_server.uploader.compaction.shards import Shards
 from bottomless_server.uploader.compaction.stream_runs import RoundTime, StreamRuns
 from bottomless_server.uploader.failures import Failures
@@ -102,7 +103,7 @@ class Compactor:
             self.failures.clear(_LOOK)
         return LOOK_SECONDS
 
-    async def look(self) -> RoundDone:
+    async def look(self) -> Compacted:
         """Read what waits, do a round if it is time, and release what no stream needs.
 
         Raises:
@@ -111,7 +112,7 @@ class Compactor:
         async with self._one_at_a_time:
             return await self._look_and_compact(None)
 
-    async def compact_now(self) -> RoundDone:
+    async def compact_now(self) -> Compacted:
         """Do one round now, which cuts all streams, however young their records are.
 
         Raises:
@@ -122,9 +123,9 @@ class Compactor:
                 await self.shards.renew()
             return await self._look_and_compact(Why.ASKED)
 
-    async def _look_and_compact(self, asked: Why | None) -> RoundDone:
+    async def _look_and_compact(self, asked: Why | None) -> Compacted:
         """Read what is new, do a round if it is time or somebody asked, and release."""
-        done = RoundDone(0, 0)
+        done = Compacted(0, 0)
         generation = await held_generation(self._coordination)
         if generation is None or not self.shards.held:
             return done
@@ -162,11 +163,11 @@ class Compactor:
             why = self.objects.begins(now)
         return why
 
-    def _pause_after(self, done: RoundDone) -> None:
+    def _pause_after(self, done: Compacted) -> None:
         """Rounds that advance nothing come more and more rarely: what they wait for takes time."""
         wait = backoff(self._idle_count, LOOK_SECONDS, IDLE_SECONDS_MAX)
-        self._idle_count = 0 if done.advanced else self._idle_count + 1
-        self._not_before = 0 if done.advanced else self._parts.clock_ms() + int(wait * 1000)
+        self._idle_count = 0 if done.stream_count else self._idle_count + 1
+        self._not_before = 0 if done.stream_count else self._parts.clock_ms() + int(wait * 1000)
 
     def report(self) -> Mapping[str, Any]:
         return {

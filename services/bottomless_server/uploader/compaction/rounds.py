@@ -17,7 +17,7 @@ services/bottomless_server/uploader/fragments.py.
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -26,6 +26,7 @@ from bottomless.errors import Corrupt, StoreError
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.leaderless.tail import shard_of
+from bottomless_server.protocol.compaction import Compacted
 from bottomless_server.stores.releases import release
 from bottomless_server.uploader.compaction.core.runs import ASIDE_REST_MS
 from bottomless_server.uploader.compaction.core.waiting import Left, Place, WaitingObjects
@@ -36,19 +37,6 @@ from bottomless_server.uploader.compaction.stream_runs import RoundTime, StreamD
 log = structlog.get_logger(__name__)
 
 STREAMS_AT_ONCE: Final = 32
-
-
-class RoundDone(NamedTuple):
-    """What a round did."""
-
-    object_count: int
-    """Objects that it fetched."""
-    stream_count: int
-    """Streams that got fragments."""
-
-    @property
-    def advanced(self) -> bool:
-        return self.stream_count > 0
 
 
 class Rounds:
@@ -68,7 +56,7 @@ class Rounds:
         self._streams = streams
         self._counts = counts
 
-    async def run(self, shards: Collection[int], at: RoundTime) -> RoundDone:
+    async def run(self, shards: Collection[int], at: RoundTime) -> Compacted:
         """Take what fits into the cache, and compact and release what is in it.
 
         Raises:
@@ -86,7 +74,7 @@ class Rounds:
         self._note(fetched.objects, streams, list(done.values()), at.now)
         advanced_count = sum(1 for one in done.values() if one.advanced)
         self._counts.streams += advanced_count
-        return RoundDone(len(fetched.objects), advanced_count)
+        return Compacted(len(fetched.objects), advanced_count)
 
     async def _compact_all(
         self,
