@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from bottomless.formats.chunk import split_chunks
-from bottomless.model.chunk import ChunkKind
 from bottomless.model.manifest import EntryKind
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.offset_spec import format_timestamp
@@ -57,19 +55,12 @@ class StreamBounds:
 
     async def _show(self, stream: StreamFacts) -> dict[str, Any]:
         state = await self._roots.current(stream.stream_id)
-        answer = await self._tail.chunks(stream, state.first_offset, 1)
-        bounds = answer.bounds
-        if answer.moved:
+        first = await self._tail.time_of(stream, state.first_offset)
+        bounds = first.bounds
+        if first.moved:
             state = await self._roots.current(stream.stream_id, bounds.version)
         tree = await self._roots.tree(stream, state)
-        first_timestamp = None
-        if answer.moved:
-            first_timestamp = await self._first_timestamp(tree)
-        else:
-            for header, _ in split_chunks(answer.data):
-                if header.kind is not ChunkKind.TRACKING:
-                    first_timestamp = header.timestamp
-                    break
+        first_timestamp = await self._first_timestamp(tree) if first.moved else first.timestamp
         next_offset = max(bounds.committed_next, state.published_next)
         last_timestamp = bounds.last_timestamp or state.last_timestamp
         stored = 0 if tree.node is None else int(tree.node.entries["byte_size"].sum())

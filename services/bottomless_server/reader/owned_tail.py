@@ -12,7 +12,9 @@ from typing import TypeVar
 from cachetools import LRUCache
 
 from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.formats.chunk import split_chunks
 from bottomless.guards import guard
+from bottomless.model.chunk import ChunkKind
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.paths import of_stream
@@ -28,7 +30,7 @@ from bottomless_server.protocol.tail import (
 )
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.streams import StreamFacts
-from bottomless_server.reader.tail import TailAnswer
+from bottomless_server.reader.tail import TailAnswer, TailTime
 from bottomless_server.runtime.peers.tail_chunks import ChunkSources
 
 T = TypeVar("T")
@@ -89,6 +91,18 @@ class OwnedTail:
             return TailAnswer(run.bounds, run.data, run.first_offset, run.next_offset)
 
         return await self._ask(stream, ask, lambda answer: answer.bounds)
+
+    async def time_of(self, stream: StreamFacts, offset: int) -> TailTime:
+        """When the record at an offset was committed, or the first one after it.
+
+        Raises:
+            Unavailable: no owner answers.
+        """
+        answer = await self.chunks(stream, offset, 1)
+        headers = (header for header, _ in split_chunks(answer.data))
+        records = (header for header in headers if header.kind is not ChunkKind.TRACKING)
+        first = next(records, None)
+        return TailTime(answer.bounds, None if first is None else first.timestamp, answer.moved)
 
     async def locate(self, stream: StreamFacts, timestamp: int) -> Located:
         """The first local chunk of `timestamp` or later.

@@ -27,6 +27,17 @@ class TailAnswer:
     """The offset lies below what the tail still holds: read it from object storage."""
 
 
+@dataclass(frozen=True, slots=True)
+class TailTime:
+    """When the record at an offset was committed."""
+
+    bounds: Bounds
+    timestamp: int | None = None
+    """In ms since 1970; None where no record of the tail is at the offset or after it."""
+    moved: bool = False
+    """The offset lies below what the tail still holds."""
+
+
 class Tail(Protocol):
     async def bounds(self, stream: StreamFacts) -> Bounds:
         """What is said of the stream now.
@@ -50,6 +61,15 @@ class Tail(Protocol):
         same.
 
         At the end of the stream it waits up to `wait_ms` for the next chunk.
+
+        Raises:
+            NotFound, Unavailable: as `bounds`.
+            Corrupt: what holds the offset is damaged, or missing.
+        """
+        ...
+
+    async def time_of(self, stream: StreamFacts, offset: int) -> TailTime:
+        """When the record at an offset was committed, or the first one after it.
 
         Raises:
             NotFound, Unavailable: as `bounds`.

@@ -6,7 +6,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import OFFSET_MAX
 from bottomless_server.protocol.tail import Bounds, Located
 from bottomless_server.reader.streams import StreamFacts
-from bottomless_server.reader.tail import Tail, TailAnswer
+from bottomless_server.reader.tail import Tail, TailAnswer, TailTime
 
 
 class Tails:
@@ -29,6 +29,10 @@ class Tails:
         """Chunks from the one that holds `first_offset` on; raises as its own tail does."""
         return await self._of(stream).chunks(stream, first_offset, size, wait_ms, end)
 
+    async def time_of(self, stream: StreamFacts, offset: int) -> TailTime:
+        """When the record at an offset was committed; raises as its own tail does."""
+        return await self._of(stream).time_of(stream, offset)
+
     async def locate(self, stream: StreamFacts, timestamp: int) -> Located:
         """The first chunk of `timestamp` or later; raises as its own tail does."""
         return await self._of(stream).locate(stream, timestamp)
@@ -49,6 +53,14 @@ class NoTail:
         self._refuse()
 
     async def chunks(self, *_: Any, **__: Any) -> TailAnswer:
+        """Refuse.
+
+        Raises:
+            Unavailable: nothing is known of such streams here.
+        """
+        self._refuse()
+
+    async def time_of(self, _: StreamFacts, __: int) -> TailTime:
         """Refuse.
 
         Raises:

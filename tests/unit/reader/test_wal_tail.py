@@ -101,6 +101,23 @@ async def test_a_page_begins_at_each_offset_exactly(
         assert bool(page["records"]) is (offset < leaderless.committed_next)
 
 
+async def test_where_a_stream_is_needs_no_object(leaderless: LeaderlessHarness) -> None:
+    leaderless.fill(30)
+    shown = (await leaderless.get("/offsets")).json()
+    assert (shown["first_offset"], shown["next_offset"]) == (0, 30)
+    assert shown["first_timestamp"] == "1970-01-01T00:00:01.000Z"
+    assert shown["last_timestamp"] == "1970-01-01T00:00:01.020Z"
+    tail = leaderless.wal.tail
+    times = [(await tail.time_of(leaderless.facts(), at)).timestamp for at in (9, 10, 29, 30)]
+    assert times == [1_000, 1_010, 1_020, None]
+    assert leaderless.object_reads == []
+    await leaderless.upload(2)
+    leaderless.coordination.before_index = leaderless.free
+    assert (await tail.time_of(leaderless.facts(), 5)).moved
+    shown = (await leaderless.get("/offsets")).json()
+    assert shown["first_timestamp"] == "1970-01-01T00:00:01.000Z"
+
+
 async def test_twenty_streams_of_one_object_cost_one_get() -> None:
     """L14: cold, and all at once."""
     leaderless = LeaderlessHarness(reader_block_bytes=MIB)

@@ -28,7 +28,7 @@ from bottomless_server.reader.leaderless.wal_nodes import WalNodes
 from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import Roots
 from bottomless_server.reader.streams import StreamFacts
-from bottomless_server.reader.tail import TailAnswer
+from bottomless_server.reader.tail import TailAnswer, TailTime
 from bottomless_server.stores.tail_keys import entries_from
 
 log = structlog.get_logger(__name__)
@@ -103,6 +103,25 @@ class WalTail:
             return await self._read(stream, tail, first_offset, size, end)
 
         return await self._until_whole(stream, tail, read, first_offset)
+
+    async def time_of(self, stream: StreamFacts, offset: int) -> TailTime:
+        """When the record at an offset was committed: its entry says it, so no object is read.
+
+        Raises:
+            NotFound, Unavailable: as `bounds`.
+            Corrupt: entries are missing.
+        """
+        tail = await self._tail(stream)
+
+        async def read(tail: Tail) -> TailTime | None:
+            if not tail.pruned_next <= offset < tail.next_offset:
+                return TailTime(bounds_of(tail), moved=offset < tail.pruned_next)
+            found = await entries_from(self._coordination, stream.stream_id, offset, 1)
+            if not found or found[0].first_offset > offset:
+                return None
+            return TailTime(bounds_of(tail), found[0].timestamp)
+
+        return await self._until_whole(stream, tail, read, offset)
 
     async def locate(self, stream: StreamFacts, timestamp: int) -> Located:
         """The first entry of `timestamp` or later: all its chunks have one time.
