@@ -21,7 +21,7 @@ from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.protocol.tail import Bounds
-from bottomless_server.reader.leaderless import wal_tail
+from bottomless_server.reader.leaderless import entry_chunks, wal_tail
 from bottomless_server.reader.leaderless.entry_chunks import WHOLE_SIZE_MAX
 from bottomless_server.reader.leaderless.wal_tail import ENTRY_COUNT_MAX
 from bottomless_server.stores.tail_keys import tail_index_key, tail_key
@@ -167,6 +167,16 @@ async def test_nodes_are_asked_for_what_is_new_only(
     assert shown(await leaderless.read(0)) == leaderless.texts(0, 5)
     assert len(leaderless.wal_nodes.asked) == 2
     assert len(leaderless.object_reads) == 3
+
+
+async def test_a_node_is_not_asked_for_more_than_it_can_give_in_time(
+    leaderless: LeaderlessHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sequence = leaderless.flush({STREAM_ID: [of("a" * 500)]}, cached=True)
+    monkeypatch.setattr(entry_chunks, "NODE_SIZE_MAX", 500)
+    assert shown(await leaderless.read(0)) == leaderless.texts(0, 1)
+    assert leaderless.wal_nodes.asked == []
+    assert leaderless.object_reads == [leaderless.object_key(sequence)]
 
 
 async def test_chunks_keep_nothing_of_the_blocks_that_they_were_in(

@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 WHOLE_SIZE_MAX: Final = MIB
 """An entry of so many bytes is read whole; of a larger one the headers say what is wanted of it."""
+NODE_SIZE_MAX: Final = 8 * MIB
+"""More is not asked of a node: it would take longer than a node is waited for, which then seems to fail."""
 _WINDOW_SIZE: Final = 64 * KIB
 """Bytes in which headers are looked for at a time."""
 _EVENTS: Final = Events("wal_object_reread", "wal_object_corrupt")
@@ -166,7 +168,7 @@ class EntryChunks:
         entry = part.entry
         key = wal_key(entry.instance, entry.sequence)
         held = self._blocks.holds(key, start, size)
-        if part.is_new and not held:
+        if part.is_new and not held and size <= NODE_SIZE_MAX:
             data = await self._nodes.read(entry.instance, entry.sequence, start, size)
             if data is not None:
                 try:
