@@ -118,15 +118,7 @@ class World:
         beside: list[Coroutine[Any, Any, None]] = [self._vacuum(), self._vacuum(), self._compact()]
         running = [others.spawn(one) for one in beside]
         meddling = [loop.create_task(self._kill()), loop.create_task(self._sleep())]
-        clients = [
-            *(
-                self._plain(stream, f"plain-{number}")
-                for stream in range(STREAMS)
-                for number in (0, 1)
-            ),
-            *(self._strict(stream, "strict") for stream in range(STREAMS)),
-        ]
-        await asyncio.gather(*clients)
+        await asyncio.gather(*self.clients())
         for one in meddling:
             one.cancel()
         storm.share = 0.0
@@ -141,12 +133,23 @@ class World:
 
     # Clients.
 
+    def clients(self) -> list[Coroutine[Any, Any, None]]:
+        """Everybody who writes."""
+        return [
+            *(
+                self._plain(stream, f"plain-{number}")
+                for stream in range(STREAMS)
+                for number in (0, 1)
+            ),
+            *(self._strict(stream, "strict") for stream in range(STREAMS)),
+        ]
+
     async def _plain(self, stream: int, client: str) -> None:
         """Sends one append after the other, some before the last one is answered; never again."""
         waiting: list[asyncio.Task[None]] = []
         for number in range(12):
             values = [b"%s/%d/%d" % (client.encode(), number, one) for one in range(1 + number % 2)]
-            waiting.append(self._send(stream, client, values, NO_CONDITIONS)[1])
+            waiting.append(self.send(stream, client, values, NO_CONDITIONS)[1])
             if self.random.random() < 0.5:
                 await asyncio.sleep(6 * self.random.random())
             if len(waiting) >= 3:
@@ -158,7 +161,7 @@ class World:
         for number in range(8):
             values = [b"%s/%d" % (client.encode(), number)]
             for _ in range(200):
-                sent, heard = self._send(stream, client, values, of_producer(client, number))
+                sent, heard = self.send(stream, client, values, of_producer(client, number))
                 await heard
                 if isinstance(sent.said, Appended):
                     break
@@ -166,7 +169,7 @@ class World:
             else:
                 raise Violation(f"it never got through: {sent.said!r}")
 
-    def _send(
+    def send(
         self, stream: int, client: str, values: list[bytes], conditions: Any
     ) -> tuple[Sent, "asyncio.Task[None]"]:
         node = self.random.choice(self.nodes)
@@ -320,10 +323,10 @@ class World:
     def _compare(self) -> None:
         for stream, history in self.history.items():
             assert sorted(history) == list(range(len(history))), "there is a hole"
-            self._compare_stream(stream, [history[offset] for offset in range(len(history))])
+            self.compare_stream(stream, [history[offset] for offset in range(len(history))])
         self._compare_notes()
 
-    def _compare_stream(self, stream: int, values: list[bytes]) -> None:
+    def compare_stream(self, stream: int, values: list[bytes]) -> None:
         count = Counter(values)
         assert all(number == 1 for number in count.values()), "a record is there twice"
         at = {value: offset for offset, value in enumerate(values)}

@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 from unit.ingest.leaderless.harness import Stores
 
+from model.leaderless_producers import ProducerWorld
 from model.leaderless_writers import World
 
 SEEDS: Final = int(os.environ.get("BOTTOMLESS_MODEL_WRITERS", "6"))
@@ -28,3 +29,18 @@ def test_whatever_happens_a_stream_is_what_was_acknowledged(*, sync: bool) -> No
     for seed in range(SEEDS):
         events += run(seed, sync=sync).events
     assert all(events[name] > 0 for name in ("acknowledged", "killed", "deleted", "slept"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_whatever_happens_each_record_of_a_producer_is_stored_once() -> None:
+    # Of a node that was killed some calls are never made, which their end complains about.
+    events: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        world = ProducerWorld(seed)
+        try:
+            world.run()
+        finally:
+            while Stores.opened:
+                Stores.opened.pop().close()
+        events += world.events
+    assert all(events[name] > 0 for name in ("acknowledged", "killed", "slept"))
