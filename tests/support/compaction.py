@@ -12,6 +12,7 @@ from typing import Any, Final
 from unit.formats.examples import a_chunk, a_frame
 
 from bottomless.drives.base import Body
+from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import decode_header, split_chunks
 from bottomless.formats.fragment import decode_index
 from bottomless.formats.keys import parse_fragment_key, parse_wal_key
@@ -106,6 +107,8 @@ class CompactionWorld:
         """Happens before each put of a fragment."""
         self.after_fragment: Callable[[StreamId], Awaitable[None]] | None = None
         """Happens when a fragment is there, before anybody hears of it."""
+        self.refused: set[StreamId] = set()
+        """Streams whose fragments can never be put: another object has the key of each."""
         self._put = harness.drive.put
         harness.drive.put = self._gated_put  # type: ignore[method-assign]
 
@@ -123,6 +126,8 @@ class CompactionWorld:
         fragment = parse_fragment_key(object_key)
         if fragment is not None and self.before_fragment is not None:
             await self.before_fragment(_stream_in(object_key))
+        if fragment is not None and _stream_in(object_key) in self.refused:
+            await self._put(object_key, [b"another"], crc32c(b"another"))
         await self._put(object_key, body, crc)
         if fragment is not None and self.after_fragment is not None:
             await self.after_fragment(_stream_in(object_key))

@@ -26,6 +26,7 @@ from bottomless_server.runtime.peers.peers import Peer, Peers
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import ManifestCalls
 from bottomless_server.uploader.compaction.compactor import Compactor
+from bottomless_server.uploader.compaction.metrics import no_compaction
 from bottomless_server.uploader.compaction.routes import add_compaction_routes
 from bottomless_server.uploader.failures import Retries
 from bottomless_server.uploader.fragments import Parts
@@ -95,8 +96,7 @@ class UploaderService:
     def metrics(self) -> Iterable[Metric]:
         self._parts.counts.retries = self._parts.retries.count
         yield from self.streams.metrics()
-        if self.compactor is not None:
-            yield from self.compactor.metrics()
+        yield from no_compaction() if self.compactor is None else self.compactor.metrics()
 
     async def report(self) -> Mapping[str, Any]:
         """Report what is active, and what fails and is being retried, for /readyz?verbose=1."""

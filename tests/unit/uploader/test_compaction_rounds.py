@@ -9,7 +9,6 @@ from support.guards import remove
 from support.leaderless import OTHER_INSTANCE, WalWriter
 from support.waiting import eventually
 
-from bottomless.errors import Corrupt
 from bottomless.formats.keys import wal_key
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId
@@ -18,6 +17,7 @@ from bottomless_server.protocol.compaction import COMPACT, decode_compacted
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.stores import wal
+from bottomless_server.uploader.compaction import stream_runs
 from bottomless_server.uploader.compaction.compactor import Compactor
 
 EPOCH = first_epoch(0)
@@ -304,11 +304,7 @@ async def test_a_stream_that_cannot_be_uploaded_is_set_aside_and_takes_nothing_o
         writer = await begun(world, ONE, TWO)
         compactor = await holding(world, uploader_wal_entries=4)
 
-        async def refuse(stream_id: StreamId) -> None:
-            if stream_id == ONE:
-                raise Corrupt("not this one")
-
-        world.before_fragment = refuse
+        world.refused = {ONE}
         for _ in range(4):
             await writer.flush(ONE)
         assert await compactor.look() == (4, 0)
@@ -323,7 +319,7 @@ async def test_a_stream_that_cannot_be_uploaded_is_set_aside_and_takes_nothing_o
         assert set(world.gets) == {wal_key(writer.instance, one) for one in (0, 4, 5, 6, 7)}
         await world.until_released(compactor, writer, 0, 1, 2, 3)
 
-        world.before_fragment = None
+        world.refused = set()
         world.now += 10 * MINUTE
         await world.until_released(compactor, writer)
         assert await world.published_next(ONE) == 8
@@ -482,3 +478,40 @@ async def test_a_process_that_only_compacts_follows_no_ingest_node() -> None:
         await service.drain()
         assert service.compactor is not None
         assert service.compactor.shards.held == frozenset()
+
+
+async def test_a_stream_that_takes_too_long_ends_its_part_of_the_round() -> None:
+    async with a_world() as world:
+        writer, compactor = await begun(world, ONE), await holding(world)
+        await writer.flush(ONE)
+
+        async def hang(_: StreamId) -> None:
+            await asyncio.Event().wait()
+
+        world.before_fragment = hang
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stream_runs, "STREAM_SECONDS", 0.1)
+            assert await compactor.compact_now() == (1, 0)
+        assert list(compactor.streams.report()) == [ONE]
+
+        world.before_fragment = None
+        world.now += 1_000
+        assert await compactor.compact_now() == (1, 1)
+        assert await world.published_next(ONE) == 2
+
+
+async def test_an_instance_that_went_back_is_read_anew() -> None:
+    async with a_world() as world:
+        writer, compactor = await begun(world, ONE), await holding(world)
+        copy = world.coordination.copy()
+        await writer.flush(ONE)
+        await writer.flush(ONE)
+        await compactor.compact_now()
+        await world.until_released(compactor, writer)
+        world.coordination.put_back(copy)
+        other = WalWriter(world.harness, writer.instance)
+        other.sequence = 2
+        await other.flush(ONE)
+
+        assert await compactor.look() == (0, 0)
+        assert len(compactor.objects) == 1

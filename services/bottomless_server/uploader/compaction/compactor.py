@@ -65,7 +65,8 @@ class Compactor:
         self.counts = RoundCounts()
         self._rounds = Rounds(parts.drive, coordination, self.objects, self.streams, self.counts)
         self.failures = Failures()
-        self._shards_version = -1
+        self._read_of: tuple[int, int] | None = None
+        """The shards and the generation of which all is known that was read."""
         self._idle_count = 0
         self._not_before = 0
         self._one_at_a_time = asyncio.Lock()
@@ -130,7 +131,7 @@ class Compactor:
         if generation is None or not self.shards.held:
             return done
         shards = self.shards.held
-        await self._read()
+        await self._read(generation)
         now = self._parts.clock_ms()
         why = asked or await self._begins(now)
         at = RoundTime(why or Why.AGE, now, self._clock_ms(), generation, self.objects.places())
@@ -141,9 +142,10 @@ class Compactor:
         await self._rounds.release(shards, at)
         return done
 
-    async def _read(self) -> None:
-        if self._shards_version != self.shards.version:
-            self._shards_version = self.shards.version
+    async def _read(self, generation: int) -> None:
+        read_of = (self.shards.version, generation)
+        if self._read_of != read_of:
+            self._read_of = read_of
             self._reader.forget()
             self.objects.forget()
         now, wall = self._parts.clock_ms(), self._clock_ms()
@@ -174,7 +176,7 @@ class Compactor:
             "shards": len(self.shards.held),
             "waiting_objects": len(self.objects),
             "streams_set_aside": len(self.streams.aside),
-            "failures": {**self.failures.report()},
+            "failures": {**self.failures.report(), **self.streams.report()},
         }
 
     def metrics(self) -> Iterable[Metric]:

@@ -55,8 +55,11 @@ class HeldReader:
                 new[instance] = []
                 continue
             first = self._read_below.get(instance, record.deleted)
+            if first > record.settled:
+                # It went back: whatever was known of it is of another time.
+                first = record.deleted
             found = await read_settled(self._coordination, instance, record, first)
-            self._read_below[instance] = max(first, found.read_below)
+            self._read_below[instance] = found.read_below
             new[instance] = [member for member in found.held if member.shard in shards]
         self._read_below = {one: end for one, end in self._read_below.items() if one in new}
         self._unreadable &= new.keys()

@@ -43,3 +43,10 @@ def compaction_metrics(
         oldest_age_ms / 1000,
     )
     yield gauged(f"{name}_streams_set_aside", "Streams that rounds pass over.", aside_count)
+
+
+def no_compaction() -> Iterable[Metric]:
+    """What a process shows that compacts nothing."""
+    return compaction_metrics(
+        RoundCounts(), shard_count=0, object_count=0, entry_count=0, oldest_age_ms=0, aside_count=0
+    )

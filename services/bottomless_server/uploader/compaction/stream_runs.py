@@ -54,6 +54,8 @@ log = structlog.get_logger(__name__)
 STREAM_SECONDS: Final = 120.0
 """The time that one stream may take in a round: one that cannot be uploaded must not keep the others
 from their next round. What is left then is done by another session."""
+REPORTED_COUNT_MAX: Final = 100
+"""Streams that failed which a report names."""
 TRAILER_SIZES_MAX: Final = 100_000
 """Streams of which trailers are counted; of another one the count begins anew."""
 _OF_ROUND: Final = "compaction"
@@ -107,8 +109,9 @@ class StreamRuns:
         """Bytes of trailers since the last tracking chunk; counted anew after a start."""
 
     def report(self) -> dict[StreamId, Mapping[str, Any]]:
-        """What failed last, of each stream that is set aside."""
-        return {stream_id: failures.report() for stream_id, failures in self._failing.items()}
+        """What failed last, of streams that are set aside; not of all where they are many."""
+        failing = list(self._failing.items())[:REPORTED_COUNT_MAX]
+        return {stream_id: failures.report() for stream_id, failures in failing}
 
     async def compact(
         self,

@@ -159,10 +159,11 @@ class WaitingObjects:
         size = entry_count = 0
         aged = False
         for one in self._waiting.values():
-            if not _is_left_alone(one, now):
+            aged = aged or one.wanted_at <= now
+            # What only streams need that are set aside never counts as much.
+            if one.entry_count:
                 size += self._size(one)
                 entry_count += one.entry_count
-                aged = aged or one.wanted_at <= now
         if 2 * size >= self._limits.cache_bytes or entry_count >= self._limits.entry_count:
             return Why.FULL
         return Why.AGE if aged else None
