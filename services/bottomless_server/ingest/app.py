@@ -5,6 +5,7 @@ import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
+from bottomless.model.config import Profile
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.tracking.known_producers import TrackingBounds
@@ -14,6 +15,9 @@ from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.public import create_public_app
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
+from bottomless_server.ingest.leaderless.making import LeaderlessStores, make_leaderless
+from bottomless_server.ingest.leaderless.wal_cache import WalCache
+from bottomless_server.ingest.leaderless.wal_routes import add_wal_routes
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
@@ -24,6 +28,7 @@ from bottomless_server.ingest.log.leftovers import Leftovers
 from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.ingest.log.segments import RollBounds
 from bottomless_server.ingest.log.whole_syncs import WholeSyncs
+from bottomless_server.ingest.ports import Appenders
 from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.service import IngestService
@@ -71,8 +76,10 @@ def create_service(
     files: FileCalls | None = None,
     clocks: Clocks = REAL_CLOCKS,
     forwarding: Forwarding | None = None,
+    leaderless: LeaderlessStores | None = None,
 ) -> IngestService:
-    """Make the service; no file is opened and nobody is asked before its `start`.
+    """Make the service; no file is opened and nobody is asked before its `start`. With `leaderless`
+    it serves streams without an owner, too.
 
     Raises:
         CannotStart: a setting that it cannot do without is missing.
@@ -103,9 +110,16 @@ def create_service(
     under_way, counts = RequestsUnderWay(), AppendCounts()
     others = forwarding or Forwarding(settings.ingest_forward_ms / 1000, secret_to_send(settings))
     forwarded = ForwardedRequests(others, under_way, counts, streams.forget_owner)
+    profiles: dict[Profile, Appenders] = {"local": appenders}
+    half = None
+    if leaderless is not None:
+        half = make_leaderless(settings, coordination, leaderless, clocks, owner_url, room)
+        profiles["leaderless"] = half.appenders
+    tail_api = create_internal_api(Tails(streams, feed, lease, files, readers))
+    add_wal_routes(tail_api, WalCache(0) if half is None else half.writer.cache)
     public = create_public_app(
         names,
-        {"local": appenders},
+        profiles,
         under_way,
         forwarded,
         room,
@@ -115,7 +129,7 @@ def create_service(
     return IngestService(
         public=public.app,
         lane=public.lane,
-        tail_api=create_internal_api(Tails(streams, feed, lease, files, readers)),
+        tail_api=tail_api,
         directory=directory,
         files=files,
         executors=(readers, executor),
@@ -131,6 +145,7 @@ def create_service(
         forwarded=forwarded,
         room=room,
         counts=counts,
+        leaderless=half,
     )
 
 

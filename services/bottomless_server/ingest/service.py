@@ -14,6 +14,7 @@ from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls, ingest_gauges
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
+from bottomless_server.ingest.leaderless.making import LeaderlessHalf
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.handover import await_upload
@@ -58,6 +59,8 @@ class IngestService:
     forwarded: ForwardedRequests
     room: MemoryRoom
     counts: AppendCounts
+    leaderless: LeaderlessHalf | None = None
+    """What serves streams without an owner; None where this node does not."""
     name: str = "ingest"
     started: bool = False
     """Whether the lease was taken, so that there is something to drain and to stop."""
@@ -90,6 +93,8 @@ class IngestService:
         self.started = True
         await self.streams.start()
         await self.staged.start()
+        if self.leaderless is not None:
+            await self.leaderless.writer.start()
         finish_commits, is_begun = self.appenders.finish_commits, self.appenders.is_begun
         self.sweeping += [
             asyncio.create_task(self.leftovers.run(), name="ingest-leftovers"),
@@ -104,6 +109,8 @@ class IngestService:
         await self.appenders.commits.stop()
         if not self.started:
             return
+        if self.leaderless is not None:
+            await self.leaderless.drain()
         await self.appenders.finish_commits()
         await self.streams.open_all()
         await self.appenders.finish_commits()
@@ -112,6 +119,8 @@ class IngestService:
     async def stop(self) -> None:
         """Close streams, clean ones as clean, and give the lease up."""
         await end_tasks(*self.sweeping)
+        if self.leaderless is not None:
+            await self.leaderless.writer.stop()
         if self.started:
             self.feed.end()
             await self.streams.stop()

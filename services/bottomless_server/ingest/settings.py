@@ -106,6 +106,41 @@ class IngestSettings(CommonSettings):
     ingest_clock_jump_ms_max: _Positive = 60_000
     """A wall clock that gains more than this on elapsed time stops appends (`clock-skew`)."""
 
+    ingest_wal_linger_ms: Annotated[int, Field(ge=0, le=10_000)] = 250
+    """How long appends to leaderless streams gather before they are put: longer means fewer objects,
+    and each append waits for it."""
+    ingest_wal_bytes: Annotated[int, Field(ge=64 * KIB, le=256 * MIB)] = 8 * MIB
+    """Bytes at which what gathered is put at once."""
+    ingest_wal_streams: Annotated[int, Field(ge=1, le=65_535)] = 65_535
+    """Streams that share an object; 1 makes an object for each stream."""
+    ingest_wal_puts_in_flight: Annotated[int, Field(ge=1, le=64)] = 4
+    """Objects that are put at once."""
+    ingest_wal_put_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """How long a put is tried, and how long an append waits for one; then it is refused."""
+    ingest_wal_commit_seconds: Annotated[float, Field(gt=0)] = 15.0
+    """How long an append waits for its commit after its object is durable."""
+    ingest_wal_notes: Literal["async", "sync"] = "async"
+    """Whether an append is answered only once the note of its commit is durable: then not even a
+    loss of coordination costs it, and each append takes a second put."""
+    ingest_wal_note_ms: _Positive = 1_000
+    """How long notes wait for a flush to take them along before they get an object of their own."""
+    ingest_wal_cache_bytes: Annotated[int, Field(ge=0)] = 128 * MIB
+    """Bytes of its newest objects that a node keeps in memory for readers."""
+    ingest_wal_stream_bytes_max: _Positive = 8 * GIB
+    """Bytes of a leaderless stream that wait to be made fragments of; beyond, its appends get 429
+    `tail-bound`."""
+    ingest_wal_stream_entries_max: _Positive = 20_000
+    """Entries of a leaderless stream that wait, some 200 bytes of coordination each."""
+    ingest_wal_held_max: _Positive = 200_000
+    """What may hold objects of this node in coordination, some 100 bytes each; beyond, appends get
+    429 `tail-bound`."""
+    ingest_wal_fullness_max: Annotated[float, Field(gt=0, lt=1)] = 0.8
+    """The share of the memory of coordination at which appends get 429 `tail-bound`: a full store
+    refuses every write, also those that make room."""
+    ingest_clock_difference_ms_max: _Positive = 10_000
+    """A clock that differs by more than this from that of coordination stops appends to leaderless
+    streams (`clock-skew`)."""
+
     ingest_checkpoint_bytes: _Positive = 64 * MIB
     """A checkpoint is written after so many bytes: what recovery walks at most."""
     ingest_checkpoint_ms: _Positive = 30_000

@@ -27,6 +27,8 @@ class StoreCheck:
         self._context = context
         self._checked: tuple[int, int] | None = None
         """The run, and the generation."""
+        self.agreed: int | None = None
+        """The generation on which bucket and coordination agreed when it was looked last."""
 
     async def generation(self) -> int:
         """The generation on which bucket and coordination agree.
@@ -40,7 +42,9 @@ class StoreCheck:
             sentence = "the store has no generation yet: manifest has not begun"
             raise Unavailable(sentence, code=Code.COORDINATION_UNAVAILABLE)
         if held != stored:
+            self.agreed = None
             raise coordination_lost()
+        self.agreed = stored
         return stored
 
     async def run(self, generation: int) -> int:

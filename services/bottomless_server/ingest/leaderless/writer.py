@@ -4,8 +4,7 @@
                                         |                           |
                                         +-------- notes <-----------+
 
-Four loops carry it: one flushes, one commits, one puts notes that no flush takes along, one renews the
-lease. The instance may be lost, since others took this process for dead, or coordination went back:
+Four loops carry it: one flushes, one commits, one puts notes, one renews the lease. The instance may be lost, since others took this process for dead, or coordination went back:
 then all that is not decided is put again by another instance, or refused.
 
 Everything that waits here is held by requests, which hold room for it (node/room.py), and has an end:
@@ -54,7 +53,7 @@ log = structlog.get_logger(__name__)
 _AGAIN_SECONDS: Final = 0.5
 """The pause before another attempt to begin an instance."""
 _LOOK_SECONDS: Final = 1.0
-"""How often each loop looks whether something has waited for too long."""
+"""Each loop looks so often whether something has waited for too long."""
 _ENDING_COUNT_MAX: Final = 4
 """Instances that are lost and whose notes are still put; the oldest is given up."""
 
@@ -95,9 +94,11 @@ class Writer:
             Unavailable: there is none now: it has not begun, or coordination has gone back.
         """
         self._require_instance()
-        if self._run is None:
+        if self._run is not None:
+            return self._run.numbers.generation
+        if self._check.agreed is None:
             raise beginning()
-        return self._run.numbers.generation
+        return self._check.agreed
 
     @property
     def waiting_size(self) -> int:
@@ -148,7 +149,7 @@ class Writer:
     # Its life.
 
     async def start(self) -> None:
-        """Begin to take appends; the instance is begun beside it."""
+        """Begin to take appends; the instance is begun beside it, as soon as stores can be asked."""
         renew_seconds = self._context.bounds.lease.renew_ms / 1000
         loops = (
             endless("wal-flushes", self._flush_step),
@@ -157,6 +158,8 @@ class Writer:
             endless("wal-lease", self._renew_step, pause_seconds_max=renew_seconds),
         )
         self._tasks = [asyncio.create_task(loop) for loop in loops]
+        # The first request after the start finds it, unless a store is away.
+        await wait_for(self._changed.next(), _LOOK_SECONDS)
 
     async def drain(self) -> None:
         """Flush, commit and note everything, then give the instance back. What cannot be finished in
@@ -290,6 +293,7 @@ class Writer:
         try:
             await self._hear_clock()
             generation = await self._check.generation()
+            self._changed.fire()
             checked = await self._check.run(generation)
             self._run = await begin_instance(
                 self._context,
@@ -302,6 +306,7 @@ class Writer:
             )
         except StoreError as error:
             self._note_refusal(error)
+            self._changed.fire()
             return _AGAIN_SECONDS
         self._refusal = None
         self._changed.fire()

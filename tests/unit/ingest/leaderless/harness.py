@@ -2,6 +2,7 @@
 joined in this process, with a wire on which things are lost or late."""
 
 import asyncio
+import random
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from random import Random
@@ -89,6 +90,8 @@ class Stores:
 
     def __init__(self, seed: int = 0) -> None:
         self.random = Random(seed)
+        # The pauses between two attempts of a put are drawn from the one of the standard library.
+        random.seed(seed)
         self.loop = VirtualLoop(self.random)
         self.trouble = Trouble()
         self.wire = Wire(self.trouble)
