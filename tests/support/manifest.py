@@ -329,8 +329,10 @@ async def that_is_leaderless(harness: "ManifestHarness", stream_id: StreamId = N
     harness.coordination.write(Changes({key: encode_record(leaderless)}))
 
 
+SERVES_NONE: Final[frozenset[str]] = frozenset()
+"""What a release serves that knows of no feature beyond version 1."""
 OF_OTHERS: Final = {"of a later release": of_a_later_release, "leaderless": that_is_leaderless}
-"""Ways to make a stream's record one that the services of this release do not serve."""
+"""Ways to make a stream's record one that a release with `SERVES_NONE` does not serve."""
 
 
 def a_fragment(

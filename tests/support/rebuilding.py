@@ -1,10 +1,11 @@
 """A rebuild of coordination, from a process's start to its end, on the stores of one test."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import generation_key
-from bottomless.formats.stream_record import encode_registry
+from bottomless.formats.stream_record import SERVED, encode_registry
 from bottomless.model.names import TENANT_DEFAULT
 from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.coordination.base import Changes, Coordination
@@ -99,9 +100,11 @@ async def next_owner(harness: ManifestHarness) -> None:
     await harness.streams.update(STREAM, take)
 
 
-async def a_harness(*first_offsets: int, fanout: int = 2) -> ManifestHarness:
+async def a_harness(
+    *first_offsets: int, fanout: int = 2, served: AbstractSet[str] = SERVED
+) -> ManifestHarness:
     """A bucket with one stream at home on NODE, and what it has published."""
-    harness = ManifestHarness(manifest_fanout=fanout)
+    harness = ManifestHarness(served, manifest_fanout=fanout)
     harness.streams.generation = await check_generation(harness.drive, harness.coordination)
     record = a_record(home=NODE)
     await harness.streams.create(record)

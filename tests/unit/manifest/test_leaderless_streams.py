@@ -1,6 +1,6 @@
 """Leaderless streams over HTTP, by a service that serves them: declared, described, changed.
 
-A service of this release does not serve them yet, and the last tests say what it answers.
+The last tests say what one of a release answers that serves none.
 """
 
 from collections.abc import AsyncIterator
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.leaderless import WalWriter, a_leaderless_harness, a_leaderless_stream, tail_of
-from support.manifest import Fault, ManifestHarness
+from support.manifest import SERVES_NONE, Fault, ManifestHarness
 from support.object_keys import registry_key
 from unit.manifest.test_manifest_api import Service, running
 
@@ -31,7 +31,7 @@ async def service() -> AsyncIterator[Service]:
 @pytest.fixture
 async def older() -> AsyncIterator[Service]:
     """A service of a release that serves no leaderless streams."""
-    async with running(ManifestHarness()) as started:
+    async with running(ManifestHarness(SERVES_NONE)) as started:
         yield started
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.guards import remove
-from support.manifest import NEIGHBOUR, STREAM, ManifestHarness, a_record
+from support.manifest import NEIGHBOUR, SERVES_NONE, STREAM, ManifestHarness, a_record
 from support.object_keys import registry_key
 from support.rebuilding import a_harness, firsts, nothing, put, put_registry, rebuild
 from unit.manifest.test_operations import OperationsHarness, work
@@ -66,7 +66,7 @@ Encode = Callable[[StreamRecord], bytes]
 
 async def rolled_back(encode: Encode) -> ManifestHarness:
     """A stream that this release serves, beside one that it cannot read."""
-    harness = await a_harness(0, 10)
+    harness = await a_harness(0, 10, served=SERVES_NONE)
     await put(harness, LATER_KEY, encode(LATER))
     return harness
 

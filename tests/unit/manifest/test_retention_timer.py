@@ -6,6 +6,7 @@ import pytest
 from support.manifest import (
     NEIGHBOUR,
     OF_OTHERS,
+    SERVES_NONE,
     STREAM,
     ManifestHarness,
     a_record,
@@ -95,7 +96,7 @@ async def test_streams_that_pause_are_counted_for_the_alarm() -> None:
 @pytest.mark.parametrize("which", OF_OTHERS)
 async def test_a_record_that_cannot_be_read_ends_the_walk_for_no_other(which: str) -> None:
     """All tests of the walk had records of this very release."""
-    harness = ManifestHarness()
+    harness = ManifestHarness(SERVES_NONE)
     await tens(harness, 5)
     await limited(harness, max_bytes=1)
     await damage_a_neighbour(harness, count=0)

@@ -9,7 +9,7 @@ from support.leaderless import (
     a_leaderless_stream,
     publish_all,
 )
-from support.manifest import STREAM, ManifestHarness
+from support.manifest import SERVES_NONE, STREAM, ManifestHarness
 from support.rebuilding import put
 from unit.manifest.test_garbage import collect
 
@@ -71,7 +71,7 @@ async def test_young_ones_are_left_alone() -> None:
 
 
 async def test_a_release_that_serves_no_such_streams_leaves_them_alone() -> None:
-    harness = ManifestHarness()
+    harness = ManifestHarness(SERVES_NONE)
     await put(harness, wal_key(Uid("a" * 32), 0), b"of a later release")
 
     assert "wal" not in (await collect(harness))["orphans"]

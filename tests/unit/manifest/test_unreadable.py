@@ -14,6 +14,7 @@ from support.manifest import (
     NEIGHBOUR,
     NODE,
     OF_OTHERS,
+    SERVES_NONE,
     STREAM,
     ManifestHarness,
     a_record,
@@ -55,7 +56,7 @@ from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
 
 @pytest.mark.parametrize("which", OF_OTHERS)
 async def test_a_list_names_what_it_cannot_read_beside_its_items(which: str) -> None:
-    async with running(ManifestHarness()) as service:
+    async with running(ManifestHarness(SERVES_NONE)) as service:
         await look_at_a_list(service, which)
 
 
@@ -90,7 +91,7 @@ async def named_in_pages_of_one(service: Service, path: str, member: str) -> lis
 
 @pytest.mark.parametrize("which", OF_OTHERS)
 async def test_a_question_for_many_names_is_answered_for_the_others(which: str) -> None:
-    harness = ManifestHarness()
+    harness = ManifestHarness(SERVES_NONE)
     await harness.streams.create(a_record())
     await damage_a_neighbour(harness, count=0)
     await OF_OTHERS[which](harness)
@@ -122,7 +123,7 @@ async def test_operations_that_cannot_be_read_or_are_not_known_stop_no_others() 
 async def test_what_a_later_release_has_begun_with_its_stream_is_left_to_it(which: str) -> None:
     """Two releases run side by side, and whichever looks first carries an operation out: the older
     one said that it had failed for good."""
-    harness = ManifestHarness()
+    harness = ManifestHarness(SERVES_NONE)
     await damage_a_neighbour(harness, count=0)
     await OF_OTHERS[which](harness)
     context = harness.context
@@ -156,7 +157,7 @@ OF_ONE_STREAM: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("which", OF_OTHERS)
 async def test_garbage_of_a_stream_whose_record_cannot_be_read_is_left_and_said(which: str) -> None:
-    harness = ManifestHarness()
+    harness = ManifestHarness(SERVES_NONE)
     await harness.open()
     await damage_a_neighbour(harness, count=0)
     await OF_OTHERS[which](harness)
@@ -172,7 +173,7 @@ async def test_garbage_of_a_stream_whose_record_cannot_be_read_is_left_and_said(
 
 
 async def test_a_rebuild_goes_on_over_records_that_cannot_be_read() -> None:
-    harness = ManifestHarness()
+    harness = ManifestHarness(SERVES_NONE)
     harness.streams.generation = await check_generation(harness.drive, harness.coordination)
     await harness.streams.create(a_record())
     await put_registry(harness, a_record())
@@ -192,7 +193,7 @@ def keep(stored: StoredOffset, _: StoredOffset | None) -> StoredOffset:
 
 
 async def test_lists_of_keys_and_consumers_name_what_they_cannot_read_beside_their_items() -> None:
-    async with running(ManifestHarness()) as service:
+    async with running(ManifestHarness(SERVES_NONE)) as service:
         coordination, public = service.harness.coordination, service.public
         stream_id = (await public.put("/v1/streams/orders")).json()["stream_id"]
         ids = [
