@@ -1,8 +1,10 @@
 """What waits for one stream's manifest has a bound, and another stream is not asked to wait for it."""
 
 import asyncio
+import gc
 
 import pytest
+from support.collected import left_to_the_collector
 from support.manifest import STREAM, ManifestHarness
 
 from bottomless.errors import Overloaded
@@ -37,3 +39,24 @@ async def test_beyond_the_bound_work_is_refused_and_what_waits_is_done() -> None
     await asyncio.gather(first, *waiting)
     assert len(done) == MAILBOX_COUNT_MAX
     await task.aclose()
+
+
+async def test_a_task_that_is_closed_leaves_nothing_to_the_collector() -> None:
+    """With five thousand streams the tasks that made room for others were all kept by their own
+    cancellations, with what each knew of its manifest."""
+    harness = ManifestHarness()
+    await harness.open()
+    gc.collect()
+    gc.disable()
+    try:
+        task = StreamTask(harness.context, STREAM)
+        await task.run(Committer.refresh)
+        left_to_the_collector()
+        await task.aclose()
+        del task
+        # The loop holds what woke this task until its next turn.
+        await asyncio.sleep(0)
+
+        assert not left_to_the_collector()
+    finally:
+        gc.enable()

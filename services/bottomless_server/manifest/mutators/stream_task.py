@@ -61,7 +61,7 @@ class StreamTask:
         self._changed = asyncio.Event()
         self._news = asyncio.Event()
         self._busy = self._closed = False
-        self._tasks = (
+        self._tasks: tuple[asyncio.Task[None], ...] = (
             asyncio.create_task(
                 endless("manifest-stream", self._do_next), name=f"manifest {stream_id}"
             ),
@@ -121,6 +121,8 @@ class StreamTask:
     async def aclose(self) -> None:
         self._closed = True
         await end_tasks(*self._tasks)
+        # A task that was cancelled refers to the frames in which it was, and they to this.
+        self._tasks = ()
         while not self._mailbox.empty():
             _, answer = self._mailbox.get_nowait()
             if not answer.done():
