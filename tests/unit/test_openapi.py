@@ -41,6 +41,8 @@ SAMPLES: Final[dict[str, Any]] = {
     "lease_id": "ls_" + "0" * 32,
     "key_id": "0" * 24,
     "operation_id": "op_" + "0" * 32,
+    "instance": "0" * 32,
+    "sequence": "0",
     "fragment_id": "0" * 20 + "-" + "0" * 32,
 }
 
