@@ -100,7 +100,7 @@ class Flusher:
 
     def begin_notes(self) -> bool:
         """Put an object with notes alone, one at a time; returns whether it could."""
-        if self._note_put is not None and not self._note_put.done():
+        if self._note_put is not None:
             return False
         sequence = self._sequences.take(for_notes=True)
         if sequence is None:
@@ -129,6 +129,10 @@ class Flusher:
         else:
             take_places(packed, pieces)
             self._queue.put(sequence, self._context.now())
+        # Before anybody is told, or they would find as many under way as before.
+        task = asyncio.current_task()
+        assert task is not None
+        self._flushes.discard(task)
         self._heard()
 
     async def _put_notes(self, sequence: int) -> None:
@@ -136,6 +140,10 @@ class Flusher:
             await self._put(sequence, ())
         except StoreError as error:
             log.warning("notes were not put; they go along again", error=str(error))
+        except Exception:
+            log.exception("an object with notes alone met a bug")
+        finally:
+            self._note_put = None
         self._heard()
 
     async def _put(self, sequence: int, pieces: Sequence[WaitingPiece]) -> PackedWal:

@@ -91,6 +91,20 @@ def test_no_more_objects_are_put_at_once_than_may_be() -> None:
     assert writer.counts.flushes.total() == BOUNDS.put_count_max
 
 
+def test_what_waits_for_the_end_of_a_put_goes_the_moment_it_ends() -> None:
+    stores, writer = a_house(bounds=BOUNDS._replace(put_count_max=1))
+    stores.trouble.always["drive.put"] = Passage(there_seconds=2.0)
+    began_at = stores.loop.now
+    futures = []
+    for _ in range(3):
+        futures.append(writer.put(0, an_append()))
+        stores.do(asyncio.sleep(0.5))
+    writer.told(*futures)
+
+    # A linger, and two puts: the second one takes all that came meanwhile.
+    assert stores.loop.now - began_at < 0.25 + 2 * 2.0 + 0.1
+
+
 def test_notes_go_along_until_an_object_with_them_is_durable() -> None:
     stores, writer = a_house()
     appended(writer.append(0, an_append()))
