@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from unit.ingest.harness import ROUTE, STREAM, IngestHarness, arrow, problem
-from unit.ingest.leaderless.nodes import LeaderlessNode
+from unit.ingest.leaderless.nodes import LeaderlessNode, ServedNode, two_served
 from unit.ingest.test_producer_appends import ARROW, PRODUCERS
 from unit.ingest.test_staged import FRAMES, SETTINGS, STAGE, STAGED, body_of
 
@@ -21,7 +21,9 @@ from unit.ingest.test_staged import FRAMES, SETTINGS, STAGE, STAGED, body_of
 class Profile:
     """One stream of a profile, and the nodes at which it is asked for in turn."""
 
-    def __init__(self, durability: str, *nodes: IngestHarness | LeaderlessNode) -> None:
+    def __init__(
+        self, durability: str, *nodes: IngestHarness | LeaderlessNode | ServedNode
+    ) -> None:
         self.durability = durability
         self.nodes = nodes
         self._asked = 0
@@ -73,11 +75,8 @@ async def profile(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         yield Profile("fsync", owner)
         await owner.aclose()
         return
-    first = await (await LeaderlessNode(tmp_path / "first").declare()).start()
-    second = await LeaderlessNode(tmp_path / "second", first).start()
-    yield Profile("object-store", first, second)
-    await second.aclose()
-    await first.aclose()
+    async with two_served(tmp_path) as nodes:
+        yield Profile("object-store", *nodes)
 
 
 async def test_an_answer_says_what_was_stored_and_what_was_there(profile: Profile) -> None:

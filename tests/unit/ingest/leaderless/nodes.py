@@ -6,26 +6,31 @@ that at once, by the same transactions as the real one. It knows no lost reply.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import httpx
+import orjson
 from support.asgi import client_of
 
-from bottomless.drives.base import Body, DriveUnavailable
+from bottomless.drives.base import Body, Drive, DriveUnavailable
 from bottomless.errors import StoreError
 from bottomless.formats.batch import decode_frames
+from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import batches_of
-from bottomless.formats.keys import wal_key
+from bottomless.formats.keys import generation_key, wal_key
 from bottomless.formats.placing import place
 from bottomless.formats.wal import pack_wal
 from bottomless.model.config import parse_stored_config
 from bottomless.model.limits import GIB, KIB, MIB
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
-from bottomless_server.coordination.base import CoordinationConflict
+from bottomless_server.coordination.base import Coordination, CoordinationConflict
 from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.ingest.app import create_service
 from bottomless_server.ingest.front.public import create_public_app
 from bottomless_server.ingest.leaderless.appenders import known_bounds, leaderless_appenders
 from bottomless_server.ingest.leaderless.asked import asked_of
@@ -38,13 +43,16 @@ from bottomless_server.ingest.leaderless.core.pieces import (
 from bottomless_server.ingest.leaderless.core.remembered import KnownBounds
 from bottomless_server.ingest.leaderless.core.sealing import seal_again, seal_pieces
 from bottomless_server.ingest.leaderless.core.telling import told
+from bottomless_server.ingest.leaderless.making import LeaderlessStores
 from bottomless_server.ingest.leaderless.seen_tails import SeenTails
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.intake import Append
+from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.tail import Tail, first_epoch
 from bottomless_server.leaderless.tail_changes import Accepted, Committed, TailBounds
+from bottomless_server.node.lease import Clocks
 from bottomless_server.stores import tails, wal
 from bottomless_server.stores.tail_commits import Commit, commit
 from bottomless_server.stores.tail_keys import entries_from, load_tails
@@ -258,26 +266,84 @@ class LeaderlessNode:
         return found
 
     async def values(self) -> list[bytes]:
-        """Every record, as a reader of the tail finds and places it."""
-        values: list[bytes] = []
-        while True:
-            page = await entries_from(self.coordination, STREAM, len(values))
-            if not page:
-                return values
-            for entry in page:
-                assert entry.first_offset == len(values)
-                key = wal_key(entry.instance, entry.sequence)
-                placed = place(
-                    await self.drive.get(key, entry.position, entry.size),
-                    first_offset=entry.first_offset,
-                    record_count=entry.record_count,
-                    timestamp=entry.timestamp,
-                    epoch=first_epoch(GENERATION),
-                )
-                for chunk in placed:
-                    whole = memoryview(chunk.front + bytes(chunk.body))
-                    for batch in decode_frames(batches_of(chunk.header, whole)):
-                        values += [row["value"] for row in batch.to_pylist()]
+        return await values_in(self.coordination, self.drive)
+
+
+async def values_in(coordination: Coordination, drive: Drive) -> list[bytes]:
+    """Every record of the stream, as a reader of the tail finds and places it."""
+    values: list[bytes] = []
+    while True:
+        page = await entries_from(coordination, STREAM, len(values))
+        if not page:
+            return values
+        for entry in page:
+            assert entry.first_offset == len(values)
+            key = wal_key(entry.instance, entry.sequence)
+            placed = place(
+                await drive.get(key, entry.position, entry.size),
+                first_offset=entry.first_offset,
+                record_count=entry.record_count,
+                timestamp=entry.timestamp,
+                epoch=first_epoch(GENERATION),
+            )
+            for chunk in placed:
+                whole = memoryview(chunk.front + bytes(chunk.body))
+                for batch in decode_frames(batches_of(chunk.header, whole)):
+                    values += [row["value"] for row in batch.to_pylist()]
+
+
+class ServedNode:
+    """A service as `create_service` makes it, with its own writer, over stores that others share; the
+    line in which appends gather goes by the clock of this machine."""
+
+    def __init__(self, directory: Path, shared: IngestHarness, drive: MemoryDrive) -> None:
+        self._shared = shared
+        self._drive = drive
+        time_of = shared.time
+        settings = IngestSettings(
+            data_dir=directory,
+            ingest_url=f"http://{directory.name}",
+            ingest_wal_linger_ms=0,
+            ingest_wal_note_ms=10_000,
+            ingest_group_bytes_max=4 * KIB,
+            ingest_staged_keep_ms=STAGED_KEEP_MS,
+        )
+        self.service: IngestService = create_service(
+            settings,
+            shared.coordination,
+            manifest=shared.manifest,
+            clocks=Clocks(lambda: time_of.wall, time.monotonic, time.monotonic),
+            leaderless=LeaderlessStores(drive, shared.coordination),
+        )
+        self.client = client_of(self.service.public)
+
+    async def values(self) -> list[bytes]:
+        return await values_in(self._shared.coordination, self._drive)
+
+    async def aclose(self) -> None:
+        await self.client.aclose()
+        await self.service.stop()
+
+
+@asynccontextmanager
+async def two_served(directory: Path) -> AsyncIterator[tuple[ServedNode, ServedNode]]:
+    """Two services that have begun, over the same stores, which hold the stream."""
+    shared = IngestHarness(directory / "shared")
+    shared.show_generation(GENERATION)
+    shared.streams.generation = GENERATION
+    drive = MemoryDrive(lambda: shared.time.wall)
+    value = orjson.dumps({"generation": GENERATION, "bucket": True})
+    await drive.put(generation_key(GENERATION), [value], crc32c(value))
+    await tails.create(shared.streams, a_leaderless_record())
+    first, second = (
+        ServedNode(directory / name, shared, drive) for name in ("ingest-0", "ingest-1")
+    )
+    await first.service.start()
+    await second.service.start()
+    yield first, second
+    await second.aclose()
+    await first.aclose()
+    await shared.aclose()
 
 
 def a_leaderless_record() -> StreamRecord:
