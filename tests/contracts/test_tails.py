@@ -140,11 +140,11 @@ async def test_a_lost_commit_is_decided_by_the_number_of_its_attempt(shared: Sha
     coordination = shared.coordination
     _, numbers = await two_streams(coordination)
     assert isinstance(await commit_one(coordination, numbers, 0), Commit)
-    numbers.lose(numbers.attempt)
+    numbers.lose(numbers.attempt, 0)
     assert await decide_lost(coordination, numbers) is Fate.APPLIED
     assert isinstance(await commit_one(coordination, numbers, 1), Commit)
     never = numbers.take()
-    numbers.lose(never)
+    numbers.lose(never, 0)
     assert await decide_lost(coordination, numbers) is Fate.NOT_APPLIED
     assert await attempt_of(coordination) == numbers.attempt > never
     other = AttemptNumbers(UID, 1, lambda: True, numbers.checked)

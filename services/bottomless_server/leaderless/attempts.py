@@ -30,6 +30,7 @@ class AttemptNumbers:
         self.lost: int | None = None
         """The number of a commit of which nobody knows whether it was applied. Nothing else is
         committed before that is decided."""
+        self._lost_from = 0
         self._used = 0
 
     @guard("a number of its own for each attempt")
@@ -38,9 +39,19 @@ class AttemptNumbers:
         self._used += 1
         return self._used
 
-    def lose(self, attempt: int) -> None:
-        """Note that nobody knows whether the commit with this number was applied."""
-        self.lost = attempt
+    def lose(self, attempt: int, sequence: int) -> None:
+        """Note that nobody knows whether the commit with this number was applied; `sequence` is the
+        lowest of its objects."""
+        self.lost, self._lost_from = attempt, sequence
+
+    @guard("a commit that nobody knows of is not settled")
+    def settled(self, sequence: int) -> int:
+        """Tell what counts as settled where nothing else below `sequence` is left to decide.
+
+        What nobody knows of may be stored, and has no notes. Where coordination was lost before it
+        was decided it never will be, and the notes of this writer go on.
+        """
+        return sequence if self.lost is None else min(sequence, self._lost_from)
 
     def decided(self, attempt: int) -> None:
         """Note which number the record has now."""

@@ -174,7 +174,7 @@ async def commit(
     except (CoordinationUnknown, asyncio.CancelledError) as error:
         # Without a decision nothing was to be written: the instance was lost already.
         if last:
-            numbers.lose(attempt)
+            numbers.lose(attempt, sequence)
         if last and isinstance(error, CoordinationUnknown):
             raise CommitUnknown(last[0]) from error
         raise

@@ -84,7 +84,7 @@ def test_no_number_of_an_attempt_is_given_twice() -> None:
     """Also where nothing is known of what became of the one before."""
     own = numbers()
     lost, bump = own.take(), own.take()
-    own.lose(lost)
+    own.lose(lost, 0)
     own.decided(lost)
     assert [lost, bump, own.take()] == [1, 2, 3]
     assert (own.attempt, own.lost) == (lost, None)

@@ -185,7 +185,7 @@ async def test_a_writer_that_lives_does_not_begin_anew_in_a_copy_of_before_it_be
     with pytest.raises(Unavailable) as raised:
         await nodes.give(numbers, 0, 0)
     assert regressed(raised)
-    numbers.lose(numbers.take())
+    numbers.lose(numbers.take(), 0)
     with pytest.raises(Unavailable) as raised:
         await decide_lost(nodes.coordination, numbers)
     assert regressed(raised)

@@ -352,7 +352,7 @@ async def test_a_configuration_changes_record_and_tail_together(stores: Stores) 
 
 
 async def _decide_one(stores: Stores) -> Fate:
-    stores.numbers.lose(stores.numbers.take())
+    stores.numbers.lose(stores.numbers.take(), 0)
     return await decide_lost(stores.coordination, stores.numbers)
 
 

@@ -59,7 +59,7 @@ async def test_a_lost_commit_is_not_decided_by_an_older_record(
 ) -> None:
     await stores.commit(0)
     await stores.commit(0)
-    stores.numbers.lose(stores.numbers.take())
+    stores.numbers.lose(stores.numbers.take(), 0)
     write_instance(stores, replace(await instance_of(stores), **changed))
     with pytest.raises(Unavailable) as raised:
         await decide_lost(stores.coordination, stores.numbers)

@@ -154,7 +154,8 @@ class Flusher:
         """
         durable = False
         # Before anything waits: what is settled, and which notes go along, is as of now.
-        carried = self._notes.carry(sequence, self._queue.first_undecided(sequence))
+        settled = self._numbers.settled(self._queue.first_undecided(sequence))
+        carried = self._notes.carry(sequence, settled)
         context, bounds = self._context, self._context.bounds
         try:
             packed = pack_wal(

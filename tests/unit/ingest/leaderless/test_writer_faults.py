@@ -251,6 +251,42 @@ def test_everything_is_refused_where_coordination_went_back_until_it_is_whole() 
     assert stores.values(0) == [b"c"]
 
 
+def noted_below_what_nobody_knows() -> int:
+    """What the last object says where coordination is lost before it has told what became of the
+    second commit, which it has stored; that of the first one is still to be noted."""
+    stores, writer = a_house()
+    # It is decided before its notes are due.
+    lost = Passage(Mishap.LOSE_REPLY, silence_seconds=0.1)
+    stores.trouble.next["coordination.exec"] = [Passage(back_seconds=2.0), lost]
+    early = writer.put(0, an_append(b"a"))
+    stores.do(asyncio.sleep(1))
+    late = writer.put(1, an_append(b"b"))
+    until(stores, lambda: stores.values(1) == [b"b"])
+    stores.coordination.lose()
+    appended(writer.told(early)[0])
+    assert refused(writer.told(late)[0]) == (Code.COMMIT_TIMEOUT, Outcome.UNKNOWN)
+
+    until(stores, lambda: bool(stores.notes()))
+    [(_, note)] = stores.notes()
+    assert note.sequence == 0
+    return stores.directories()[max(stores.directories())].header.noted_below
+
+
+def test_what_nobody_knows_of_is_never_told_as_settled() -> None:
+    """The search of `model/` found it: a rebuild gave the offsets of the second one again."""
+    assert noted_below_what_nobody_knows() == 1
+
+
+def test_what_is_told_as_settled_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Must fail: the notes of a lost instance go on as if its last commit were decided."""
+    remove(
+        monkeypatch,
+        "a commit that nobody knows of is not settled",
+        lambda _, sequence: sequence,
+    )
+    assert noted_below_what_nobody_knows() == 2
+
+
 async def rebuilt(stores: Stores) -> None:
     """Another generation, with an empty tail."""
     value = orjson.dumps({"generation": 1, "bucket": True})
