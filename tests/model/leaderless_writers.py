@@ -122,6 +122,10 @@ class World:
         for one in meddling:
             one.cancel()
         storm.share = 0.0
+        # Who was about to be killed lives on.
+        self.nodes = [node for node in self.nodes if node.process.alive]
+        for node in self.nodes:
+            node.process.steps_left = None
         for node in self.nodes:
             if node.machine.asleep_since is not None:
                 node.process.wake()
