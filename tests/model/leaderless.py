@@ -85,6 +85,21 @@ class Violation(AssertionError):
     """Something that must hold does not."""
 
 
+def a_stream(number: int) -> StreamRecord:
+    """The record of a new leaderless stream; each number is another one, in a shard of its own."""
+    return StreamRecord(
+        stream_id=StreamId(f"0198d2a4-5b1e-7c3a-9a51-0f7e6f0d{number:04x}"),
+        name=StreamName(f"s{number}"),
+        tenant="default",
+        state=StreamState.ACTIVE,
+        created_at=1_000_000,
+        config=parse_stored_config({"profile": "leaderless"}),
+        generation=GENERATION,
+        epoch=first_epoch(GENERATION),
+        epochs=(EpochStart(first_epoch(GENERATION), 0),),
+    )
+
+
 class TroubledCoordination(MemoryCoordination):
     """Loses requests and replies, and delivers EXECs late, as a number decides."""
 
@@ -218,18 +233,8 @@ class World:
             await self._create(number)
 
     async def _create(self, number: int) -> None:
-        stream_id = StreamId(f"0198d2a4-5b1e-7c3a-9a51-0f7e6f0d{number:04x}")
-        record = StreamRecord(
-            stream_id=stream_id,
-            name=StreamName(f"s{number}"),
-            tenant="default",
-            state=StreamState.ACTIVE,
-            created_at=1_000_000,
-            config=parse_stored_config({"profile": "leaderless"}),
-            generation=GENERATION,
-            epoch=first_epoch(GENERATION),
-            epochs=(EpochStart(first_epoch(GENERATION), 0),),
-        )
+        record = a_stream(number)
+        stream_id = record.stream_id
         await self.until_done(lambda: self._entered(record))
         self.active.append(stream_id)
 

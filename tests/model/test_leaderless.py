@@ -6,18 +6,15 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import pytest
-from support.guards import guarded, remove
+from support.guards import remove
 
 from bottomless.formats.stream_record import decode_record
-from bottomless.model.names import StreamId, Uid
+from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
-from bottomless_server.coordination.base import Changes, Coordination, Values
-from bottomless_server.leaderless.attempts import AttemptNumbers
-from bottomless_server.leaderless.instance import decode_instance
-from bottomless_server.leaderless.tail_format import decode_held
+from bottomless_server.coordination.base import Changes, Values
 from bottomless_server.stores.streams import stream_key
-from bottomless_server.stores.wal import Deletable, held_key, instance_key
 from model.leaderless import SERVED, LossKind, Violation, World
+from model.leaderless_variants import believed, held_first, index_first, same_number
 
 STEPS: Final = int(os.environ.get("BOTTOMLESS_LEADERLESS_STEPS", "2500"))
 """Calls of one run; a long run by hand takes more of them."""
@@ -69,28 +66,6 @@ def test_a_run_is_the_same_each_time() -> None:
     assert first.coordination.copy().indexes == second.coordination.copy().indexes
 
 
-async def _held_first(_: Any, coordination: Coordination, instance: Uid, __: int) -> Deletable:
-    oldest = await coordination.members(held_key(instance), b"", 1)
-    value = await coordination.get(instance_key(instance))
-    if value is None:
-        return Deletable(range(0), 0)
-    record = decode_instance(value)
-    end = min([record.settled, *(decode_held(member).sequence for member in oldest)])
-    return Deletable(range(record.deleted, max(end, record.deleted)), 0)
-
-
-async def _index_first(coordination: Coordination, instance: Uid, stream_ids: Any) -> Any:
-    look = guarded("what is settled, read before the index in a release")
-    first = await look(coordination, instance, stream_ids)
-    later = await look(coordination, instance, ())
-    return first._replace(settled=later.settled)
-
-
-def _same_number(numbers: AttemptNumbers) -> int:
-    """A bump has the number of the commit that it decides about."""
-    return numbers.attempt + 1
-
-
 class _RecordOfBefore:
     """Every second prune goes by the stream's record as somebody saw it some time ago."""
 
@@ -119,10 +94,6 @@ class Removed(NamedTuple):
     loss: LossKind | None = None
 
 
-async def _believed(*asked: Any) -> Any:
-    return asked[-1]
-
-
 async def _unlooked(*_: Any) -> None:
     pass
 
@@ -130,16 +101,16 @@ async def _unlooked(*_: Any) -> None:
 REMOVED: Final = [
     Removed("the state of the tail in the EXEC of a commit", lambda: lambda _: None, 0),
     Removed("the settled sequence in the EXEC of a commit", lambda: lambda *_: False, 11),
-    Removed("what is settled, read before what is held", lambda: _held_first, 6),
-    Removed("what is settled, read before the index in a release", lambda: _index_first, 2),
+    Removed("what is settled, read before what is held", lambda: held_first, 6),
+    Removed("what is settled, read before the index in a release", lambda: index_first, 2),
     Removed(
         "a new attempt before a lost commit is taken for none", lambda: lambda *_: Changes(), 2
     ),
-    Removed("a number of its own for each attempt", lambda: _same_number, 1, trouble=0.6),
+    Removed("a number of its own for each attempt", lambda: same_number, 1, trouble=0.6),
     Removed("the stream record in the EXEC of a prune", _RecordOfBefore, 0),
     Removed(
         "the instance, looked at again after what is held",
-        lambda: _believed,
+        lambda: believed,
         5,
         loss=LossKind.EMPTIED,
     ),
