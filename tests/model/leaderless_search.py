@@ -65,9 +65,10 @@ class Search:
                 for label, after in self._steps(state):
                     steps += 1
                     self._calls.doing = label
+                    # Also of one that is known: what goes back leads to it.
+                    check(state, after)
                     if after in parents:
                         continue
-                    check(state, after)
                     parents[after] = state, label
                     waiting.append(after)
             except Violation as error:
