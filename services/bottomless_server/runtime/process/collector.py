@@ -16,14 +16,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-import structlog
-
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.observe.gc_pauses import timed_passes
 from bottomless_server.runtime.process.long_lived import LongLived, Look
-
-log = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 1.0
 _PASSES_UNTIL_FULL: Final = 10
@@ -64,9 +60,7 @@ class Collector:
         gc.collect()
         gc.freeze()
         now = self._clock()
-        kept = gc.get_freeze_count()
-        log.debug("looked at all objects", kept=kept, seconds=now - began)
-        return LongLived.after_all(kept, began, now)
+        return LongLived.after_all(gc.get_freeze_count(), began, now)
 
 
 @asynccontextmanager
