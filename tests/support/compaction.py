@@ -5,6 +5,7 @@ sets. No loop runs: a test lets an uploader look when it wants.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -196,13 +197,19 @@ class CompactionWorld:
         """Another uploader that compacts."""
         return Compactor(self._parts(**settings), self.coordination, self.harness.clock)
 
-    def service(self, *, with_coordination: bool = True, **settings: object) -> UploaderService:
+    def service(
+        self,
+        *,
+        with_coordination: bool = True,
+        served: AbstractSet[str] = SERVED,
+        **settings: object,
+    ) -> UploaderService:
         """An uploader as a service, with clocks of its own."""
         service = create_service(
             self._settings(**settings),
             self.drive,
             coordination=self.coordination if with_coordination else None,
-            served=SERVED,
+            served=served,
         )
         self._services.append(service)
         return service

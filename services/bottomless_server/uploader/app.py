@@ -148,6 +148,8 @@ def _compactor(
         CannotStart: it is to do nothing else, and cannot.
     """
     wanted = parts.settings.uploader_wal
+    if wanted is WalCompaction.ONLY and LEADERLESS not in served:
+        raise CannotStart("BOTTOMLESS_UPLOADER_WAL=only: no streams are compacted in this release")
     if wanted is WalCompaction.OFF or LEADERLESS not in served:
         return None
     if coordination is not None:

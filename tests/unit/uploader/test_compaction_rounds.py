@@ -454,12 +454,14 @@ async def test_an_operator_has_a_round_at_once() -> None:
 
 async def test_where_nothing_is_compacted_an_operator_hears_it() -> None:
     async with a_world() as world:
-        for settings in ({"uploader_wal": "off"}, {"uploader_wal": "on"}):
-            service = world.service(with_coordination=False, **settings)
+        for wanted in ("off", "on"):
+            service = world.service(with_coordination=False, uploader_wal=wanted)
             async with client_of(wrap(service.internal)) as client:
                 assert (await client.post(COMPACT)).status_code == 503
         with pytest.raises(CannotStart, match="COORDINATION_URL"):
             world.service(with_coordination=False, uploader_wal="only")
+        with pytest.raises(CannotStart, match="no streams are compacted"):
+            world.service(served=frozenset(), uploader_wal="only")
 
 
 async def test_a_process_that_only_compacts_follows_no_ingest_node() -> None:

@@ -157,7 +157,7 @@ class Rounds:
 
     async def _wait_for_prune(self, place: Place, at: RoundTime) -> None:
         one = self._objects.done[place]
-        if one.was_tried:
+        if one.refused_count:
             for stream_id in one.stream_ids:
                 try:
                     await self._streams.prune(stream_id, at.generation)

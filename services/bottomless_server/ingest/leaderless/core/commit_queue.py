@@ -19,6 +19,7 @@ from itertools import takewhile
 from typing import Final, NamedTuple
 
 from bottomless.guards import guard
+from bottomless.model.backoff import backoff
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.leaderless.core.pieces import WaitingPiece
 from bottomless_server.leaderless.groups import (
@@ -349,5 +350,5 @@ def _may_stay(piece: WaitingPiece) -> bool:
 
 def pause_ms(conflicts: int, chance: float) -> int:
     """Choose how long a stream waits that met others so often; `chance` is from 0 to 1."""
-    longest = min(PAUSE_MS_MAX, 2 * PAUSE_MS_MIN * 2**conflicts)
+    longest = backoff(conflicts, 2 * PAUSE_MS_MIN, PAUSE_MS_MAX)
     return PAUSE_MS_MIN + int(chance * (longest - PAUSE_MS_MIN))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+from bottomless.model.backoff import backoff
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.leaderless.tail import HeldMember
 
@@ -97,8 +98,8 @@ class Done:
     stream_ids: Collection[StreamId]
     """All streams of the shards held here that its directory names."""
     retry_at: int
-    wait_ms: int = RELEASE_WAIT_MS
-    was_tried: bool = False
+    refused_count: int = 0
+    """How often something needed it still."""
 
 
 class WaitingObjects:
@@ -232,9 +233,8 @@ class WaitingObjects:
     def not_released(self, place: Place, now: int) -> None:
         """Note that something needs an object still; it is tried again after a while."""
         one = self._done[place]
-        one.was_tried = True
-        one.retry_at = now + one.wait_ms
-        one.wait_ms = min(2 * one.wait_ms, RELEASE_WAIT_MS_MAX)
+        one.retry_at = now + int(backoff(one.refused_count, RELEASE_WAIT_MS, RELEASE_WAIT_MS_MAX))
+        one.refused_count += 1
 
     def _size(self, one: Waiting) -> int:
         if one.size is not None:
