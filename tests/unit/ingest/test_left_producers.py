@@ -396,6 +396,33 @@ async def test_a_handover_costs_syncs_of_the_next_disk_and_one_question_at_each_
     await handover.close()
 
 
+async def test_an_answer_about_the_home_that_stalled_over_a_rebuild_takes_no_log_away(
+    tmp_path: Path,
+) -> None:
+    """The bucket named the last owner when coordination was rebuilt, so the stream is its own again;
+    then its older question is answered. Each question was answered at once before."""
+    handover = await prepared(tmp_path)
+    handover.second.manifest.knows_homes = False
+    assert (await handover.second.chunks(NEXT)).status_code == 503, "claimed, and not told"
+    await handover.time_goes_by()
+    back = IngestHarness(handover.first.data_dir, before=handover.first)
+    answered = back.manifest.call
+
+    async def answer_late(method: str, path: str, /, **asked: Any) -> Any:
+        if method == "PUT":
+            await handover.lose_and_rebuild()
+        return await answered(method, path, **asked)
+
+    back.manifest.call = answer_late  # type: ignore[method-assign]
+    await back.start()
+    await back.lease.renew()
+    answer = await numbered(back, 0, "a", "b")
+
+    assert (answer.status_code, answer.json().get("duplicates")) == (200, NEXT), answer.text
+    await back.aclose()
+    await handover.close()
+
+
 async def test_where_the_next_owner_has_written_nobody_is_asked(tmp_path: Path) -> None:
     handover = await prepared(tmp_path)
     assert (await numbered(handover.second, NEXT, "c")).status_code == 200

@@ -125,8 +125,13 @@ class Opener:
         record = await self._owner.load(stream_id)
         if not is_outdated(record, self._owner.node_id, found.local):
             return replace(found, record=record)
-        if may_be_needed(record, found.local) and not await self._is_noted(stream_id):
-            return replace(found, record=record)
+        if may_be_needed(record, found.local):
+            if not await self._is_noted(stream_id):
+                return replace(found, record=record)
+            # Coordination may have been rebuilt before the bucket was told: as it named this node.
+            record = await self._owner.load(stream_id)
+            if not is_outdated(record, self._owner.node_id, found.local):
+                return replace(found, record=record)
         try:
             await in_thread(
                 self._context.executor,
