@@ -150,7 +150,7 @@ def test_pages_of_other_origins_get_nothing_that_is_not_listed(
     assert "origin" in simple["vary"].lower()
 
 
-@pytest.mark.parametrize("path", ["/metrics", "/docs/nothing", INTERNAL])
+@pytest.mark.parametrize("path", ["/metrics", "/metrics/prometheus", "/docs/nothing", INTERNAL])
 def test_what_is_inside_is_not_served_outside(plain: AllInOne, path: str) -> None:
     """H25."""
     with plain.client() as client:

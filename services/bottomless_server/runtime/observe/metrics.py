@@ -1,4 +1,4 @@
-"""Metrics, as Prometheus reads them: one registry for a process, asked at `/metrics`.
+"""Metrics: one registry for a process, asked at `/metrics`.
 
 Services count with plain numbers and say at a scrape what they are (`Measured`), so that
 counting costs the path of a record nothing. Labels have few values: never the name of a
@@ -8,6 +8,7 @@ compares the page with what running services say.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, Protocol, runtime_checkable
 
 from prometheus_client import (
@@ -18,24 +19,28 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
-from starlette.responses import Response
+from prometheus_client.utils import floatToGoString
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import StoreError
+from bottomless_server.core.distribution import Distribution
 from bottomless_server.runtime.base.endless import loop_failures
 from bottomless_server.runtime.http.app import method_not_allowed, parse_query, request_id_of
 from bottomless_server.runtime.http.problems import send_problem
 from bottomless_server.runtime.http.route_templates import RouteTemplates
 from bottomless_server.runtime.listener.connections import Connections
+from bottomless_server.runtime.observe.exposition import PATHS, exposed
 from bottomless_server.runtime.observe.gc_pauses import gc_pause_metrics
 
-PATH: Final = "/metrics"
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Bounds of the buckets of durations."""
 
@@ -57,6 +62,45 @@ def counted(name: str, meaning: str, value: float) -> Metric:
 def gauged(name: str, meaning: str, value: float) -> Metric:
     """A number as it is now."""
     return GaugeMetricFamily(name, meaning, value)
+
+
+def counted_by(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Metric:
+    """Numbers that only grow, one for each value of a label."""
+    family = CounterMetricFamily(name, meaning, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family
+
+
+def gauged_by(name: str, meaning: str, label: str, values: Mapping[str, float]) -> Metric:
+    """Numbers as they are now, one for each value of a label."""
+    family = GaugeMetricFamily(name, meaning, labels=[label])
+    for value, found in values.items():
+        family.add_metric([value], found)
+    return family
+
+
+def distributed(name: str, meaning: str, values: Distribution) -> Metric:
+    """How values are distributed."""
+    family = HistogramMetricFamily(name, meaning)
+    _distribute(family, [], values)
+    return family
+
+
+def distributed_by(
+    name: str, meaning: str, label: str, values: Mapping[str, Distribution]
+) -> Metric:
+    """How values are distributed, for each value of a label."""
+    family = HistogramMetricFamily(name, meaning, labels=[label])
+    for value, found in values.items():
+        _distribute(family, [value], found)
+    return family
+
+
+def _distribute(family: HistogramMetricFamily, labels: Sequence[str], values: Distribution) -> None:
+    names = [*map(floatToGoString, values.bounds), "+Inf"]
+    up_to = accumulate(values.counts)
+    family.add_metric(labels, list(zip(names, up_to, strict=True)), values.total)
 
 
 class Metrics:
@@ -133,10 +177,10 @@ class Metrics:
         return counting
 
     def served(self, app: ASGIApp) -> ASGIApp:
-        """The application of an internal listener, with the path of metrics before it."""
+        """The application of an internal listener, with the paths of metrics before it."""
 
         async def with_metrics(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["path"] != PATH:
+            if scope["path"] not in PATHS:
                 await app(scope, receive, send)
                 return
             try:
@@ -146,8 +190,7 @@ class Metrics:
             except StoreError as error:
                 await send_problem(send, error, request_id_of(scope))
                 return
-            answer = Response(self.render(), media_type=CONTENT_TYPE_LATEST)
-            await answer(scope, receive, send)
+            await exposed(scope, self.registry)(scope, receive, send)
 
         return with_metrics
 

@@ -37,6 +37,7 @@ from bottomless_server.runtime.http.route_templates import RouteTemplates
 from bottomless_server.runtime.http.tracing import Requests
 from bottomless_server.runtime.identity.gate import Gate
 from bottomless_server.runtime.listener.connections import Connections, HttpBounds, http_bounds
+from bottomless_server.runtime.observe.exposition import PATHS as METRICS_PATHS
 from bottomless_server.runtime.observe.metrics import Measured, Metrics
 from bottomless_server.runtime.observe.spans import Spans
 from bottomless_server.runtime.peers.internal_secret import guarded
@@ -131,7 +132,7 @@ class Front:
             if isinstance(service, Measured):
                 self.metrics.add(service)
         self.metrics.watch(listeners)
-        paths: set[str] = {*PATHS, "/openapi.json", "/metrics", "/docs"}
+        paths: set[str] = {*PATHS, *METRICS_PATHS, "/openapi.json", "/docs"}
         for app in apps:
             paths.update(await _paths_of(app))
         self.metrics.templates = RouteTemplates(paths)
