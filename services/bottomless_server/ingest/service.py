@@ -14,7 +14,7 @@ from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls, ingest_gauges
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
-from bottomless_server.ingest.leaderless.making import LeaderlessHalf
+from bottomless_server.ingest.leaderless.making import LeaderlessHalf, no_writer
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.handover import await_upload
@@ -158,5 +158,6 @@ class IngestService:
             stream_count=sum(1 for _ in self.streams.opened()),
             unopened_count=len(self.streams.unopened()),
         )
+        yield from no_writer() if self.leaderless is None else self.leaderless.metrics()
         if isinstance(self.files, TimedFileCalls):
             yield from self.files.syncs.collect()

@@ -198,8 +198,7 @@ class FragmentUploads:
         del self._uploads[info.first_offset]
         self.applied_count += 1
         self.applied_at = self._parts.clock_ms()
-        self._parts.counts.fragments += 1
-        self._parts.counts.bytes += info.size
+        self._parts.counts.note(info.size)
         self._failures.clear(OF_SESSION)
         self._woken.set()
 

@@ -15,6 +15,15 @@ class UploadCounts:
     fragments: int = 0
     bytes: int = 0
     retries: int = 0
+    whole: "UploadCounts | None" = None
+    """The counts of which these are a part."""
+
+    def note(self, size: int) -> None:
+        """Count a fragment that got into the manifest, of so many bytes."""
+        self.fragments += 1
+        self.bytes += size
+        if self.whole is not None:
+            self.whole.note(size)
 
 
 def uploader_metrics(

@@ -21,6 +21,7 @@ from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Changes
 from bottomless_server.leaderless.instance import Loss, encode_instance
 from bottomless_server.leaderless.tail import TailEntry
+from bottomless_server.manifest.common.metrics import WalCounts
 from bottomless_server.manifest.leaderless.upkeep import LEASE_KEY, LeaderlessUpkeep
 from bottomless_server.manifest.leaderless.vacuum import Vacuum
 from bottomless_server.stores import wal
@@ -61,7 +62,9 @@ async def test_what_nothing_holds_goes_and_what_follows_stays() -> None:
     record = writer.record()
     assert record is not None
     assert (record.deleted, record.settled) == (2, 3)
-    assert harness.context.counts.deleted_wal_objects == 2
+    counts = harness.context.counts
+    assert (counts.deleted_wal_objects, counts.prunes, counts.pruned_entries) == (2, 1, 2)
+    assert counts.wal == (1, 0, 0)
 
 
 async def test_what_is_published_and_not_released_stays() -> None:
@@ -101,6 +104,8 @@ async def test_a_dead_writer_goes_whole() -> None:
     record = writer.record()
     assert record is not None
     assert record.settled == record.reserved == 1_024
+    await vacuum.make_pass()
+    assert harness.context.counts.wal == (1, 1, 0)
 
     await publish_all(harness)
     await writer.release()
@@ -157,6 +162,7 @@ async def test_what_is_kept_for_an_operator_stays_until_then() -> None:
 
     harness.clock.now += 999
     assert await vacuum.make_pass() == 0
+    assert harness.context.counts.wal == (1, 0, 1)
     harness.clock.now += 1
     assert await vacuum.make_pass() == 1
 
@@ -302,8 +308,10 @@ async def test_one_process_at_a_time_does_it() -> None:
     await writer.release()
     await harness.coordination.hold(LEASE_KEY, b"another", 3_600_000)
 
+    harness.context.counts.wal = WalCounts(1, 1, 1)
     assert not await LeaderlessUpkeep(harness.context).make_pass()
     assert await writer.objects() == [0]
+    assert harness.context.counts.wal == (0, 0, 0), "another process tells of them"
 
     await harness.coordination.release(LEASE_KEY, b"another")
     assert await LeaderlessUpkeep(harness.context).make_pass()

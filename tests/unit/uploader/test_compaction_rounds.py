@@ -7,6 +7,7 @@ from support.asgi import client_of
 from support.compaction import MINUTE, CompactionWorld, a_world, piece_of, stream
 from support.guards import remove
 from support.leaderless import OTHER_INSTANCE, WalWriter
+from support.metrics import samples
 from support.waiting import eventually
 
 from bottomless.formats.keys import wal_key
@@ -61,6 +62,15 @@ async def test_what_waits_becomes_fragments_of_the_placed_chunks_and_is_released
         await world.until_released(compactor, writer)
         assert world.entries(ONE) == world.entries(TWO) == []
         assert set(world.gets.values()) == {1}
+        shown = samples(compactor.metrics())
+        infos = [info for one in (ONE, TWO) for info in await world.fragments(one)]
+        assert shown[("bottomless_compaction_fragments_total",)] == 2
+        assert shown[("bottomless_compaction_fragment_bytes_total",)] == sum(
+            info.size for info in infos
+        )
+        stages = "bottomless_compaction_stage_seconds_count"
+        assert {shown[stages, ("stage", one)] for one in ("list", "fetch", "pack")} == {1}
+        assert shown[stages, ("stage", "read")] == shown[stages, ("stage", "release")] > 1
 
 
 async def test_fragments_end_with_whole_appends_at_the_size_that_the_stream_wants() -> None:
@@ -229,6 +239,7 @@ async def test_what_was_published_and_never_pruned_is_pruned_for_the_release() -
         second = await replaced(world, compactor)
         await world.until_released(second, writer)
         assert world.entries(ONE) == []
+        assert second.counts.prunes > 0
 
 
 async def test_an_uploader_that_was_paused_changes_nothing_when_it_wakes() -> None:

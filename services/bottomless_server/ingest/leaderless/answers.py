@@ -49,7 +49,7 @@ class Answers:
             return
         mark = self._notes.added
         if may_answer(mark, self._notes.durable_below, sync=self._context.bounds.notes_sync):
-            append.settle(said)
+            self._acknowledge(append, said)
             return
         until = self._context.now() + int(self._context.bounds.put_seconds * 1000)
         self._held.append(_Held(mark, until, append, said))
@@ -65,11 +65,16 @@ class Answers:
         while self._held:
             first = self._held[0]
             if may_answer(first.mark, self._notes.durable_below, sync=True):
-                self._held.popleft().append.settle(first.said)
+                self._acknowledge(self._held.popleft().append, first.said)
             elif first.until <= now:
                 self._held.popleft().append.settle(not_noted())
             else:
                 return
+
+    def _acknowledge(self, append: WaitingAppend, said: Appended) -> None:
+        if append.at is not None:
+            self._context.counts.note_ms("answer", append.at, self._context.now())
+        append.settle(said)
 
     def give_up(self) -> None:
         """Answer all that waits: nobody puts their notes any more."""

@@ -7,7 +7,7 @@ On the record's path: after front/append_requests.py, before the writer of WAL o
 """
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -52,6 +52,8 @@ class LeaderlessAppenders:
         self.producers: Final = producers
         self.batches: Final = batches
         self.commits: Final = commits
+        self.refusals: Final[Counter[str]] = Counter()
+        """Appends that were refused before they came in line, by their code."""
         self._coordination = coordination
         self._tenants: OrderedDict[StreamId, str] = OrderedDict()
         """The tenant of each stream that was asked for here."""
@@ -114,6 +116,15 @@ class LeaderlessAppenders:
             self._keys.discard(key)
         if not answer.cancelled() and isinstance(answer.exception(), NotFound):
             self._tenants.pop(stream_id, None)
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what is refused."""
+        try:
+            yield
+        except StoreError as error:
+            self.refusals[error.code] += 1
+            raise
 
     @contextmanager
     def asking(self, stream_id: StreamId) -> Iterator[None]:
@@ -201,13 +212,15 @@ class LeaderlessAppender:
         return self._all.writer.seen.of(self.stream_id).next_offset
 
     def require_space(self) -> None:
-        self._all.writer.require_space()
+        with self._all.counting():
+            self._all.writer.require_space()
 
     async def append(self, append: Append) -> Appended:
         return await self.put(append)
 
     def put(self, append: Append) -> asyncio.Future[Appended]:
-        return self._all.put(self.stream_id, append)
+        with self._all.counting():
+            return self._all.put(self.stream_id, append)
 
     async def stage(self, frames: Sequence[Frame]) -> Staged:
         with self._all.asking(self.stream_id):
@@ -216,7 +229,7 @@ class LeaderlessAppender:
             return await self._all.batches.stage(self.stream_id, self._tenant, frames)
 
     async def commit(self, conditions: Conditions, staged_ids: Sequence[str]) -> Appended:
-        with self._all.asking(self.stream_id):
+        with self._all.counting(), self._all.asking(self.stream_id):
             return await self._all.commits.commit(
                 self.stream_id, self._tenant, conditions, staged_ids
             )

@@ -179,6 +179,7 @@ class Committer:
     async def _refused(self, group: Group, done: Loss | NotNow) -> Loss | NotNow | None:
         """What follows from an EXEC of a group that stored nothing."""
         if done is NotNow.CONFLICT:
+            self._context.counts.commits["split"] += group.is_halved
             refused = self._queue.conflict(group, self._context.now(), self._context.chance())
             self._tell(refused.pieces, contended())
             return None
@@ -239,6 +240,8 @@ class Committer:
                     self._seal_again(piece, trim.duplicates)
                 # Else it waits, after an earlier one of its producer that is sealed anew.
         self._queue.done(decided)
+        for piece in decided:
+            self._context.counts.note_ms("commit", piece.durable_at, now)
 
     def _seal_again(self, piece: WaitingPiece, duplicates: int) -> None:
         """Seal a piece anew, without what is stored; it keeps its place, and comes into an object

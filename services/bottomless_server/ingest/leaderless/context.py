@@ -1,16 +1,16 @@
 """What all parts of a writer of leaderless streams share."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from bottomless.drives.base import Drive
 from bottomless.model.names import Uid
 from bottomless_server.coordination.base import Coordination
-from bottomless_server.ingest.leaderless.core.accumulator import FlushBounds, FlushCause
+from bottomless_server.ingest.leaderless.core.accumulator import FlushBounds
 from bottomless_server.ingest.leaderless.core.pieces import WaitingPiece
 from bottomless_server.ingest.leaderless.core.store_clock import StoreClock
+from bottomless_server.ingest.leaderless.counts import WriterCounts
 from bottomless_server.leaderless.tail import SeenTail
 from bottomless_server.leaderless.tail_changes import TailBounds
 from bottomless_server.node.lease import Clocks, LeaseBounds
@@ -40,23 +40,6 @@ class WriterBounds(NamedTuple):
     lease: LeaseBounds
     check_seconds: float = 2.0
     """How long a put of another writer is believed to take, where this one waits for its notes."""
-
-
-@dataclass(slots=True)
-class WriterCounts:
-    """What a writer did since the start of its process."""
-
-    flushes: Counter[FlushCause] = field(default_factory=Counter)
-    commits: Counter[str] = field(default_factory=Counter)
-    """EXECs by what became of them: ok, conflict, unknown, settled, lost."""
-    refusals: Counter[str] = field(default_factory=Counter)
-    """Appends that were refused, by their code."""
-    streams: int = 0
-    """Streams in all flushes together."""
-    put_size: int = 0
-    note_objects: int = 0
-    """Objects with notes alone."""
-    instances: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class Flusher:
             packed = await self._put(sequence, [piece])
         except StoreError as error:
             raise restated(error, Outcome.NONE) from error
-        take_places(packed, [piece])
+        take_places(packed, [piece], self._context.now())
 
     def begin_notes(self) -> bool:
         """Put an object with notes alone, one at a time; returns whether it could."""
@@ -127,8 +127,9 @@ class Flusher:
             log.exception("a flush met a bug", sequence=sequence)
             self._refuse(sequence, pieces, StoreError("an unexpected error", outcome=Outcome.NONE))
         else:
-            take_places(packed, pieces)
-            self._queue.put(sequence, self._context.now())
+            now = self._context.now()
+            take_places(packed, pieces, now)
+            self._queue.put(sequence, now)
         # Before anybody is told, or they would find as many under way as before.
         task = asyncio.current_task()
         assert task is not None
@@ -157,6 +158,7 @@ class Flusher:
         settled = self._numbers.settled(self._queue.first_undecided(sequence))
         carried = self._notes.carry(sequence, settled)
         context, bounds = self._context, self._context.bounds
+        began_at = context.now()
         try:
             packed = pack_wal(
                 self._numbers.instance,
@@ -185,8 +187,12 @@ class Flusher:
             sentence = "what was sent cannot be stored now"
             raise Unavailable(sentence, code=Code.STORAGE_FAILED) from error
         finally:
-            self._notes.end(sequence, durable=durable)
-        context.counts.put_size += packed.header.size
+            noted = self._notes.end(sequence, durable=durable)
+        now = context.now()
+        context.counts.note_ms("put", began_at, now)
+        for committed_at in noted:
+            context.counts.note_ms("note", committed_at, now)
+        context.counts.sizes.note(packed.header.size)
         self._cache.add(self._numbers.instance, sequence, packed.parts)
         self._answers.release()
         return packed
@@ -196,11 +202,12 @@ class Flusher:
         self._answers.refuse((one for piece in pieces for one in piece.appends), error)
 
 
-def take_places(packed: PackedWal, pieces: Sequence[WaitingPiece]) -> None:
+def take_places(packed: PackedWal, pieces: Sequence[WaitingPiece], now: int) -> None:
     """Tell pieces where they lie, once their object is durable: from then on they are committed."""
     header = packed.header
     for piece, number in zip(pieces, packed.numbers, strict=True):
         line = packed.lines[number]
+        piece.durable_at = now
         piece.accepted = Accepted(
             header.instance,
             header.sequence,

@@ -2,7 +2,10 @@
 
 import os
 import random
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from prometheus_client.metrics_core import Metric
 
 from bottomless.drives.base import Drive
 from bottomless.model.names import Uid
@@ -13,9 +16,14 @@ from bottomless_server.ingest.leaderless.appenders import (
     leaderless_appenders,
 )
 from bottomless_server.ingest.leaderless.asked import asked_of
-from bottomless_server.ingest.leaderless.context import WriterBounds, WriterContext, WriterCounts
+from bottomless_server.ingest.leaderless.context import WriterBounds, WriterContext
 from bottomless_server.ingest.leaderless.core.accumulator import FlushBounds
 from bottomless_server.ingest.leaderless.core.store_clock import StoreClock
+from bottomless_server.ingest.leaderless.counts import (
+    AroundWriter,
+    WriterCounts,
+    writer_metrics,
+)
 from bottomless_server.ingest.leaderless.writer import Writer
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.leaderless.tail_changes import TailBounds
@@ -38,10 +46,33 @@ class LeaderlessHalf(NamedTuple):
     writer: Writer
     appenders: LeaderlessAppenders
 
+    def metrics(self) -> Iterable[Metric]:
+        """What it measures of itself."""
+        writer = self.writer
+        return writer_metrics(
+            writer.counts,
+            AroundWriter(
+                refusals=self.appenders.refusals,
+                waiting_size=writer.waiting_size,
+                cache_size=writer.cache.size,
+                found_count=writer.cache.found_count,
+                missed_count=writer.cache.missed_count,
+                held_count=writer.space.held_count,
+                held_count_max=writer.space.held_count_max,
+                fullness=writer.space.fullness,
+                fullness_max=writer.space.fullness_max,
+            ),
+        )
+
     async def drain(self) -> None:
         """Commit what is under way, then flush, commit and note everything, and settle it."""
         await self.appenders.commits.stop()
         await self.writer.drain()
+
+
+def no_writer() -> Iterable[Metric]:
+    """What a process shows that writes no leaderless streams."""
+    return writer_metrics(WriterCounts(), AroundWriter())
 
 
 def writer_context(

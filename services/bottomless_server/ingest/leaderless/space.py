@@ -26,6 +26,8 @@ class WriterSpace:
         """How full coordination is, of 1."""
         self.held_count = 0
         """Members that hold objects of this node's instances."""
+        self.fullness_max = context.bounds.fullness_max
+        self.held_count_max = context.bounds.held_count_max
 
     async def look(self, instances: Iterable[Uid]) -> None:
         """Look how much there is now.
@@ -44,10 +46,9 @@ class WriterSpace:
         Raises:
             Overloaded: `tail-bound`; nothing is stored.
         """
-        bounds = self._context.bounds
-        if not has_room(self.fullness, bounds.fullness_max):
+        if not has_room(self.fullness, self.fullness_max):
             raise _full("coordination is nearly full")
-        if not has_room(self.held_count, bounds.held_count_max):
+        if not has_room(self.held_count, self.held_count_max):
             raise _full("too much that this node took waits to be put into fragments")
 
 

@@ -17,6 +17,8 @@ class WalCache:
         self._objects: dict[tuple[Uid, int], bytes] = {}
         self.size = 0
         """Bytes of all objects in it."""
+        self.found_count = self.missed_count = 0
+        """Ranges that were asked for and are here, and those of objects that are not."""
 
     def add(self, instance: Uid, sequence: int, parts: Iterable[bytes | memoryview]) -> None:
         """Keep an object that is durable."""
@@ -33,4 +35,8 @@ class WalCache:
     def find(self, instance: Uid, sequence: int, start: int, size: int) -> memoryview | None:
         """A range of an object, shorter where the object ends before; None if it is not here."""
         data = self._objects.get((instance, sequence))
-        return None if data is None else memoryview(data)[start : start + size]
+        if data is None:
+            self.missed_count += 1
+            return None
+        self.found_count += 1
+        return memoryview(data)[start : start + size]

@@ -124,7 +124,7 @@ class Writer:
             Unavailable: it is refused now, and is not in line; outcome none.
         """
         self._require_instance()
-        now = self._context.now()
+        now = append.at = self._context.now()
         self._line.add(stream_id, append, now)
         due_at = self._line.due_at()
         if len(self._line) == 1 or (due_at is not None and due_at <= now):
@@ -248,8 +248,7 @@ class Writer:
                 log.exception("appends of a stream cannot be sealed", stream_id=stream_id)
                 self._refuse(appends, StoreError("an unexpected error", outcome=Outcome.NONE))
         if pieces:
-            self.counts.flushes[gathered.cause] += 1
-            self.counts.streams += len(gathered.shares)
+            self.counts.note_flush(gathered, self._context.now())
             run.flusher.begin(pieces)
 
     def _expire(self, now: int) -> None:

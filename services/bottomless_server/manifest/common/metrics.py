@@ -1,11 +1,23 @@
 """What the manifest service counts."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prometheus_client.metrics_core import Metric
 
 from bottomless_server.runtime.observe.metrics import counted, gauged
+
+
+class WalCounts(NamedTuple):
+    """Instances of writers of WAL objects, as the vacuum of this process has just found them; none in a
+    process that does not look at them."""
+
+    instances: int = 0
+    dead: int = 0
+    """Others have settled them, and some of their objects are still needed."""
+    in_doubt: int = 0
+    """A rebuild keeps their objects for a while, since it may have missed something of them."""
 
 
 @dataclass(slots=True)
@@ -25,6 +37,10 @@ class ManifestCounts:
     unreadable_keys: int = 0
     """Unreadable keys at the last time that all keys were compared with the bucket."""
     deleted_wal_objects: int = 0
+    prunes: int = 0
+    """EXECs that took entries out of tails."""
+    pruned_entries: int = 0
+    wal: WalCounts = field(default_factory=WalCounts)
     unreadable_consumers: int = 0
     """Offsets that a snapshot was written without, each time."""
 
@@ -49,6 +65,23 @@ def manifest_metrics(
         f"{name}_deleted_wal_objects",
         "WAL objects of leaderless streams that were deleted.",
         counts.deleted_wal_objects,
+    )
+    yield counted(f"{name}_tail_prunes", "Prunes of tails that took entries out.", counts.prunes)
+    yield counted(
+        f"{name}_pruned_entries", "Entries that prunes took out of tails.", counts.pruned_entries
+    )
+    yield gauged(
+        f"{name}_wal_instances", "Instances of writers of WAL objects.", counts.wal.instances
+    )
+    yield gauged(
+        f"{name}_wal_dead_instances",
+        "Those of them whose writer is gone, and of which something is still needed.",
+        counts.wal.dead,
+    )
+    yield gauged(
+        f"{name}_wal_in_doubt",
+        "Those of them of which all objects are kept, since a rebuild may have missed some.",
+        counts.wal.in_doubt,
     )
     yield counted(
         f"{name}_refused_deletes",

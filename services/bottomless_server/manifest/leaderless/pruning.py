@@ -24,6 +24,9 @@ async def prune_published(context: Context, record: StreamRecord) -> bool:
     try:
         while True:
             done = await tails.prune(context.coordination, record.stream_id, record.generation)
+            if done is not None and done.gone:
+                context.counts.prunes += 1
+                context.counts.pruned_entries += len(done.gone)
             if done is None or len(done.gone) < tails.PRUNE_COUNT_MAX:
                 return True
     except StoreError as error:

@@ -12,6 +12,7 @@ import structlog
 from bottomless.errors import StoreError
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.held_lease import held_lease
+from bottomless_server.manifest.common.metrics import WalCounts
 from bottomless_server.manifest.leaderless.forgetting import Forgetting
 from bottomless_server.manifest.leaderless.vacuum import Vacuum
 from bottomless_server.runtime.base.endless import endless
@@ -50,6 +51,9 @@ class LeaderlessUpkeep:
         context = self._context
         ttl_ms = max(_LEASE_MS_MIN, 2 * context.settings.manifest_wal_vacuum_ms)
         async with held_lease(context.coordination, LEASE_KEY, self._holder, ttl_ms) as held:
+            if not held:
+                # Another process counts them: whoever takes the largest number finds one that is of now.
+                context.counts.wal = WalCounts()
             if held:
                 await _tried("WAL objects were not looked at", self._vacuum.make_pass)
                 await _tried("no name was forgotten", self._forgetting.look)

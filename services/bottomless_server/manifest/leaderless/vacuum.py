@@ -8,6 +8,7 @@ Only objects that are listed are deleted, since most of what a dead writer had r
 One whose put arrives after that is named by nothing, and garbage collection takes it.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import structlog
@@ -15,7 +16,9 @@ import structlog
 from bottomless.errors import Corrupt, StoreError, Unavailable
 from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
 from bottomless.model.names import Uid
+from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.metrics import WalCounts
 from bottomless_server.stores import wal
 
 log = structlog.get_logger(__name__)
@@ -36,7 +39,9 @@ class Vacuum:
             Unavailable: the instances are not told now.
         """
         context, deleted = self._context, 0
-        for instance, record in (await wal.load_instances(context.coordination)).items():
+        instances = await wal.load_instances(context.coordination)
+        context.counts.wal = count_instances(instances.values())
+        for instance, record in instances.items():
             if isinstance(record, Corrupt):
                 log.error("a WAL instance cannot be read", instance=instance, error=str(record))
                 continue
@@ -90,3 +95,12 @@ class Vacuum:
         if generation is None:
             raise Unavailable("nobody has found out which generation coordination has to have")
         return generation
+
+
+def count_instances(records: Iterable[WalInstance | Corrupt]) -> WalCounts:
+    """Count instances by what has become of them. One that cannot be read is counted as one of all."""
+    found = list(records)
+    known = [one for one in found if isinstance(one, WalInstance)]
+    in_doubt = [one for one in known if one.keep_until]
+    dead = [one for one in known if one.settled == one.reserved and not one.keep_until]
+    return WalCounts(len(found), len(dead), len(in_doubt))

@@ -7,6 +7,7 @@ that a crash could lose: after a start everything is read anew.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
@@ -28,6 +29,7 @@ from bottomless_server.uploader.compaction.shards import Shards
 from bottomless_server.uploader.compaction.stream_runs import RoundTime, StreamRuns
 from bottomless_server.uploader.failures import Failures
 from bottomless_server.uploader.fragments import Parts
+from bottomless_server.uploader.metrics import UploadCounts
 
 log = structlog.get_logger(__name__)
 
@@ -61,8 +63,8 @@ class Compactor:
         limits = Limits(settings.uploader_wal_cache_bytes, settings.uploader_wal_entries)
         self.objects = WaitingObjects(limits)
         self._reader = HeldReader(coordination)
-        self.streams = StreamRuns(parts, coordination)
-        self.counts = RoundCounts()
+        self.counts = RoundCounts(uploads=UploadCounts(whole=parts.counts))
+        self.streams = StreamRuns(replace(parts, counts=self.counts.uploads), coordination)
         self._rounds = Rounds(parts.drive, coordination, self.objects, self.streams, self.counts)
         self.failures = Failures()
         self._read_of: tuple[int, int] | None = None
@@ -139,7 +141,8 @@ class Compactor:
             self.counts.rounds += 1
             done = await self._rounds.run(shards, at)
             self._pause_after(done)
-        await self._rounds.release(shards, at)
+        with self.counts.timed("release"):
+            await self._rounds.release(shards, at)
         return done
 
     async def _read(self, generation: int) -> None:
@@ -149,7 +152,8 @@ class Compactor:
             self._reader.forget()
             self.objects.forget()
         now, wall = self._parts.clock_ms(), self._clock_ms()
-        new = await self._reader.read(self.shards.held)
+        with self.counts.timed("read"):
+            new = await self._reader.read(self.shards.held)
         for instance, held in new.items():
             self.objects.seen(instance, held, now, wall)
         self.objects.forget(place for place in self.objects.places() if place.instance not in new)
@@ -161,7 +165,8 @@ class Compactor:
         if why is Why.FULL:
             # Only now it matters how large they really are.
             candidates = self.objects.candidates(why, now)
-            await find_sizes(self._parts.drive, self.objects, candidates)
+            with self.counts.timed("list"):
+                await find_sizes(self._parts.drive, self.objects, candidates)
             why = self.objects.begins(now)
         return why
 

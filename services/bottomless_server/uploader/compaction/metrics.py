@@ -1,11 +1,25 @@
 """What rounds of compaction count."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from bottomless_server.runtime.observe.metrics import counted, gauged
+from bottomless_server.core.distribution import Distribution
+from bottomless_server.runtime.base.on_loop import loop_time
+from bottomless_server.runtime.observe.metrics import SECONDS, counted, distributed_by, gauged
+from bottomless_server.uploader.metrics import UploadCounts
+
+STAGES: Final = ("read", "list", "fetch", "pack", "release")
+"""What a look does: reads what is held, learns sizes, fetches objects, has fragments made of them, and
+releases them. Most looks only read."""
+_SECONDS: Final = (*SECONDS, 60, 120, 300)
+
+
+def _by_stage() -> Mapping[str, Distribution]:
+    return {stage: Distribution(_SECONDS) for stage in STAGES}
 
 
 @dataclass(slots=True)
@@ -17,6 +31,20 @@ class RoundCounts:
     bytes: int = 0
     streams: int = 0
     released: int = 0
+    prunes: int = 0
+    """Streams that were pruned since they kept an object from being released."""
+    uploads: UploadCounts = field(default_factory=UploadCounts)
+    stages: Mapping[str, Distribution] = field(default_factory=_by_stage)
+    """Seconds."""
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count what a stage takes, however it ends."""
+        began_at = loop_time()
+        try:
+            yield
+        finally:
+            self.stages[stage].note(loop_time() - began_at)
 
 
 def compaction_metrics(
@@ -33,7 +61,19 @@ def compaction_metrics(
     yield counted(f"{name}_objects", "WAL objects that rounds fetched.", counts.objects)
     yield counted(f"{name}_bytes", "Bytes of WAL objects that rounds fetched.", counts.bytes)
     yield counted(f"{name}_streams", "Runs of streams that became fragments.", counts.streams)
+    yield counted(
+        f"{name}_fragments", "Fragments that got into the manifest.", counts.uploads.fragments
+    )
+    yield counted(
+        f"{name}_fragment_bytes",
+        "Bytes of fragments that got into the manifest.",
+        counts.uploads.bytes,
+    )
     yield counted(f"{name}_released", "WAL objects that were released.", counts.released)
+    yield counted(f"{name}_prunes", "Prunes that a release waited for.", counts.prunes)
+    yield distributed_by(
+        f"{name}_stage_seconds", "How long stages of compaction took.", "stage", counts.stages
+    )
     yield gauged(f"{name}_shards", "Shards of streams that are compacted here.", shard_count)
     yield gauged(f"{name}_waiting_objects", "WAL objects that are not released.", object_count)
     yield gauged(f"{name}_waiting_entries", "Tail entries that wait, about.", entry_count)

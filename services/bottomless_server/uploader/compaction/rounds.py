@@ -63,14 +63,17 @@ class Rounds:
             StoreError: the store cannot be listed now.
         """
         candidates = self._objects.candidates(at.why, at.now)
-        await find_sizes(self._drive, self._objects, candidates)
-        fetched = await fetch(self._drive, self._objects.take(candidates))
+        with self._counts.timed("list"):
+            await find_sizes(self._drive, self._objects, candidates)
+        with self._counts.timed("fetch"):
+            fetched = await fetch(self._drive, self._objects.take(candidates))
         self._counts.objects += len(fetched.objects)
         self._counts.bytes += sum(len(one.data) for one in fetched.objects.values())
         for place in fetched.missing:
             self._leave_for_long(place, at.now)
         streams = _streams_of(fetched.objects, shards)
-        done = await self._compact_all(streams, fetched.objects, at)
+        with self._counts.timed("pack"):
+            done = await self._compact_all(streams, fetched.objects, at)
         self._note(fetched.objects, streams, list(done.values()), at.now)
         advanced_count = sum(1 for one in done.values() if one.advanced)
         self._counts.streams += advanced_count
@@ -159,6 +162,7 @@ class Rounds:
         one = self._objects.done[place]
         if one.refused_count:
             for stream_id in one.stream_ids:
+                self._counts.prunes += 1
                 try:
                     await self._streams.prune(stream_id, at.generation)
                 except StoreError as error:

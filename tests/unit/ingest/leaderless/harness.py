@@ -27,11 +27,12 @@ from bottomless.model.wal import Note
 from bottomless_server.core.tracking.known_producers import TrackingBounds
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.ingest.leaderless.asked import asked_of
-from bottomless_server.ingest.leaderless.context import WriterBounds, WriterContext, WriterCounts
+from bottomless_server.ingest.leaderless.context import WriterBounds, WriterContext
 from bottomless_server.ingest.leaderless.core.accumulator import FlushBounds
 from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend
 from bottomless_server.ingest.leaderless.core.remembered import KnownBounds
 from bottomless_server.ingest.leaderless.core.store_clock import StoreClock
+from bottomless_server.ingest.leaderless.counts import WriterCounts
 from bottomless_server.ingest.leaderless.writer import Writer
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.intake import Append

@@ -114,6 +114,7 @@ async def test_where_there_is_no_space_nothing_is_read(node: LeaderlessNode) -> 
     assert problem(await node.append("b")) == (429, "tail-bound")
     staged = await node.client.post(STAGE, content=body_of("c"), headers=FRAMES)
     assert problem(staged) == (429, "tail-bound")
+    assert node.appenders.refusals == {Code.TAIL_BOUND: 2}
 
 
 async def test_a_fenced_stream_answers_repeats_and_takes_nothing_new(node: LeaderlessNode) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 from support.asgi import client_of
+from support.metrics import samples
 
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import generation_key
@@ -72,6 +73,14 @@ def test_an_append_is_answered_over_the_port_of_ingest_and_noted_at_the_end(
 
         half = served.service.leaderless
         assert half is not None
+        shown = samples(served.service.metrics())
+        assert shown["bottomless_ingest_wal_commits_total", ("outcome", "ok")] == 1
+        assert shown["bottomless_ingest_wal_stage_seconds_count", ("stage", "answer")] == 1
+        assert shown[("bottomless_ingest_wal_cache_bytes",)] == half.writer.cache.size > 0
+        limits = (("held_limit", 200_000), ("fullness_limit_ratio", 0.8))
+        assert [shown[(f"bottomless_ingest_wal_{name}",)] for name, _ in limits] == [
+            limit for _, limit in limits
+        ]
         run = half.writer.run
         assert run is not None
         instance = run.numbers.instance

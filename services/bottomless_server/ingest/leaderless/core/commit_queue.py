@@ -53,6 +53,11 @@ class Group(NamedTuple):
     def pieces(self) -> list[WaitingPiece]:
         return [piece for pieces in self.parts.values() for piece in pieces]
 
+    @property
+    def is_halved(self) -> bool:
+        """Whether another conflict makes two groups of it."""
+        return self.tried and len(self.parts) > 1
+
 
 class Refused(NamedTuple):
     """Pieces that are not tried any more; nothing of them is stored."""
@@ -196,7 +201,7 @@ class CommitQueue:
             self._retries.append(group._replace(tried=True))
             return Refused([])
         streams = list(group.parts)
-        if len(streams) > 1:
+        if group.is_halved:
             middle = len(streams) // 2
             # The first half is tried first, as it stood first.
             for half in (streams[middle:], streams[:middle]):

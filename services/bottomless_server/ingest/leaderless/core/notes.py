@@ -73,11 +73,13 @@ class Notes:
         told, missing = notes[: self._count_max], notes[self._count_max :]
         return Carried(told, noted_below(min(settled, sequence), missing))
 
-    def end(self, sequence: int, *, durable: bool) -> None:
-        """Note what became of an object that was told its notes."""
-        for number in self._in_flight.pop(sequence):
-            if durable:
-                self._pending.pop(number, None)
+    def end(self, sequence: int, *, durable: bool) -> list[int]:
+        """Note what became of an object that was told its notes. Returns when each was added of those
+        that are durable by this one."""
+        numbers = self._in_flight.pop(sequence)
+        if not durable:
+            return []
+        return [self._pending.pop(one).at for one in numbers if one in self._pending]
 
     def due_at(self) -> int | None:
         """When an object with notes alone is put unless a flush comes before; None where no note

@@ -34,6 +34,8 @@ class WaitingAppend:
     """The append as it was asked, with all of its records."""
     settle: Callable[[Appended | StoreError], None]
     """Answers it; called once."""
+    at: int | None = None
+    """When it was put in line, in ms of a clock that never goes back; None of one that never was."""
     decided: bool = False
     """Whether it was answered, or will be once a note is durable: it is never decided again."""
 
@@ -54,6 +56,8 @@ class WaitingPiece:
     """How often it was sealed anew for that."""
     accepted: Accepted | None = None
     """Where it lies, once its object is durable; it is committed as this."""
+    durable_at: int = 0
+    """When its object was durable, in ms of a clock that never goes back."""
 
     @property
     def sealed(self) -> Piece:
