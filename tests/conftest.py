@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -81,6 +82,11 @@ setattr(httpx_transports, "create_ssl_context", cache(httpx.create_ssl_context))
 
 # Else a logged exception is drawn with all that its frames know, which takes up to ten seconds.
 structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would everything that tests
+# start: with a handler here, which no other program inherits, they begin as in a terminal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What collection makes stays to the end: nothing is gained by looking for garbage in it.
 gc.disable()
