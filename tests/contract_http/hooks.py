@@ -17,6 +17,8 @@ from bottomless.errors import Code
 from bottomless.formats.batch import Codec
 from bottomless_server.runtime.http.problems import STATUS
 from contract_http.binary_bodies import FRAMES, arrow_of, frame_of
+from contract_http.staged_ids import FORMAT as STAGED_ID
+from contract_http.staged_ids import staged_id
 
 WAIT_MS_MAX: Final = 50
 """Longer waits that are allowed are cut to this; that they are allowed is tested elsewhere."""
@@ -87,6 +89,7 @@ media_type(
     ),
 )
 media_type("application/octet-stream", st.binary(min_size=1, max_size=200))
+schemathesis.openapi.format(STAGED_ID, st.integers(0, 2**128 - 1).map(staged_id))
 
 
 @schemathesis.hook

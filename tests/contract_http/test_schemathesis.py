@@ -21,6 +21,7 @@ from support.server import AllInOne
 
 from contract_http.links import add_links
 from contract_http.seeded import Known, seed
+from contract_http.staged_ids import draw_by_number
 from openapi.bundle import PUBLIC, bundled
 
 SEED: Final = os.environ.get("BOTTOMLESS_TEST_SEED", "20261121")
@@ -100,6 +101,7 @@ class UnderTest:
         document = bundled(*PUBLIC, secured=credential is not None)
         add_links(document)
         leave_out_texts(document)
+        draw_by_number(document)
         (directory / "openapi.json").write_text(json.dumps(document))
         self._headers = [f"--header={name}: {value}" for name, value in headers.items()]
 
