@@ -318,3 +318,19 @@ async def a_world(**settings: object) -> AsyncIterator[CompactionWorld]:
             await world.close()
     finally:
         await service.stop()
+
+
+async def begun(world: CompactionWorld, *stream_ids: StreamId) -> WalWriter:
+    """A writer, and these streams."""
+    for stream_id in stream_ids:
+        await world.create(stream_id)
+    writer = WalWriter(world.harness)
+    await writer.begin()
+    return writer
+
+
+async def holding(world: CompactionWorld, **settings: object) -> Compactor:
+    """An uploader that holds all shards."""
+    compactor = world.compactor(**settings)
+    await compactor.shards.renew()
+    return compactor

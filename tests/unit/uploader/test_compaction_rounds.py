@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from support.asgi import client_of
-from support.compaction import MINUTE, CompactionWorld, a_world, piece_of, stream
+from support.compaction import MINUTE, CompactionWorld, a_world, begun, holding, piece_of, stream
 from support.guards import remove
 from support.leaderless import OTHER_INSTANCE, WalWriter
 from support.metrics import samples
@@ -24,22 +24,6 @@ from bottomless_server.uploader.compaction.compactor import Compactor
 EPOCH = first_epoch(0)
 ONE, TWO = stream(1), stream(2)
 TARGET = MIB
-
-
-async def begun(world: CompactionWorld, *stream_ids: StreamId) -> WalWriter:
-    """A writer, and these streams."""
-    for stream_id in stream_ids:
-        await world.create(stream_id)
-    writer = WalWriter(world.harness)
-    await writer.begin()
-    return writer
-
-
-async def holding(world: CompactionWorld, **settings: object) -> Compactor:
-    """An uploader that holds all shards."""
-    compactor = world.compactor(**settings)
-    await compactor.shards.renew()
-    return compactor
 
 
 async def test_what_waits_becomes_fragments_of_the_placed_chunks_and_is_released() -> None:

@@ -45,23 +45,27 @@ class HeldReader:
         is there too, and one that is not there is gone.
 
         Raises:
-            CoordinationUnavailable
+            CoordinationUnavailable: the same is read again the next time.
         """
         instances = await load_instances(self._coordination)
         new: dict[Uid, list[HeldMember]] = {}
+        read_below: dict[Uid, int] = {}
         for instance, record in instances.items():
             if isinstance(record, Corrupt):
                 self._tell_unreadable(instance, record)
                 new[instance] = []
+                if instance in self._read_below:
+                    read_below[instance] = self._read_below[instance]
                 continue
             first = self._read_below.get(instance, record.deleted)
             if first > record.settled:
                 # It went back: whatever was known of it is of another time.
                 first = record.deleted
             found = await read_settled(self._coordination, instance, record, first)
-            self._read_below[instance] = found.read_below
+            read_below[instance] = found.read_below
             new[instance] = [member for member in found.held if member.shard in shards]
-        self._read_below = {one: end for one, end in self._read_below.items() if one in new}
+        # Only now: of a reading that fails halfway nobody is told anything.
+        self._read_below = read_below
         self._unreadable &= new.keys()
         return new
 
