@@ -58,7 +58,7 @@ async def look(
     looked = Looked(0 if value is None else decode_instance(value).settled, set(), {})
     for stream_id in stream_ids:
         try:
-            entries = await _waiting_entries(coordination, stream_id)
+            entries = await waiting_entries(coordination, stream_id)
         except Corrupt as error:
             log.exception("a tail cannot be read", stream_id=stream_id)
             looked.unreadable[stream_id] = error
@@ -69,7 +69,13 @@ async def look(
     return looked
 
 
-async def _waiting_entries(coordination: Coordination, stream_id: StreamId) -> list[TailEntry]:
+async def waiting_entries(coordination: Coordination, stream_id: StreamId) -> list[TailEntry]:
+    """The entries of a stream that may still be needed; none of one that is gone.
+
+    Raises:
+        Corrupt: its tail cannot be read, or one of them.
+        CoordinationUnavailable
+    """
     value = await coordination.get(tail_key(stream_id))
     if value is None:
         return []

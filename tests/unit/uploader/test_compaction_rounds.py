@@ -349,32 +349,6 @@ async def test_a_stream_that_is_deleted_needs_nothing_any_more() -> None:
         await world.until_released(compactor, writer)
 
 
-async def test_a_missing_object_stops_its_streams_and_no_others() -> None:
-    async with a_world() as world:
-        writer, compactor = await begun(world, ONE, TWO), await holding(world)
-        await writer.flush(ONE)
-        await writer.flush(ONE, TWO)
-        await world.drive.delete([wal_key(writer.instance, 0)])
-
-        await compactor.compact_now()
-
-        assert await world.published_next(TWO) == 2
-        assert await world.published_next(ONE) == 0
-        assert world.held(writer) == {0, 1}
-
-
-async def test_of_a_directory_that_is_damaged_nobody_can_tell_who_needs_it() -> None:
-    async with a_world() as world:
-        writer, compactor = await begun(world, ONE), await holding(world)
-        await writer.flush(ONE)
-        await writer.flush(ONE)
-        world.drive.flip(wal_key(writer.instance, 1), 140)
-
-        await compactor.compact_now()
-        assert await world.published_next(ONE) == 4
-        await world.until_released(compactor, writer, 1)
-
-
 async def test_without_its_guard_a_run_begins_with_what_a_fragment_has_already(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -28,10 +28,10 @@ from bottomless_server.coordination.base import Coordination
 from bottomless_server.leaderless.tail import shard_of
 from bottomless_server.protocol.compaction import Compacted
 from bottomless_server.stores.releases import release
-from bottomless_server.uploader.compaction.core.runs import ASIDE_REST_MS
 from bottomless_server.uploader.compaction.core.waiting import Left, Place, WaitingObjects
 from bottomless_server.uploader.compaction.metrics import RoundCounts
-from bottomless_server.uploader.compaction.objects import WalObject, fetch, find_sizes
+from bottomless_server.uploader.compaction.needed_by import streams_needing
+from bottomless_server.uploader.compaction.objects import Fetched, WalObject, fetch, find_sizes
 from bottomless_server.uploader.compaction.stream_runs import RoundTime, StreamDone, StreamRuns
 
 log = structlog.get_logger(__name__)
@@ -69,15 +69,42 @@ class Rounds:
             fetched = await fetch(self._drive, self._objects.take(candidates))
         self._counts.objects += len(fetched.objects)
         self._counts.bytes += sum(len(one.data) for one in fetched.objects.values())
-        for place in fetched.missing:
-            self._leave_for_long(place, at.now)
-        streams = _streams_of(fetched.objects, shards)
+        streams = await self._streams_of(fetched, shards, at)
+        at = at._replace(lost=self._objects.lost())
         with self._counts.timed("pack"):
             done = await self._compact_all(streams, fetched.objects, at)
-        self._note(fetched.objects, streams, list(done.values()), at.now)
+        self._note([*fetched.objects, *fetched.missing], streams, list(done.values()), at.now)
         advanced_count = sum(1 for one in done.values() if one.advanced)
         self._counts.streams += advanced_count
         return Compacted(len(fetched.objects), advanced_count)
+
+    async def _streams_of(
+        self, fetched: Fetched, shards: Collection[int], at: RoundTime
+    ) -> dict[StreamId, list[Place]]:
+        """The streams of these shards, each with the objects that it may need: those whose directory
+        names it, and what is broken in which it has an entry.
+
+        Raises:
+            Unavailable: not now.
+        """
+        streams: dict[StreamId, list[Place]] = {}
+        broken = list(fetched.missing)
+        for place, found in fetched.objects.items():
+            self._objects.asked_for(place, is_lost=False)
+            if found.directory is None:
+                broken.append(place)
+                continue
+            for stream_id in found.directory.stream_ids():
+                if shard_of(stream_id) in shards:
+                    streams.setdefault(stream_id, []).append(place)
+        for place in fetched.missing:
+            self._objects.asked_for(place, is_lost=True)
+        if broken:
+            needing = await streams_needing(self._coordination, at.generation, broken, shards)
+            for place, stream_ids in needing.items():
+                for stream_id in stream_ids:
+                    streams.setdefault(stream_id, []).append(place)
+        return streams
 
     async def _compact_all(
         self,
@@ -99,7 +126,7 @@ class Rounds:
 
     def _note(
         self,
-        objects: Mapping[Place, WalObject],
+        places: Collection[Place],
         streams: Mapping[StreamId, Collection[Place]],
         done: Collection[StreamDone],
         now: int,
@@ -116,21 +143,14 @@ class Rounds:
         for stream_id, named in streams.items():
             for place in named:
                 of_place[place].append(stream_id)
-        for place, found in objects.items():
+        for place in places:
             wanted_of = left.pop(place, None)
-            if wanted_of is not None:
-                self._objects.looked_at(place, wanted_of, advanced=place in advanced)
-            elif found.directory is None:
-                # Nobody can tell which streams need it, so it stays.
-                self._leave_for_long(place, now)
-            else:
+            if wanted_of is None:
                 self._objects.finished(place, of_place[place], now)
+            else:
+                self._objects.looked_at(place, wanted_of, advanced=place in advanced)
         for place, wanted in left.items():
             self._objects.wanted(place, wanted)
-
-    def _leave_for_long(self, place: Place, now: int) -> None:
-        until = now + ASIDE_REST_MS
-        self._objects.looked_at(place, Left(until, until, 0), advanced=False)
 
     async def release(self, shards: Collection[int], at: RoundTime) -> None:
         """Release objects that no stream needs any more; what the manifest has not pruned yet is
@@ -168,15 +188,3 @@ class Rounds:
                 except StoreError as error:
                     log.warning("nothing pruned", stream_id=stream_id, error=str(error))
         self._objects.not_released(place, at.now)
-
-
-def _streams_of(
-    objects: Mapping[Place, WalObject], shards: Collection[int]
-) -> dict[StreamId, list[Place]]:
-    """The streams of these shards, each with the objects whose directory names it."""
-    streams: dict[StreamId, list[Place]] = {}
-    for place, found in objects.items():
-        for stream_id in () if found.directory is None else found.directory.stream_ids():
-            if shard_of(stream_id) in shards:
-                streams.setdefault(stream_id, []).append(place)
-    return streams

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import Corrupt, Fenced, StoreError, Unavailable
+from bottomless.errors import Code, Corrupt, Fenced, StoreError, Unavailable
 from bottomless.formats.checks import corrupt
 from bottomless.formats.placing import Placed, place
 from bottomless.formats.stream_record import LEADERLESS, SERVED, decode_record
@@ -73,6 +73,8 @@ class RoundTime(NamedTuple):
     generation: int
     known: Container[Place]
     """The objects that are held in the shards of this process, taken or not."""
+    lost: Container[Place] = frozenset()
+    """Objects that are held and that the store does not have."""
 
 
 class StreamDone(NamedTuple):
@@ -149,7 +151,9 @@ class StreamRuns:
         """What a stream needs that is set aside: as far as nobody can tell, all that names it."""
         try:
             seen = await self._look(stream_id, at.generation)
-        except StoreError:
+        except Exception as error:
+            if not isinstance(error, StoreError):
+                log.exception("a stream cannot be looked at", stream_id=stream_id)
             return StreamDone(dict.fromkeys(named, Left(until, until, 0)))
         if seen is None:
             self._is_well(stream_id)
@@ -192,11 +196,13 @@ class StreamRuns:
         """Whether some round will have the first object of a stream: not before its writer is settled.
 
         Raises:
-            Corrupt: its entries begin after the end of the manifest.
+            Corrupt: its entries begin after the end of the manifest, or with an object that is gone.
         """
         first = seen.entries[0]
         if first.first_offset > seen.record.published_next:
             raise corrupt("tail index", "nothing is known of what follows the manifest")
+        if place_of(first) in at.lost:
+            raise Corrupt("a WAL object with its records is missing", code=Code.DATA_MISSING)
         return place_of(first) in at.known
 
     async def prune(self, stream_id: StreamId, generation: int) -> None:

@@ -89,6 +89,8 @@ class Waiting:
     size: int | None = None
     idle_count: int = 0
     """Rounds in a row that took it and advanced no stream by it."""
+    is_lost: bool = False
+    """Whether the store had no such object when it was asked for last."""
 
 
 @dataclass(slots=True)
@@ -155,6 +157,10 @@ class WaitingObjects:
     def places(self) -> set[Place]:
         return {*self._waiting, *self._done}
 
+    def lost(self) -> set[Place]:
+        """Objects that are not there, as far as is known."""
+        return {place for place, one in self._waiting.items() if one.is_lost}
+
     def begins(self, now: int) -> Why | None:
         """Why a round is to begin now; None if none is."""
         size = entry_count = 0
@@ -205,6 +211,10 @@ class WaitingObjects:
                 break
             taken.append(place)
         return taken
+
+    def asked_for(self, place: Place, *, is_lost: bool) -> None:
+        """Note whether an object was there."""
+        self._waiting[place].is_lost = is_lost
 
     def looked_at(self, place: Place, left: Left, *, advanced: bool) -> None:
         """Note what a round that took an object has left of it, and whether it advanced a stream."""
