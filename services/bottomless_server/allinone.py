@@ -82,7 +82,7 @@ def run(settings: CommonSettings) -> int:
                 coordination_url = valkey.url
             store_url = settings.store_url or directory_url(settings.data_dir / "objects")
             front = Front(settings)
-            drive = measured_drive(open_drive(store_url, settings), front.metrics)
+            drive = measured_drive(open_drive(store_url, settings), front.metrics, settings.prices)
             coordination = MeasuredCoordination(open_coordination(coordination_url), front.metrics)
             try:
                 with stores_told(settings):

@@ -54,7 +54,9 @@ def run(name: str, settings: CommonSettings) -> int:
         drive: Drive | None = None
         coordination: Coordination | None = None
         if settings.store_url:
-            drive = measured_drive(open_drive(settings.store_url, settings), front.metrics)
+            drive = measured_drive(
+                open_drive(settings.store_url, settings), front.metrics, settings.prices
+            )
         if settings.coordination_url:
             coordination = MeasuredCoordination(
                 open_coordination(settings.coordination_url), front.metrics

@@ -12,6 +12,7 @@ Not all that speaks S3 keeps this: `drives/probe.py` finds out before a start.
 
 import asyncio
 from base64 import b64decode
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from email.utils import parsedate_to_datetime
@@ -59,7 +60,9 @@ class S3Drive:
         self._opening = asyncio.Lock()
         self._held = AsyncExitStack()
         self._open: OpenClient | None = None
-        self._in_place = GetsInPlace(options)
+        self.requests: Final[Counter[str]] = Counter()
+        """Requests that were sent so far, by what a bill calls them."""
+        self._in_place = GetsInPlace(options, self.requests)
         self._part_room = asyncio.Semaphore(options.part_count_max)
         self._closed = False
 
@@ -228,7 +231,9 @@ class S3Drive:
             assert not self._closed, "the drive is closed"
             if self._open is None:
                 with translated():
-                    self._open = await self._held.enter_async_context(open_client(self._options))
+                    self._open = await self._held.enter_async_context(
+                        open_client(self._options, self.requests)
+                    )
             return self._open
 
     @asynccontextmanager

@@ -11,6 +11,7 @@ import asyncio
 import re
 import ssl
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -63,8 +64,10 @@ class _Where:
 class GetsInPlace:
     """GETs from one bucket. Connects at its first use."""
 
-    def __init__(self, options: S3Options) -> None:
+    def __init__(self, options: S3Options, requests: Counter[str]) -> None:
+        """What is sent is counted in `requests`."""
         self._options = options
+        self._requests = requests
         self._where: _Where | None = None
         self._locating = asyncio.Lock()
         self._fit = options.gets_in_place
@@ -120,14 +123,21 @@ class GetsInPlace:
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         ranged = {"range": wanted} if wanted else {}
         headers = signed_get(where.host, path, ranged, credentials, where.region, moment)
-        return await where.client.get(
-            path,
-            headers,
-            options.seconds_for(size or 0),
-            silence_seconds=options.read_seconds,
-            # A store that ignores ranges would send all.
-            size_max=BODY_SIZE_MAX if size is None else size,
-        )
+        sent = True
+        try:
+            return await where.client.get(
+                path,
+                headers,
+                options.seconds_for(size or 0),
+                silence_seconds=options.read_seconds,
+                # A store that ignores ranges would send all.
+                size_max=BODY_SIZE_MAX if size is None else size,
+            )
+        except NoConnection:
+            sent = False
+            raise
+        finally:
+            self._requests["get"] += sent
 
     def _note_odd(self, now: float) -> None:
         self._odd_count += 1

@@ -1,5 +1,6 @@
 """The client that sends requests to an S3 store: each of them once, with nothing added unasked."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,7 @@ from botocore.handlers import add_expect_header
 
 from bottomless_server.drives.s3_options import S3Options
 from bottomless_server.drives.s3_sent_source import SentSource
+from bottomless_server.drives.sent_requests import kind_of
 
 REGION_DEFAULT: Final = "us-east-1"
 """The region for a store with an endpoint of its own: most accept any, but a signature needs one."""
@@ -55,8 +57,9 @@ class OpenClient(NamedTuple):
 
 
 @asynccontextmanager
-async def open_client(options: S3Options) -> AsyncIterator[OpenClient]:
-    """The client of one store, with a pool of connections of its own."""
+async def open_client(options: S3Options, requests: Counter[str]) -> AsyncIterator[OpenClient]:
+    """The client of one store, with a pool of connections of its own; what it sends is counted in
+    `requests`."""
     secure = options.endpoint is None or options.endpoint.startswith("https:")
     config = AioConfig(
         signature_version="s3v4",
@@ -99,4 +102,10 @@ async def open_client(options: S3Options) -> AsyncIterator[OpenClient]:
                 request.context = {**request.context, "client_config": unsigned}
 
         client.meta.events.register("before-sign.s3.PutObject", leave_unsigned)
+
+        def count(event_name: str, **_: object) -> None:
+            requests[kind_of(event_name.rpartition(".")[2])] += 1
+
+        # Here and not at the calls: a redirect has the same request sent once more.
+        client.meta.events.register("before-send.s3", count)
         yield OpenClient(client, session)

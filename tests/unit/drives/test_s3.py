@@ -6,6 +6,7 @@ import hashlib
 import ssl
 import tracemalloc
 from base64 import b64decode
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from support.certificates import self_signed
 from support.connections import Connections
 from support.guards import remove
 from support.s3 import CREDENTIALS
-from support.scripted_s3 import CLOSE, ScriptedS3, refusal, reply, scripted_s3
+from support.scripted_s3 import CLOSE, Request, ScriptedS3, refusal, reply, scripted_s3
 from support.sources import Bytes
 
 from bottomless.drives.base import (
@@ -35,6 +36,7 @@ from bottomless_server.drives.s3_options import MIB, S3Options
 from bottomless_server.stores.put_retries import put_object
 
 BODY = b"body"
+DATE = "Sat, 01 Jan 2000 00:00:00 GMT"
 
 
 @pytest.fixture
@@ -499,6 +501,64 @@ async def test_an_upload_in_parts_is_completed_only_if_absent_with_the_whole_che
     assert "x-amz-checksum-crc32c" in second.headers
     assert complete.headers["if-none-match"] == "*"
     assert "x-amz-checksum-crc32c" in complete.headers
+
+
+async def test_each_request_that_is_sent_is_counted_as_a_bill_counts_it(
+    server: ScriptedS3, options: S3Options
+) -> None:
+    """What the store was sent, one by one: pages, parts, and whatever was refused or broke off."""
+    drive = S3Drive(
+        replace(options, multipart_bytes=MIB, part_bytes=MIB, part_count_max=1, listed_by_key=True)
+    )
+    page = b"<ListBucketResult><IsTruncated>%s</IsTruncated>%s</ListBucketResult>"
+    item = b"<Contents><Key>root/a/b</Key><Size>4</Size><LastModified>2026-01-01T00:00:00Z"
+    item += b"</LastModified></Contents>"
+    more = page % (b"true", item + b"<NextContinuationToken>t</NextContinuationToken>")
+    server.replies = [
+        *(reply(200), CLOSE, refusal(412, "PreconditionFailed")),
+        *(CREATED, SENT, SENT, DONE, CREATED, refusal(403, "AccessDenied"), reply(204)),
+        *(reply(206, b"od", content_range="bytes 1-2/4"), refusal(404, "NoSuchKey")),
+        *(refusal(404, "NoSuchKey"), reply(200), reply(404), refusal(404, "NoSuchKey")),
+        *(refusal(404, "NoSuchKey"), reply(200, more), reply(200, page % (b"false", b""))),
+        *(reply(200, b"<DeleteResult></DeleteResult>"), reply(200, date=DATE)),
+    ]
+    await put(drive)
+    for wanted in (DriveAmbiguous, ObjectExists):
+        assert type(await failure_of_put(drive)) is wanted
+    await put(drive, bytes(MIB) + BODY)
+    assert type(await failure_of_put(drive, bytes(2 * MIB))) is DriveRefused
+    assert await drive.get("a/b", 1, 2) == b"od"
+    with pytest.raises(ObjectMissing):
+        await drive.get("a/c")
+    await drive.head("a/b")
+    with pytest.raises(ObjectMissing):
+        await drive.head("a/c")
+    assert len([facts async for facts in drive.list()]) == 1
+    await drive.delete(["a/b", "a/c"])
+    await drive.clock()
+    await drive.aclose()
+
+    assert server.replies == []
+    seen = Counter(_billed(request) for request in server.requests)
+    assert seen == Counter({"put": 9, "get": 5, "list": 2, "head": 3, "delete": 2})
+    assert drive.requests == seen
+
+
+def _billed(request: Request) -> str:
+    if request.method == "GET":
+        return "list" if "list-type=2" in request.target else "get"
+    if request.method == "POST":
+        return "delete" if request.target.endswith("?delete") else "put"
+    return {"PUT": "put", "HEAD": "head", "DELETE": "delete"}[request.method]
+
+
+async def test_a_get_that_reaches_nobody_is_counted_once_and_not_twice(options: S3Options) -> None:
+    drive = S3Drive(replace(options, endpoint="http://127.0.0.1:9"))
+    with pytest.raises(DriveUnavailable):
+        await drive.get("a/b")
+    await drive.aclose()
+    # The library's own is counted when it is sent, before anybody knows that nobody hears it.
+    assert drive.requests == {"get": 1}
 
 
 async def test_no_more_parts_of_an_object_are_under_way_than_allowed(

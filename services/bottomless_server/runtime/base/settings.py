@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, field_validator
 
 from bottomless.model.limits import GIB, KIB, MIB
+from bottomless_server.core.store_prices import StorePrices, parse_prices
 from bottomless_server.runtime.base.identity_settings import IdentitySettings
 from bottomless_server.runtime.base.loopback import is_loopback
 from bottomless_server.runtime.base.origins import is_as_browsers_send_it
@@ -56,6 +57,9 @@ class CommonSettings(IdentitySettings):
     """Bytes of a part that is put to S3, at least 5 MiB: what S3 allows."""
     store_part_count_max: Annotated[int, Field(ge=1, le=64)] = 4
     """Parts of one object under way to S3; each is memory."""
+    store_prices: str = "put=0.005,list=0.005,get=0.0004,head=0.0004,delete=0,month=0.023"
+    """What the object store asks for, in dollars: `put`, `list`, `get`, `head` and `delete` for a
+    thousand requests, `written` and `read` for a GiB, `month` for a GiB and month."""
     coordination_url: str | None = None
     """Valkey or Redis: `redis://host:port/0` or `unix:///path`."""
 
@@ -144,6 +148,11 @@ class CommonSettings(IdentitySettings):
         return tuple(word.strip().removesuffix(".") for word in words if word.strip())
 
     @property
+    def prices(self) -> StorePrices:
+        """What the object store asks for."""
+        return parse_prices(self.store_prices)
+
+    @property
     def shows_docs(self) -> bool:
         return is_loopback(self.host) if self.docs is None else self.docs
 
@@ -157,6 +166,12 @@ class CommonSettings(IdentitySettings):
     def _check_peer(cls, value: str | None) -> str | None:
         if value is not None and not _PEER.fullmatch(value):
             raise ValueError("a service's url looks like http://host:port or unix:///path")
+        return value
+
+    @field_validator("store_prices")
+    @classmethod
+    def _check_prices(cls, value: str) -> str:
+        parse_prices(value)
         return value
 
     @field_validator("hosts")

@@ -5,11 +5,14 @@ which is one attempt: retries above it are calls of their own.
 """
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter as CounterMetric
+from prometheus_client import Histogram
+from prometheus_client.metrics_core import Metric
 
 from bottomless.drives.base import (
     Body,
@@ -35,11 +38,14 @@ from bottomless_server.coordination.base import (
     Hold,
     Room,
 )
+from bottomless_server.core.store_prices import REQUESTS, StorePrices, dollars_of_calls
 from bottomless_server.drives.checked_parts import size_of
-from bottomless_server.runtime.observe.metrics import SECONDS, Metrics
+from bottomless_server.drives.sent_requests import PAGE_COUNT, CountsRequests, page_count
+from bottomless_server.runtime.observe.metrics import SECONDS, Metrics, counted_by
 
 T = TypeVar("T")
 
+STORE_PRICES: Final = StorePrices()
 _OUTCOMES: Final[Mapping[type[BaseException], str]] = {
     ObjectMissing: "missing",
     ObjectExists: "exists",
@@ -59,7 +65,7 @@ class Calls:
     """The calls of one port."""
 
     def __init__(self, metrics: Metrics, name: str, what: str) -> None:
-        self._counts = Counter(
+        self._counts = CounterMetric(
             f"bottomless_{name}_calls",
             f"Calls of the {what}, by what came of them.",
             ["operation", "outcome"],
@@ -87,23 +93,31 @@ class Calls:
             self._durations.labels(operation).observe(time.perf_counter() - began_at)
 
 
-def measured_drive(drive: Drive, metrics: Metrics) -> Drive:
-    """A drive whose calls are measured; it presigns if the given one does."""
+def measured_drive(drive: Drive, metrics: Metrics, prices: StorePrices = STORE_PRICES) -> Drive:
+    """A drive whose calls are measured, and priced; it presigns if the given one does."""
     if isinstance(drive, Presigning):
-        return _PresigningDrive(drive, metrics, drive)
-    return _MeasuredDrive(drive, metrics)
+        return _PresigningDrive(drive, metrics, prices, drive)
+    return _MeasuredDrive(drive, metrics, prices)
 
 
 class _MeasuredDrive:
-    def __init__(self, drive: Drive, metrics: Metrics) -> None:
+    def __init__(self, drive: Drive, metrics: Metrics, prices: StorePrices) -> None:
         self._drive = drive
+        self._prices = prices
+        self._calls_made = Counter[str]()
+        self._requests: Mapping[str, int] = (
+            drive.requests if isinstance(drive, CountsRequests) else self._calls_made
+        )
+        """Requests that were sent; where a drive sends none, those that S3 would have been sent."""
+        self._read = self._written = 0
+        metrics.add(self)
         self._calls = Calls(metrics, "object_store", "object store")
-        self._read_size = Counter(
+        self._read_size = CounterMetric(
             "bottomless_object_store_read_bytes",
             "Bytes that the object store gave.",
             registry=metrics.registry,
         )
-        self._written_size = Counter(
+        self._written_size = CounterMetric(
             "bottomless_object_store_written_bytes",
             "Bytes that the object store took.",
             registry=metrics.registry,
@@ -114,28 +128,39 @@ class _MeasuredDrive:
         return self._drive.location
 
     async def put(self, object_key: str, body: Body, crc: int) -> None:
+        self._calls_made["put"] += 1
         with self._calls.one("put"):
             await self._drive.put(object_key, body, crc)
+        self._written += size_of(body)
         self._written_size.inc(size_of(body))
 
     async def get(
         self, object_key: str, start: int = 0, size: int | None = None
     ) -> bytes | memoryview:
+        self._calls_made["get"] += 1
         with self._calls.one("get"):
             data = await self._drive.get(object_key, start, size)
+        self._read += len(data)
         self._read_size.inc(len(data))
         return data
 
     async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
+        self._calls_made["head"] += 1
         with self._calls.one("head"):
             return await self._drive.head(object_key, checksum=checksum)
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
+        self._calls_made["list"] += 1
+        count = 0
         with self._calls.one("list"):
             async for facts in self._drive.list(prefix, after):
+                count += 1
+                if count % PAGE_COUNT == 0:
+                    self._calls_made["list"] += 1
                 yield facts
 
     async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        self._calls_made["delete"] += page_count(len(object_keys))
         with self._calls.one("delete"):
             return await self._drive.delete(object_keys)
 
@@ -148,16 +173,33 @@ class _MeasuredDrive:
         return self._drive.has_own_clock
 
     async def clock(self) -> int:
+        self._calls_made["head"] += 1
         with self._calls.one("clock"):
             return await self._drive.clock()
 
     async def aclose(self) -> None:
         await self._drive.aclose()
 
+    def metrics(self) -> Iterable[Metric]:
+        """What was sent, and what it comes to."""
+        name = "bottomless_object_store"
+        requests = {kind: self._requests.get(kind, 0) for kind in REQUESTS}
+        yield counted_by(
+            f"{name}_requests", "Requests that a bill names, by kind.", "operation", requests
+        )
+        yield counted_by(
+            f"{name}_dollars",
+            "What requests, and bytes that went in and out, come to.",
+            "operation",
+            dollars_of_calls(self._prices, requests, written=self._written, read=self._read),
+        )
+
 
 class _PresigningDrive(_MeasuredDrive):
-    def __init__(self, drive: Drive, metrics: Metrics, signer: Presigning) -> None:
-        super().__init__(drive, metrics)
+    def __init__(
+        self, drive: Drive, metrics: Metrics, prices: StorePrices, signer: Presigning
+    ) -> None:
+        super().__init__(drive, metrics, prices)
         self._signer = signer
 
     async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
