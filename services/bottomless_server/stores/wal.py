@@ -50,6 +50,7 @@ from bottomless_server.leaderless.proof import shows_less
 from bottomless_server.leaderless.tail import HeldMember
 from bottomless_server.leaderless.tail_format import after_sequence, decode_held
 from bottomless_server.stores.generation import decode_generation
+from bottomless_server.stores.read_again import read_again
 from bottomless_server.stores.streams import GENERATION_KEY
 
 log = structlog.get_logger(__name__)
@@ -366,9 +367,13 @@ async def load_directory(drive: Drive, instance: Uid, sequence: int) -> WalDirec
 
     Raises:
         ObjectMissing: there is no such object.
-        Corrupt: it is damaged.
+        Corrupt: it is damaged, and was so when it was read once more.
         DriveUnavailable, DriveRefused
     """
+    return await read_again(lambda: _directory(drive, instance, sequence))
+
+
+async def _directory(drive: Drive, instance: Uid, sequence: int) -> WalDirectory:
     object_key = wal_key(instance, sequence)
     front = bytes(await drive.get(object_key, 0, _DIRECTORY_GUESS))
     header = decode_wal_header(front[:HEADER_SIZE])

@@ -29,7 +29,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.leaderless.decided import KnownName, NewKnown
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.recovery.adopted_copies import copy_run
-from bottomless_server.manifest.recovery.root_search import STRAY_COUNT_MAX, find_root
+from bottomless_server.manifest.recovery.root_search import STRAY_COUNT_MAX, Run, find_root
 from bottomless_server.manifest.recovery.wal_end import restored_end, with_run
 from bottomless_server.manifest.recovery.wal_producers import find_known
 from bottomless_server.manifest.recovery.wal_scan import FoundWal
@@ -91,13 +91,16 @@ async def rebuild_stream(
 ) -> RebuiltStream:
     """Find a stream's manifest, extend it, and put it as a root of the rebuild's generation.
 
-    `wal` is what the WAL objects say; of a local stream that is nothing.
+    `wal` is what the WAL objects say; of a local stream they say nothing.
 
     Raises:
         DriveUnavailable, DriveRefused, DriveAmbiguous: the same again is right.
         Unavailable: the step is not what goes on.
     """
     generation = step.generation
+    if not registry.config.leaderless:
+        # What nobody can read says nothing of it.
+        wal = FoundWal()
     drive, prefix = context.drive, stream_prefix(registry.stream_id, registry.tenant)
     listing = drive.list(root_prefix(registry.stream_id, registry.tenant))
     keys = [key async for facts in listing if (key := parse_root_key(facts.object_key))]
@@ -114,7 +117,8 @@ async def rebuild_stream(
         # What an attempt of before has made of WAL objects is made once more.
         unlike = [key for key in run.unlike if not _is_noted(wal, registry, key)]
         if unlike or (missing and not run.fragments):
-            record = rebuild_decision.record_without_root(before, lost)
+            known_next = await _known_next(drive, prefix, run, wal.noted_next(registry.stream_id))
+            record = rebuild_decision.record_without_root(before, lost, known_next)
             log.critical(
                 "the manifest of a stream is missing",
                 stream_id=record.stream_id,
@@ -149,6 +153,18 @@ async def rebuild_stream(
     ]
     to_delete = (*old_roots, *originals, *run.strays)[:STRAY_COUNT_MAX]
     return RebuiltStream(record, count, to_delete, known=known)
+
+
+async def _known_next(drive: Drive, prefix: str, run: Run, noted_next: int) -> int:
+    """After the last offset that anything speaks of, by the keys of what nobody can put together."""
+    ends = [noted_next, *(one.next_offset for one in run.fragments)]
+    fragments = map(parse_fragment_key, run.strays)
+    ends += [key.first_offset for key in fragments if key is not None]
+    async for facts in drive.list(f"{prefix}metadata/"):
+        target = parse_delete_target(facts.object_key.encode("ascii"))
+        if target is not None and target.first_offset is not None:
+            ends.append(target.first_offset)
+    return max(ends)
 
 
 def _is_noted(wal: FoundWal, record: StreamRecord, object_key: str) -> bool:

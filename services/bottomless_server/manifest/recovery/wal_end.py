@@ -26,6 +26,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.recovery.wal_scan import FoundWal
 from bottomless_server.manifest.tree.core.planning import gap_at_end
 from bottomless_server.stores.put_retries import put_object
+from bottomless_server.stores.read_again import read_again
 from bottomless_server.tree.append import append_entries
 
 log = structlog.get_logger(__name__)
@@ -53,7 +54,7 @@ async def restored_end(
     end = end_of(
         root.next_offset,
         found.noted.get(stream_id, ()),
-        undecided=stream_id in found.undecided,
+        undecided=found.may_have_more(stream_id),
     )
     if end.differs_at is not None:
         log.critical("notes differ", stream_id=stream_id, offset=end.differs_at)
@@ -90,7 +91,7 @@ class _Packing:
         if entry.first_offset > self._next_offset:
             await self.close(entry.first_offset, GapReason.TAKEOVER)
         try:
-            placed = await self._placed(entry)
+            placed = await read_again(lambda: self._placed(entry))
         except (ObjectMissing, Corrupt):
             log.exception(
                 "what was committed is lost",

@@ -11,6 +11,7 @@ only the appends that were read are known, so an older repeat is refused and nev
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ from bottomless_server.leaderless.decided import KnownName, NewKnown
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.core.adoption_check import footer_piece
 from bottomless_server.manifest.tree.reachability import load_group
+from bottomless_server.stores.read_again import read_again
 
 log = structlog.get_logger(__name__)
 
@@ -112,7 +114,7 @@ async def _newest(
     size = 0
     async for fragment in _backwards(context, record, root):
         try:
-            said = await _said(context, record, fragment)
+            said = await read_again(partial(_said, context, record, fragment))
         except (Corrupt, ObjectMissing):
             log.exception(
                 "nothing is known of who wrote a fragment",

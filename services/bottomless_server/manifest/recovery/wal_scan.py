@@ -43,6 +43,7 @@ class FoundInstance(NamedTuple):
     sequences: range
     """From the first that is there to the last."""
     in_doubt: bool
+    """Whether an object of it is in doubt, or cannot be read."""
 
 
 @dataclass(slots=True)
@@ -55,16 +56,26 @@ class FoundWal:
     """Streams with pieces in an undecided object."""
     in_doubt: list[InDoubt] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
-    """Keys of objects whose directory cannot be read."""
+    """Keys of objects whose directory cannot be read: nobody knows which streams have pieces in
+    them, and of which entries their notes were."""
 
     def covers(self, stream_id: StreamId, offset: int) -> bool:
         """Tell whether a note speaks of a record."""
         noted = self.noted.get(stream_id, ())
         return any(one.first_offset <= offset < one.next_offset for one in noted)
 
+    def noted_next(self, stream_id: StreamId) -> int:
+        """After the last offset of which a note speaks; 0 where none does."""
+        return max((one.next_offset for one in self.noted.get(stream_id, ())), default=0)
+
     def has(self, stream_id: StreamId) -> bool:
         """Tell whether there is anything to be brought back, or to be left out, of a stream."""
-        return stream_id in self.noted or stream_id in self.undecided
+        return stream_id in self.noted or self.may_have_more(stream_id)
+
+    @guard("an object that cannot be read, taken for one of every stream")
+    def may_have_more(self, stream_id: StreamId) -> bool:
+        """Tell whether a stream may have given offsets that nobody knows."""
+        return stream_id in self.undecided or bool(self.unreadable)
 
 
 async def scan_wal(drive: Drive, generation: int) -> FoundWal:
@@ -92,20 +103,20 @@ class _InstanceScan:
         self._instance = instance
         self._found = found
         self._directories: LRUCache[int, WalDirectory | None] = LRUCache(_DIRECTORY_COUNT)
+        self._unreadable = set[int]()
 
     async def run(self, present: list[int]) -> None:
         noted_below = 0
         for sequence in present:
             directory = await self._directory(sequence)
-            if directory is None:
-                self._found.unreadable.append(wal_key(self._instance, sequence))
-                continue
-            if directory.header.generation != self._generation:
+            if directory is None or directory.header.generation != self._generation:
                 continue
             noted_below = max(noted_below, directory.header.noted_below)
             for number in range(directory.header.note_count):
                 await self._take(directory.note(number))
-        in_doubt = False
+        keys = [wal_key(self._instance, sequence) for sequence in sorted(self._unreadable)]
+        self._found.unreadable += keys
+        in_doubt = bool(keys)
         for sequence in present:
             if is_undecided(sequence, noted_below):
                 in_doubt = await self._note_undecided(sequence) or in_doubt
@@ -123,6 +134,7 @@ class _InstanceScan:
                 log.exception(
                     "a WAL object cannot be read", instance=self._instance, sequence=sequence
                 )
+                self._unreadable.add(sequence)
                 directory = None
             self._directories[sequence] = directory
         return self._directories[sequence]

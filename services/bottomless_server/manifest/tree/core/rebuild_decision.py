@@ -44,6 +44,7 @@ from bottomless.model.stream import (
     StreamRecord,
     unknown_epoch,
 )
+from bottomless_server.leaderless.noted import after_undecided
 from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.tree.append import append_entries
 
@@ -299,21 +300,34 @@ def record_after(before: StreamRecord, pointer: RootPointer, root: Node) -> Stre
     )
 
 
-def record_without_root(before: StreamRecord, lost: RootKey | None) -> StreamRecord:
+def record_without_root(
+    before: StreamRecord, lost: RootKey | None, known_next: int = 0
+) -> StreamRecord:
     """The record of a stream whose manifest is missing: every use of it must be told so.
 
     It names a root that cannot be loaded. An empty stream would be a lie, and deletes nothing
-    only as long as nobody believes it.
+    only as long as nobody believes it. `known_next` is after the last offset that anything in the
+    bucket speaks of.
     """
     named = lost or RootKey(before.generation, before.epoch, before.version, Uid("0" * 32))
     pointer = RootPointer(
         named.uid, named.generation, named.epoch, min(named.version, before.version), 0, 0
     )
     if before.config.leaderless:
-        # Nobody knows from where on offsets are free, so none is given until somebody says so.
-        return replace(before, root=pointer, config=_fenced(before.config))
+        # Nobody knows from where on offsets are free, so none is given until somebody says so; and
+        # then far after all that anybody can have read.
+        fenced = replace(before, root=pointer, config=_fenced(before.config))
+        return ending_at(fenced, after_undecided(known_next))
     # Nobody knows from where on offsets are free, so nobody may claim it but a home that does.
     return replace(before, root=pointer, dirty=True, home=before.home or NOBODY)
+
+
+@guard("the end of a leaderless stream whose manifest is lost")
+def ending_at(record: StreamRecord, next_offset: int) -> StreamRecord:
+    """A record by which readers ask the manifest about all that is below an offset, and the tail gives
+    none of it once more."""
+    epochs = (EpochStart(record.epoch, next_offset),)
+    return replace(record, published_next=next_offset, epochs=epochs)
 
 
 def _fenced(config: StreamConfig) -> StreamConfig:
