@@ -26,6 +26,7 @@ from bottomless.model.backoff import backoff
 from bottomless_server.coordination.base import Coordination, CoordinationUnavailable
 from bottomless_server.coordination.embedded import EmbeddedValkey
 from bottomless_server.ingest import app as ingest
+from bottomless_server.ingest.leaderless.making import LeaderlessStores
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest import app as manifest
 from bottomless_server.manifest.settings import ManifestSettings
@@ -41,7 +42,11 @@ from bottomless_server.runtime.http.dispatch import Dispatcher
 from bottomless_server.runtime.http.endpoints import services_of
 from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.listener.listeners import internal_url
-from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
+from bottomless_server.runtime.observe.measured_ports import (
+    MeasuredCoordination,
+    coordination_calls,
+    measured_drive,
+)
 from bottomless_server.runtime.observe.telemetry import configure_logs
 from bottomless_server.runtime.process.front import Front
 from bottomless_server.runtime.process.parts import open_coordination, open_drive, stores_told
@@ -83,13 +88,15 @@ def run(settings: CommonSettings) -> int:
             store_url = settings.store_url or directory_url(settings.data_dir / "objects")
             front = Front(settings)
             drive = measured_drive(open_drive(store_url, settings), front.metrics, settings.prices)
-            coordination = MeasuredCoordination(open_coordination(coordination_url), front.metrics)
-            try:
-                with stores_told(settings):
-                    return await _serve(settings, drive, coordination, front)
-            finally:
-                await drive.aclose()
-                await coordination.aclose()
+            held.push_async_callback(drive.aclose)
+            calls = coordination_calls(front.metrics)
+            coordination = MeasuredCoordination(open_coordination(coordination_url), calls)
+            held.push_async_callback(coordination.aclose)
+            of_writer = MeasuredCoordination(open_coordination(coordination_url), calls)
+            held.push_async_callback(of_writer.aclose)
+            with stores_told(settings):
+                stores = LeaderlessStores(drive, of_writer)
+                return await _serve(settings, drive, coordination, stores, front)
 
     return run_process(main)
 
@@ -166,7 +173,11 @@ async def _keep_running(valkey: EmbeddedValkey) -> None:
 
 
 async def _serve(
-    settings: CommonSettings, drive: Drive, coordination: Coordination, front: Front
+    settings: CommonSettings,
+    drive: Drive,
+    coordination: Coordination,
+    leaderless: LeaderlessStores,
+    front: Front,
 ) -> int:
     data_dir = settings.data_dir
     urls = {name: internal_url(None, data_dir, name) for name in SERVICES}
@@ -179,7 +190,9 @@ async def _serve(
     def own(name: str) -> dict[str, Any]:
         return {"data_dir": data_dir / name, "internal_listen": urls[name], **common}
 
-    appends = ingest.create_service(IngestSettings(**own("ingest")), coordination)
+    appends = ingest.create_service(
+        IngestSettings(**own("ingest")), coordination, leaderless=leaderless
+    )
     services: list[Service] = [
         manifest.create_service(ManifestSettings(**own("manifest")), drive, coordination),
         appends,
@@ -201,6 +214,6 @@ async def _serve(
             drain_order=DRAIN_ORDER,
             drain_seconds=settings.drain_seconds,
             front=front,
-            coordination=coordination,
+            coordination=[coordination, leaderless.coordination],
             lane=front.lane(appends.lane, gate, limits),
         )

@@ -6,7 +6,7 @@ asked there, as `BOTTOMLESS_INGEST_URL` says it of each. A service's own directo
 """
 
 import os
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -17,7 +17,11 @@ from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.lane import Lane
 from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.listener.listeners import internal_url
-from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
+from bottomless_server.runtime.observe.measured_ports import (
+    MeasuredCoordination,
+    coordination_calls,
+    measured_drive,
+)
 from bottomless_server.runtime.observe.telemetry import configure_logs
 from bottomless_server.runtime.process.front import Front
 from bottomless_server.runtime.process.parts import open_coordination, open_drive, stores_told
@@ -27,7 +31,7 @@ from bottomless_server.runtime.process.service import Service, run_process, serv
 log = structlog.get_logger(__name__)
 
 NEEDED: Final = {
-    "ingest": ("coordination_url", "manifest_url"),
+    "ingest": ("store_url", "coordination_url", "manifest_url"),
     "uploader": ("store_url", "manifest_url"),
     "manifest": ("store_url", "coordination_url"),
     "reader": ("store_url", "manifest_url"),
@@ -51,19 +55,10 @@ def run(name: str, settings: CommonSettings) -> int:
             kept = settings.data_dir / name
             log.info("data directory", directory=str(kept.absolute()))
         front = Front(settings)
-        drive: Drive | None = None
-        coordination: Coordination | None = None
-        if settings.store_url:
-            drive = measured_drive(
-                open_drive(settings.store_url, settings), front.metrics, settings.prices
-            )
-        if settings.coordination_url:
-            coordination = MeasuredCoordination(
-                open_coordination(settings.coordination_url), front.metrics
-            )
+        stores = _open(name, settings, front)
         try:
             with stores_told(settings):
-                service = _create(name, given, drive, coordination)
+                service = _create(name, given, stores)
                 # Ingest alone has one.
                 lane: Lane | None = getattr(service, "lane", None)
                 limits = RateLimits(policies_of(settings))
@@ -79,29 +74,60 @@ def run(name: str, settings: CommonSettings) -> int:
                         drain_order=[name],
                         drain_seconds=settings.drain_seconds,
                         front=front,
-                        coordination=coordination,
+                        coordination=stores.all_coordination,
                         lane=None if lane is None else front.lane(lane, gate, limits),
                     )
         finally:
-            if drive is not None:
-                await drive.aclose()
-            if coordination is not None:
-                await coordination.aclose()
+            if stores.drive is not None:
+                await stores.drive.aclose()
+            for one in stores.all_coordination:
+                await one.aclose()
 
     return run_process(main)
 
 
-def _create(
-    name: str, given: dict[str, Any], drive: Drive | None, coordination: Coordination | None
-) -> Service:
+class _Stores(NamedTuple):
+    """What a service was given; what its settings do not name is None."""
+
+    drive: Drive | None
+    coordination: Coordination | None
+    of_writer: Coordination | None
+    """The writer of leaderless streams has connections that nobody else uses."""
+
+    @property
+    def all_coordination(self) -> list[Coordination]:
+        return [one for one in (self.coordination, self.of_writer) if one is not None]
+
+
+def _open(name: str, settings: CommonSettings, front: Front) -> _Stores:
+    drive: Drive | None = None
+    coordination: Coordination | None = None
+    of_writer: Coordination | None = None
+    if settings.store_url:
+        drive = measured_drive(
+            open_drive(settings.store_url, settings), front.metrics, settings.prices
+        )
+    if settings.coordination_url:
+        calls = coordination_calls(front.metrics)
+        coordination = MeasuredCoordination(open_coordination(settings.coordination_url), calls)
+        if name == "ingest":
+            of_writer = MeasuredCoordination(open_coordination(settings.coordination_url), calls)
+    return _Stores(drive, coordination, of_writer)
+
+
+def _create(name: str, given: dict[str, Any], stores: _Stores) -> Service:
     # Only the service that runs is loaded.
+    drive, coordination, of_writer = stores
+    assert drive is not None
     if name == "ingest":
         from bottomless_server.ingest.app import create_service as create_ingest  # noqa: PLC0415
+        from bottomless_server.ingest.leaderless.making import LeaderlessStores  # noqa: PLC0415
         from bottomless_server.ingest.settings import IngestSettings  # noqa: PLC0415
 
         assert coordination is not None
-        return create_ingest(IngestSettings(**given), coordination)
-    assert drive is not None
+        assert of_writer is not None
+        leaderless = LeaderlessStores(drive, of_writer)
+        return create_ingest(IngestSettings(**given), coordination, leaderless=leaderless)
     if name == "manifest":
         from bottomless_server.manifest.app import create_service  # noqa: PLC0415
         from bottomless_server.manifest.settings import ManifestSettings  # noqa: PLC0415

@@ -65,6 +65,8 @@ BETWEEN_PARAMETERS: Final = (
     "a duration ",
     "a size ",
     "a key must end in the future",
+    "only a leaderless stream can be fenced",
+    "max_age_ms of a leaderless stream must be from",
 )
 """Refused for what else the request says, or for a token that was made up."""
 

@@ -106,7 +106,7 @@ async def main() -> int:
         internal_urls=urls,
         drain_order=["second", "first"],
         drain_seconds=0.5,
-        coordination=NotingCoordination(lambda: 0),
+        coordination=[NotingCoordination(lambda: 0)],
     )
 
 

@@ -46,7 +46,7 @@ REGISTRY_MEMBERS: Final = (
 
 LEADERLESS: Final = "leaderless"
 """The feature of a stream that no ingest node owns: `config.profile` and `config.fenced`."""
-SERVED: Final[frozenset[str]] = frozenset()
+SERVED: Final[frozenset[str]] = frozenset({LEADERLESS})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
 _KNOWN: Final = frozenset({LEADERLESS})

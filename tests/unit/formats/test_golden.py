@@ -44,7 +44,7 @@ from bottomless.formats.segment import (
     decode_index_record,
     decode_segment_header,
 )
-from bottomless.formats.stream_record import LEADERLESS, decode_record, decode_registry
+from bottomless.formats.stream_record import decode_record, decode_registry
 from bottomless.formats.tracking import decode_tracking
 from bottomless.formats.wal import decode_wal
 from bottomless.model.chunk import ChunkFlags, ChunkKind, ChunkPlace
@@ -237,16 +237,15 @@ def test_the_records_are_read() -> None:
 
 
 def test_the_records_of_a_leaderless_stream_are_read_by_who_serves_them() -> None:
-    served = frozenset({LEADERLESS})
-    assert decode_record(golden("stream_record_2"), served) == LEADERLESS_RECORD
-    registry = decode_registry(golden("stream_registry_2"), served)
+    assert decode_record(golden("stream_record_2")) == LEADERLESS_RECORD
+    registry = decode_registry(golden("stream_registry_2"))
     assert registry.config == LEADERLESS_RECORD.config
     for decode, name in (
         (decode_record, "stream_record_2"),
         (decode_registry, "stream_registry_2"),
     ):
         with pytest.raises(Corrupt, match="its feature leaderless is not served by this release"):
-            decode(golden(name))
+            decode(golden(name), frozenset())
 
 
 def test_the_consumers_snapshot_is_read() -> None:

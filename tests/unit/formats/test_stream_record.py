@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless.formats.stream_record import (
-    LEADERLESS,
     decode_record,
     decode_registry,
     encode_record,
@@ -122,7 +121,8 @@ def test_an_unknown_version_is_named(version: int) -> None:
         decode_record(changed("format", version))
 
 
-SERVED = frozenset({LEADERLESS})
+NONE: frozenset[str] = frozenset()
+"""What a release served before it served leaderless streams."""
 
 
 def later(**members: Any) -> bytes:
@@ -139,8 +139,8 @@ def test_a_record_is_written_in_the_lowest_version_that_can_say_it() -> None:
     unfenced = replace(LEADERLESS_RECORD, config=parse_stored_config({"profile": "leaderless"}))
     assert "fenced" not in orjson.loads(encode_record(unfenced))["config"]
     for record in (LEADERLESS_RECORD, unfenced):
-        assert decode_record(encode_record(record), SERVED) == record
-        assert decode_registry(encode_registry(record), SERVED).config == record.config
+        assert decode_record(encode_record(record)) == record
+        assert decode_registry(encode_registry(record)).config == record.config
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_record_is_written_in_the_lowest_version_that_can_say_it() -> None:
 )
 def test_features_that_no_writer_wrote_are_refused(features: Any, why: str) -> None:
     with pytest.raises(Corrupt, match=why):
-        decode_record(later(features=features), SERVED)
+        decode_record(later(features=features))
 
 
 def test_a_feature_that_is_not_served_is_refused_by_its_name() -> None:
@@ -165,19 +165,19 @@ def test_a_feature_that_is_not_served_is_refused_by_its_name() -> None:
         (decode_registry, encode_registry(LEADERLESS_RECORD)),
     ):
         with pytest.raises(Corrupt, match="feature leaderless is not served"):
-            decode(data)
+            decode(data, NONE)
 
 
 def test_a_version_says_no_more_than_it_has() -> None:
     """Members of version 2 under version 1, and the other way round."""
     with pytest.raises(Corrupt, match="members are not those"):
-        decode_record(later(format=1), SERVED)
+        decode_record(later(format=1))
     without = orjson.loads(later())
     del without["features"]
     with pytest.raises(Corrupt, match="members are not those"):
-        decode_record(orjson.dumps(without), SERVED)
+        decode_record(orjson.dumps(without))
     with pytest.raises(Corrupt, match="not those of its members"):
-        decode_record(orjson.dumps({**without, "format": 1}), SERVED)
+        decode_record(orjson.dumps({**without, "format": 1}))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_a_version_says_no_more_than_it_has() -> None:
 )
 def test_a_leaderless_stream_has_no_owner(changes: dict[str, Any]) -> None:
     with pytest.raises(Corrupt):
-        decode_record(later(**changes), SERVED)
+        decode_record(later(**changes))
 
 
 @pytest.mark.parametrize("version", [False, 0.0, "0", None, [], DELETED])

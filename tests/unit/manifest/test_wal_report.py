@@ -9,6 +9,7 @@ from support.leaderless import (
 )
 from support.manifest import NEIGHBOUR, STREAM
 from support.rebuilding import put
+from unit.manifest.test_manifest_api import running
 
 from bottomless.formats.keys import wal_key
 from bottomless.model.names import Uid
@@ -70,3 +71,11 @@ async def test_a_dead_one_one_that_cannot_be_read_and_one_that_is_forgotten() ->
     }
     assert found[writer.instance]["held"] is None
     assert found[Uid("e" * 32)]["bytes"] == 4
+
+
+async def test_it_is_asked_for_over_http() -> None:
+    harness = await a_leaderless_harness()
+    async with running(harness) as service:
+        answer = await service.public.get("/v1/admin/wal")
+    assert answer.status_code == 200
+    assert answer.json() == {"instance_count": 0, "objects": 0, "bytes": 0, "instances": []}

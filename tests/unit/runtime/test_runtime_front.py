@@ -18,7 +18,11 @@ from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import request_id_of
 from bottomless_server.runtime.http.route_templates import OTHER, RouteTemplates
 from bottomless_server.runtime.http.tracing import Requests, name_request, passed_on, trace_of
-from bottomless_server.runtime.observe.measured_ports import MeasuredCoordination, measured_drive
+from bottomless_server.runtime.observe.measured_ports import (
+    MeasuredCoordination,
+    coordination_calls,
+    measured_drive,
+)
 from bottomless_server.runtime.observe.metrics import Metrics
 from bottomless_server.runtime.process.front import Front
 from bottomless_server.runtime.process.process_limits import connection_count_max
@@ -145,7 +149,9 @@ async def test_parts_are_measured_and_promise_the_same() -> None:
         await drive.get("a/c")
     assert [facts.object_key async for facts in drive.list()] == ["a/b"]
 
-    coordination = MeasuredCoordination(MemoryCoordination(lambda: 0), metrics)
+    calls = coordination_calls(metrics)
+    coordination = MeasuredCoordination(MemoryCoordination(lambda: 0), calls)
+    another = MeasuredCoordination(MemoryCoordination(lambda: 0), calls)
 
     def refuse(_: object) -> Any:
         raise NotFound("decided so")
@@ -153,6 +159,7 @@ async def test_parts_are_measured_and_promise_the_same() -> None:
     with pytest.raises(NotFound):
         await coordination.transact(["k"], refuse)
     assert await coordination.get("k") is None
+    assert await another.get("k") is None
 
     def value(name: str, **labels: str) -> float | None:
         return metrics.registry.get_sample_value(f"bottomless_{name}", labels)
@@ -163,7 +170,7 @@ async def test_parts_are_measured_and_promise_the_same() -> None:
     assert value("object_store_written_bytes_total") == 4
     assert value("object_store_read_bytes_total") == 2
     assert value("coordination_calls_total", operation="transact", outcome="other") == 1
-    assert value("coordination_call_duration_seconds_count", operation="get") == 1
+    assert value("coordination_call_duration_seconds_count", operation="get") == 2
 
 
 @pytest.mark.parametrize("wrong", ["*", "pages.example", "https://a/b", "https://a b", "null"])

@@ -13,6 +13,7 @@ from bottomless_server.manifest.front.discovery_routes import add_discovery_rout
 from bottomless_server.manifest.front.index_page import add_index_routes
 from bottomless_server.manifest.keys.key_routes import add_key_routes
 from bottomless_server.manifest.keys.keys import Keys
+from bottomless_server.manifest.leaderless.wal_routes import add_wal_routes
 from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operation_routes import add_operation_routes
@@ -54,4 +55,5 @@ def public_api(
     add_garbage_routes(api, context, registry, operations)
     add_tree_routes(api, context, registry, operations)
     add_key_routes(api, context, keys, paging)
+    add_wal_routes(api, context)
     return api

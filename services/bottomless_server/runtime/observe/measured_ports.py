@@ -206,12 +206,17 @@ class _PresigningDrive(_MeasuredDrive):
         return await self._signer.presigned_get(object_key, valid_seconds=valid_seconds)
 
 
-class MeasuredCoordination:
-    """A coordination whose calls are measured."""
+def coordination_calls(metrics: Metrics) -> Calls:
+    """Where a process counts its calls of coordination, over whatever connections."""
+    return Calls(metrics, "coordination", "coordination store")
 
-    def __init__(self, coordination: Coordination, metrics: Metrics) -> None:
+
+class MeasuredCoordination:
+    """A coordination whose calls are measured, together with those of others with the same `calls`."""
+
+    def __init__(self, coordination: Coordination, calls: Calls) -> None:
         self._coordination = coordination
-        self._calls = Calls(metrics, "coordination", "coordination store")
+        self._calls = calls
 
     @property
     def connected_count(self) -> int:

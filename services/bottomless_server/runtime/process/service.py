@@ -136,13 +136,13 @@ async def serve(
     internal_urls: Mapping[str, str],
     drain_order: Sequence[str],
     drain_seconds: float,
-    coordination: Coordination | None,
+    coordination: Sequence[Coordination],
     front: Front | None = None,
     lane: Lane | None = None,
 ) -> int:
     """Run services, in the order in which they start, until a signal; returns the exit code.
-    `coordination` is what they share, if they have any; `lane` takes those requests of
-    the public listener that need no wait.
+    `coordination` are those that they ask, each of connections of its own; `lane` takes those
+    requests of the public listener that need no wait.
 
     Raises:
         CannotStart, StoreError, OSError: at the start; what had started was stopped.
@@ -187,8 +187,8 @@ async def serve(
         in_flight.cut()
     finally:
         await public.close()
-        if coordination is not None:
-            coordination.hurry(HURRY_SECONDS)
+        for one in coordination:
+            one.hurry(HURRY_SECONDS)
         for service in reversed(started):
             ended = await _ended(service.name, "stop", service.stop(), STOP_SECONDS)
             failures += ended is not True
