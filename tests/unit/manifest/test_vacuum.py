@@ -1,11 +1,13 @@
 """WAL objects go when nothing needs them, in order, and whatever happens to the process that deletes."""
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
 from support.leaderless import (
+    INSTANCE,
     OTHER_INSTANCE,
     WalWriter,
     a_leaderless_harness,
@@ -22,8 +24,10 @@ from bottomless_server.coordination.base import Changes
 from bottomless_server.leaderless.instance import Loss, encode_instance
 from bottomless_server.leaderless.tail import TailEntry
 from bottomless_server.manifest.common.metrics import WalCounts
+from bottomless_server.manifest.leaderless import upkeep
 from bottomless_server.manifest.leaderless.upkeep import LEASE_KEY, LeaderlessUpkeep
 from bottomless_server.manifest.leaderless.vacuum import Vacuum
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.stores import wal
 from bottomless_server.stores.tail_keys import entries_from
 
@@ -316,6 +320,78 @@ async def test_one_process_at_a_time_does_it() -> None:
     await harness.coordination.release(LEASE_KEY, b"another")
     assert await LeaderlessUpkeep(harness.context).make_pass()
     assert await writer.objects() == []
+
+
+async def test_after_the_lease_was_lost_the_next_pass_comes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(upkeep, "LEASE_MS_MIN", 300)
+    harness = await a_leaderless_harness(manifest_wal_vacuum_ms=10)
+    writer = await a_writer_of(harness, (STREAM,))
+    await publish_all(harness)
+    await writer.release()
+    deletes = asyncio.Event()
+
+    async def hang() -> None:
+        deletes.set()
+        await asyncio.Event().wait()
+
+    harness.drive.before_delete_of, harness.drive.before_delete = "wal", hang
+    running = asyncio.create_task(LeaderlessUpkeep(harness.context).run())
+    await deletes.wait()
+    # The store lost it, and another process does not want it.
+    harness.coordination.write(Changes({LEASE_KEY: None}))
+
+    await eventually(lambda: not harness.drive.has(wal_key(writer.instance, 0)))
+    assert not running.done()
+    await end_tasks(running)
+
+
+async def test_one_instance_keeps_no_other_waiting() -> None:
+    harness = await a_leaderless_harness()
+    writer = await a_writer_of(harness, (STREAM,))
+    other = WalWriter(harness, OTHER_INSTANCE)
+    await other.begin()
+    await other.flush(STREAM)
+    await publish_all(harness)
+    await writer.release()
+    await other.release()
+    hangs, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        hangs.set()
+        await goes_on.wait()
+
+    harness.drive.before_delete_of, harness.drive.before_delete = INSTANCE, hang
+    working = asyncio.create_task(Vacuum(harness.context).make_pass())
+    await hangs.wait()
+
+    await eventually(lambda: not harness.drive.has(wal_key(OTHER_INSTANCE, 0)))
+    assert await writer.objects() == [0]
+    goes_on.set()
+    assert await working == 2
+
+
+async def test_what_nobody_expects_of_one_instance_keeps_no_other() -> None:
+    harness = await a_leaderless_harness()
+    writer = await a_writer_of(harness, (STREAM,))
+    other = WalWriter(harness, OTHER_INSTANCE)
+    await other.begin()
+    await other.flush(STREAM)
+    await publish_all(harness)
+    await writer.release()
+    await other.release()
+
+    async def fail() -> None:
+        raise ValueError("nobody expects it")
+
+    harness.drive.before_delete_of, harness.drive.before_delete = INSTANCE, fail
+    with pytest.raises(ValueError, match="nobody expects it"):
+        await Vacuum(harness.context).make_pass()
+    assert await writer.objects() == [0]
+    assert await other.objects() == []
+    assert await Vacuum(harness.context).make_pass() == 1
+    assert await writer.objects() == await other.objects() == []
 
 
 async def test_before_the_generation_is_known_nothing_is_done() -> None:

@@ -4,6 +4,7 @@ It is one process at a time, under a lease that is for efficiency alone: two of 
 change nothing but the number of requests. After a crash another one goes on when the lease has run out.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -15,12 +16,13 @@ from bottomless_server.manifest.common.held_lease import held_lease
 from bottomless_server.manifest.common.metrics import WalCounts
 from bottomless_server.manifest.leaderless.forgetting import Forgetting
 from bottomless_server.manifest.leaderless.vacuum import Vacuum
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 
 log = structlog.get_logger(__name__)
 
 LEASE_KEY: Final = "bottomless:wal-vacuum"
-_LEASE_MS_MIN: Final = 10_000
+LEASE_MS_MIN: Final = 10_000
 
 
 class LeaderlessUpkeep:
@@ -36,10 +38,18 @@ class LeaderlessUpkeep:
         await endless("manifest-leaderless", self._pass_once)
 
     async def _pass_once(self) -> float:
+        # A task of its own: who loses the lease is cancelled, and this goes on.
+        making = asyncio.create_task(self.make_pass(), name="manifest leaderless pass")
         try:
-            await self.make_pass()
+            await asyncio.wait([making])
+            if making.cancelled():
+                log.warning("the lease was lost", lease=LEASE_KEY)
+            else:
+                making.result()
         except StoreError as error:
             log.warning("leaderless streams were not looked after", error=str(error))
+        finally:
+            await end_tasks(making)
         return self._context.settings.manifest_wal_vacuum_ms / 1000
 
     async def make_pass(self) -> bool:
@@ -49,7 +59,7 @@ class LeaderlessUpkeep:
             CoordinationUnavailable, CoordinationUnknown: the lease cannot be taken now.
         """
         context = self._context
-        ttl_ms = max(_LEASE_MS_MIN, 2 * context.settings.manifest_wal_vacuum_ms)
+        ttl_ms = max(LEASE_MS_MIN, 2 * context.settings.manifest_wal_vacuum_ms)
         async with held_lease(context.coordination, LEASE_KEY, self._holder, ttl_ms) as held:
             if not held:
                 # Another process counts them: whoever takes the largest number finds one that is of now.
