@@ -52,6 +52,19 @@ def test_prometheus_takes_the_files() -> None:
         ("LiveObjectWasDue", "manifest_refused_deletes_total", "3x30", False),
         ("LiveObjectWasDue", "manifest_refused_deletes_total", "0x20 1x10", True),
         ("LoopFails", 'loop_failures_total{service="ingest", loop="lease"}', "0x20 1x10", True),
+        # A stream of half an hour that is cut in time.
+        ("CompactionLags", "compaction_oldest_age_seconds", "0+60x30 0x30", False),
+        ("CompactionLags", "compaction_oldest_age_seconds", "0+120x60", True),
+        ("TailBound", 'ingest_wal_refusals_total{code="tail-bound"}', "2x30", False),
+        ("TailBound", 'ingest_wal_refusals_total{code="tail-bound"}', "0x20 1x10", True),
+        ("TailBound", 'ingest_wal_refusals_total{code="overloaded"}', "0x20 1x10", False),
+        ("CompactionSetsAside", "compaction_streams_set_aside", "0x10 1x5 0x30", False),
+        ("CompactionSetsAside", "compaction_streams_set_aside", "0x10 1x30", True),
+        # One that was lost while coordination was restarted.
+        ("CommitsUnknown", 'ingest_wal_commits_total{outcome="unknown"}', "0x10 1x30", False),
+        ("CommitsUnknown", 'ingest_wal_commits_total{outcome="unknown"}', "0+1x30", True),
+        ("ObjectsInDoubt", "manifest_wal_in_doubt", "0x30", False),
+        ("ObjectsInDoubt", "manifest_wal_in_doubt", "0x29 1x10", True),
     ],
 )
 def test_an_alarm_fires_when_it_should(
@@ -60,11 +73,12 @@ def test_an_alarm_fires_when_it_should(
     """Asked of Prometheus' own evaluation, half an hour after the first value."""
     name = f"Bottomless{alarm}"
     (rule,) = [rule for rule in rules() if rule["alert"] == name]
-    labels = dict(re.findall(r'(\w+)="(\w+)"', series))
+    labels = dict(re.findall(r'(\w+)="([\w-]+)"', series))
     summary = rule["annotations"]["summary"]
     for label, text in labels.items():
         summary = summary.replace(f"{{{{ $labels.{label} }}}}", text)
-    fired = {"exp_labels": rule["labels"] | labels, "exp_annotations": {"summary": summary}}
+    annotations = rule["annotations"] | {"summary": summary}
+    fired = {"exp_labels": rule["labels"] | labels, "exp_annotations": annotations}
     case: dict[str, Any] = {
         "interval": "1m",
         "input_series": [{"series": f"bottomless_{series}", "values": values}],

@@ -150,6 +150,13 @@ def test_every_alarm_has_a_row_in_the_runbooks() -> None:
     assert len(named) > 15
 
 
+def test_every_runbook_that_an_alarm_names_is_there() -> None:
+    rules = (ROOT / "deploy/prometheus/alerts.yml").read_text()
+    named = re.findall(r"^ *runbook: (\S+)#(\S+)$", rules, re.MULTILINE)
+    assert len(named) == rules.count("runbook: ") > 5
+    assert [one for one in named if one[1] not in slugs(ROOT / one[0], "")] == []
+
+
 def test_every_bound_names_a_setting_that_exists_and_a_test() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
     section = page.partition("### Every queue, cache and wait")[2].partition("\n## ")[0]

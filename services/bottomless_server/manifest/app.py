@@ -15,7 +15,7 @@ from bottomless.formats.stream_record import LEADERLESS, SERVED
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.probe import probe
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.metrics import manifest_metrics
+from bottomless_server.manifest.common.metrics import manifest_metrics, stored_metrics
 from bottomless_server.manifest.common.owners import Owners, PeerOwners
 from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.front.internal_routes import internal_api
@@ -160,13 +160,16 @@ class ManifestService:
         return self._regression.problem()
 
     def metrics(self) -> Iterable[Metric]:
-        return manifest_metrics(
-            self._context.counts,
+        context = self._context
+        yield from manifest_metrics(
+            context.counts,
             paused_count=self._retention.paused_count,
             unreadable_count=self._retention.unreadable_count,
-            clock_doubted=self._context.time.doubt is not None,
+            clock_doubted=context.time.doubt is not None,
             regressed=self._regression.regressed,
         )
+        prices = context.settings.prices
+        yield from stored_metrics(context.counts.stored, prices, now=context.clock())
 
     async def report(self) -> Mapping[str, Any]:
         await self._context.coordination.check()

@@ -29,6 +29,9 @@ GENERATION_PREFIX: Final = "_system/generation."
 API_KEYS_PREFIX: Final = "_system/keys/"
 """Below it lie API keys, which are credentials and not keys of objects."""
 
+SYSTEM_PREFIX: Final = "_system/"
+"""Below it lies all that belongs to no stream."""
+
 WAL_PREFIX: Final = "_system/wal/"
 """Below it lie the WAL objects of all streams and tenants, by the instance that put them."""
 

@@ -4,9 +4,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
-from bottomless_server.runtime.observe.metrics import counted, gauged
+from bottomless_server.core.store_prices import StorePrices, dollars_of_month
+from bottomless_server.runtime.observe.metrics import counted, gauged, gauged_by
+from bottomless_server.stores.stored_sizes import StoredSizes
 
 
 class WalCounts(NamedTuple):
@@ -41,8 +43,40 @@ class ManifestCounts:
     """EXECs that took entries out of tails."""
     pruned_entries: int = 0
     wal: WalCounts = field(default_factory=WalCounts)
+    stored: StoredSizes | None = None
+    """What lies in the bucket, as far as anybody has looked."""
     unreadable_consumers: int = 0
     """Offsets that a snapshot was written without, each time."""
+
+
+def stored_metrics(
+    stored: StoredSizes | None, prices: StorePrices, *, now: int
+) -> Iterable[Metric]:
+    """What lies in the bucket, and what it comes to. Of what nobody has looked at there is no sample."""
+    name = "bottomless_manifest_stored"
+    kinds = {} if stored is None else stored.kinds
+    yield gauged_by(
+        f"{name}_objects",
+        "Objects in the bucket, as of the last collection of garbage.",
+        "kind",
+        {kind: found.object_count for kind, found in kinds.items()},
+    )
+    yield gauged_by(
+        f"{name}_bytes",
+        "Bytes of these objects.",
+        "kind",
+        {kind: found.size for kind, found in kinds.items()},
+    )
+    yield gauged_by(
+        f"{name}_dollars_per_month",
+        "What these bytes come to in a month.",
+        "kind",
+        {kind: dollars_of_month(prices, found.size) for kind, found in kinds.items()},
+    )
+    age = GaugeMetricFamily(f"{name}_age_seconds", "How long ago that was looked at.")
+    if stored is not None:
+        age.add_metric([], max(now - stored.at, 0) / 1000)
+    yield age
 
 
 def manifest_metrics(

@@ -33,7 +33,12 @@ import structlog
 
 from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
-from bottomless.formats.keys import WAL_PREFIX, parse_consumers_key, stream_prefix
+from bottomless.formats.keys import (
+    SYSTEM_PREFIX,
+    WAL_PREFIX,
+    parse_consumers_key,
+    stream_prefix,
+)
 from bottomless.formats.stream_record import LEADERLESS, decode_registry
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
@@ -58,6 +63,7 @@ from bottomless_server.manifest.tree.going_back import has_gone_back
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.operations import Operation
+from bottomless_server.stores.stored_sizes import StoredOfKind, StoredSizes, note_stored
 from bottomless_server.stores.streams import DELETES_KEY, stream_key
 
 log = structlog.get_logger(__name__)
@@ -66,7 +72,6 @@ GC: Final = "gc"
 
 PAGE_COUNT: Final = 5_000
 """Objects of one step; it also bounds what is loaded of a tree."""
-_SYSTEM: Final = "_system/"
 
 
 def register_gc(operations: Operations, page_count: int = PAGE_COUNT) -> None:
@@ -117,7 +122,9 @@ class _CollectionStep:
         oldest = await self._now() - self._minimum_age_ms
         page, home = await self._page()
         if not page:
+            await self._note_stored()
             return Done(self._shown())
+        self._tally.add_stored(page)
         self._after = page[-1].object_key
         if home is None:
             await self._look_at_strays(page, oldest)
@@ -138,6 +145,15 @@ class _CollectionStep:
         believed = await self._context.time.require()
         return now if drive.has_own_clock else min(now, believed)
 
+    async def _note_stored(self) -> None:
+        """Tell all processes what there is, after the whole bucket was listed."""
+        if self._prefix:
+            return
+        kinds = {kind: StoredOfKind(*counts) for kind, counts in self._tally.stored.items()}
+        found = StoredSizes(self._context.clock(), kinds)
+        await note_stored(self._context.coordination, found)
+        self._context.counts.stored = found
+
     def _shown(self) -> Mapping[str, Any]:
         return {"dry_run": self._dry_run, **self._tally.report()}
 
@@ -154,7 +170,7 @@ class _CollectionStep:
 
     async def _look_at_strays(self, page: Sequence[ObjectFacts], oldest: int) -> None:
         for facts in page:
-            if not facts.object_key.startswith(_SYSTEM):
+            if not facts.object_key.startswith(SYSTEM_PREFIX):
                 self._tally.add_unknown(facts)
         wal = [facts for facts in page if facts.object_key.startswith(WAL_PREFIX)]
         if wal and LEADERLESS in self._context.served:

@@ -18,6 +18,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.removal.garbage import GC, gc_arguments
 from bottomless_server.runtime.base.endless import endless
+from bottomless_server.stores.stored_sizes import load_stored
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +54,8 @@ class GarbageTimer:
             Overloaded, Unavailable
         """
         context = self._context
+        # Any process may have made the last one, and each shows what it found.
+        context.counts.stored = await load_stored(context.coordination)
         (due_at,) = await context.coordination.due_at(DUE_KEY, [_ALL])
         now, doubt = await context.time.look()
         if doubt is not None or (due_at is not None and due_at > now):

@@ -7,7 +7,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from bottomless.formats.keys import parse_consumers_key, parse_root_key, parse_staged_key
+from bottomless.formats.keys import (
+    SYSTEM_PREFIX,
+    parse_api_key_key,
+    parse_consumers_key,
+    parse_root_key,
+    parse_staged_key,
+    parse_wal_key,
+)
 from bottomless.model.names import StreamId
 from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
@@ -65,6 +72,19 @@ def candidate(facts: ObjectFacts) -> OrphanCandidate | None:
     return OrphanCandidate(facts, target, _kind(target))
 
 
+def stored_kind(object_key: str) -> str:
+    """Tell what is stored under a key, also where nobody collects it: `key` of an API key, `system` of
+    what else is ours, `unknown` of all others."""
+    one = candidate(ObjectFacts(object_key, 0, 0, None))
+    if one is not None:
+        return one.kind.value
+    if parse_wal_key(object_key) is not None:
+        return ObjectKind.WAL.value
+    if parse_api_key_key(object_key) is not None:
+        return "key"
+    return "system" if object_key.startswith(SYSTEM_PREFIX) else "unknown"
+
+
 def _kind(target: DeleteTarget) -> ObjectKind:
     if target.registry_version is not None:
         return ObjectKind.REGISTRY
@@ -101,6 +121,8 @@ class OrphanTally:
     skipped_count: int = 0
     examples: list[str] = field(default_factory=list)
     """Keys of the first orphans."""
+    stored: dict[str, list[int]] = field(default_factory=dict)
+    """How many objects there are and how many bytes they have, by kind; no part of the report."""
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> "OrphanTally":
@@ -121,6 +143,12 @@ class OrphanTally:
         counts[1] += facts.size
         if len(self.examples) < NAMED_COUNT_MAX:
             self.examples.append(facts.object_key)
+
+    def add_stored(self, page: Iterable[ObjectFacts]) -> None:
+        for facts in page:
+            counts = self.stored.setdefault(stored_kind(facts.object_key), [0, 0])
+            counts[0] += 1
+            counts[1] += facts.size
 
     def add_unknown(self, facts: ObjectFacts) -> None:
         self.unknown[0] += 1
