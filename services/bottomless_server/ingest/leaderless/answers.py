@@ -6,16 +6,23 @@ what requests hold room for; one that waits for longer than a put may take is to
 unknown: it is stored and visible, and not yet what it was promised to be.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from bottomless.errors import Code, Outcome, StoreError, Unavailable
+from bottomless.errors import StoreError
 from bottomless.guards import guard
+from bottomless.model.names import StreamId
 from bottomless_server.core.restated import restated
 from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.ingest.leaderless.core.notes import Notes
 from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend
+from bottomless_server.ingest.leaderless.earlier_notes import (
+    after_earlier_notes,
+    not_noted,
+    waits_for_earlier,
+)
 from bottomless_server.ingest.producers.producers import Appended
 
 
@@ -34,12 +41,17 @@ class Answers:
         self._context = context
         self._notes = notes
         self._held: deque[_Held] = deque()
+        self._looking: set[asyncio.Task[None]] = set()
+        """Answers that speak of what was stored before, by whomever."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._held) + len(self._looking)
 
-    def tell(self, append: WaitingAppend, said: Appended | StoreError) -> None:
-        """Tell an append what was decided, after the notes of that were added."""
+    def tell(
+        self, append: WaitingAppend, said: Appended | StoreError, stream_id: StreamId | None = None
+    ) -> None:
+        """Tell an append what was decided, after the notes of that were added. `stream_id` is its
+        stream, where it may have been stored before."""
         if append.decided:
             return
         append.decided = True
@@ -47,8 +59,14 @@ class Answers:
             self._context.counts.refusals[said.code] += 1
             append.settle(said)
             return
+        sync = self._context.bounds.notes_sync
+        if stream_id is not None and waits_for_earlier(said, sync=sync):
+            task = asyncio.create_task(self._tell_later(stream_id, append, said))
+            self._looking.add(task)
+            task.add_done_callback(self._looking.discard)
+            return
         mark = self._notes.added
-        if may_answer(mark, self._notes.durable_below, sync=self._context.bounds.notes_sync):
+        if may_answer(mark, self._notes.durable_below, sync=sync):
             self._acknowledge(append, said)
             return
         until = self._context.now() + int(self._context.bounds.put_seconds * 1000)
@@ -80,6 +98,15 @@ class Answers:
         """Answer all that waits: nobody puts their notes any more."""
         while self._held:
             self._held.popleft().append.settle(not_noted())
+        for task in self._looking:
+            task.cancel()
+
+    async def _tell_later(self, stream_id: StreamId, append: WaitingAppend, said: Appended) -> None:
+        answer: Appended | StoreError = not_noted()
+        try:
+            answer = await after_earlier_notes(self._context, stream_id, said)
+        finally:
+            append.settle(answer)
 
 
 @guard("an answer after its notes are durable")
@@ -87,12 +114,3 @@ def may_answer(mark: int, durable_below: int, *, sync: bool) -> bool:
     """Tell whether an append may be acknowledged whose commit, and all before it, has so many notes;
     all below `durable_below` are durable."""
     return not sync or mark <= durable_below
-
-
-def not_noted() -> Unavailable:
-    """The answer where records are stored and visible, and a loss of coordination might cost them."""
-    return Unavailable(
-        "the records are visible, but the object store did not take the note of them in time",
-        code=Code.OBJECT_STORE_UNAVAILABLE,
-        outcome=Outcome.UNKNOWN,
-    )

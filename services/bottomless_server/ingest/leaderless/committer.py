@@ -256,7 +256,7 @@ class Committer:
         for append, said in zip(piece.appends, outcomes, strict=True):
             # What is still to be trimmed was told long ago that nobody knows of it.
             if not isinstance(said, TrimAgain):
-                self._answers.tell(append, said)
+                self._answers.tell(append, said, piece.stream_id)
 
     def _expire(self, under_way: Group | None = None) -> None:
         """Refuse what has waited for too long, and answer what waited for notes."""

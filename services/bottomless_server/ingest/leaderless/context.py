@@ -1,7 +1,8 @@
 """What all parts of a writer of leaderless streams share."""
 
+import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bottomless.drives.base import Drive
@@ -59,6 +60,8 @@ class WriterContext:
     chance: Callable[[], float]
     """Draws a number from 0 to 1."""
     counts: WriterCounts
+    looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by who looks for notes of others: each connection more would have commits wait."""
 
     def now(self) -> int:
         """Monotonic time in ms."""

@@ -80,7 +80,9 @@ class LeaderlessCommits:
 
         async def decided() -> Appended:
             answer = await self._repeated(stream_id, tenant, asked, conditions, staged_ids)
-            if answer is None:
+            if answer is not None:
+                answer = await self._writer.noted(stream_id, answer)
+            else:
                 async with self._room.hold(stream_id, self._group_size_max, _ROOM_SECONDS):
                     parts = self._parts(stream_id, tenant, conditions, staged_ids)
                     async with aclosing(parts):

@@ -159,7 +159,8 @@ class StagedWriter:
         if isinstance(said, StoreError):
             raise said
         answer: asyncio.Future[Appended | StoreError] = asyncio.get_running_loop().create_future()
-        run.answers.tell(WaitingAppend(pieces[0].appends[0].append, partial(_settle, answer)), said)
+        waiting = WaitingAppend(pieces[0].appends[0].append, partial(_settle, answer))
+        run.answers.tell(waiting, said, pieces[0].stream_id)
         told_so = await answer
         if isinstance(told_so, StoreError):
             raise told_so

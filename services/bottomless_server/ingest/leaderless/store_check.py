@@ -15,9 +15,9 @@ from bottomless_server.stores.generation import held_generation, stored_generati
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.wal_check import check_wal
 
-CONNECTION_COUNT: Final = 4
-"""Calls of one writer at once: a commit, the renewal of a lease, and two looks. So many connections
-are there before a run of the store is compared, since each new one would have it compared again."""
+CONNECTION_COUNT: Final = 5
+"""Calls of one writer at once: a commit, the renewal of a lease, two looks, and one for notes of
+others. So many connections are there before a run of the store is compared, since each new one would have it compared again."""
 
 
 class StoreCheck:

@@ -35,6 +35,7 @@ from bottomless_server.ingest.leaderless.core.refusals import (
     stopping,
 )
 from bottomless_server.ingest.leaderless.core.sealing import seal_pieces
+from bottomless_server.ingest.leaderless.earlier_notes import noted_before
 from bottomless_server.ingest.leaderless.instance_run import InstanceRun, begin_instance
 from bottomless_server.ingest.leaderless.seen_tails import SeenTails
 from bottomless_server.ingest.leaderless.space import WriterSpace
@@ -139,6 +140,10 @@ class Writer:
         """
         self._require_instance()
         return await self._staged.commit(stream_id, parts)
+
+    async def noted(self, stream_id: StreamId, said: Appended) -> Appended:
+        """What a repeat may be told; as earlier_notes.py says it."""
+        return await noted_before(self._context, stream_id, said)
 
     def _require_instance(self) -> None:
         if self._refusal is not None:

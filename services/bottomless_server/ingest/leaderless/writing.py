@@ -44,6 +44,15 @@ class Writer(Protocol):
         """
         ...
 
+    async def noted(self, stream_id: StreamId, said: Appended) -> Appended:
+        """What the repeat of a commit may be answered that was stored before, once it is as durable as
+        its own answer promised.
+
+        Raises:
+            Unavailable: that did not come in time; outcome unknown.
+        """
+        ...
+
     async def commit_staged(self, stream_id: StreamId, parts: AsyncIterator[Append]) -> Appended:
         """Make one append of its parts, which all have its conditions: each becomes a piece in an
         object of its own, and one EXEC commits them all.

@@ -96,6 +96,9 @@ class TurnWriter:
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._flush())
 
+    async def noted(self, _: StreamId, said: Appended) -> Appended:
+        return said
+
     async def commit_staged(self, stream_id: StreamId, parts: AsyncIterator[Append]) -> Appended:
         pieces: list[WaitingPiece] = []
         async for part in parts:

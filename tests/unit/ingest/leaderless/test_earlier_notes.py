@@ -1,0 +1,92 @@
+"""A repeat is answered after the note of its original is durable, whoever wrote that: with `sync`."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from support.guards import remove
+from support.wire import Mishap, Passage
+
+from bottomless.errors import Code, Outcome, StoreError
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.stores import tails
+from unit.ingest.leaderless.harness import BOUNDS, Stores, WriterProcess, a_house, until
+from unit.ingest.leaderless.making import IDS, an_append, of_producer
+
+SYNC = BOUNDS._replace(notes_sync=True)
+SLOW = Passage(there_seconds=20.0)
+NEVER = Passage(Mishap.LOSE_REQUEST, silence_seconds=60.0)
+
+
+def a_commit_without_its_note(note: Passage) -> tuple[Stores, WriterProcess, WriterProcess]:
+    """Two nodes; the first has committed an append, and nothing notes that yet."""
+    stores, first = a_house(bounds=SYNC)
+    other = WriterProcess(stores, "ingest-1", SYNC).start()
+    until(stores, lambda: other.writer.run is not None)
+    stores.trouble.next["drive.put"] = [Passage(), note]
+    first.put(0, an_append(b"x", conditions=of_producer("p")))
+    until(stores, lambda: stores.tail(0).next_offset == 1)
+    return stores, first, other
+
+
+def repeat_at(other: WriterProcess) -> tuple[Appended | StoreError, int]:
+    """What a repeat is told, and how many notes are in the bucket by then."""
+    said = other.append(0, an_append(b"x", conditions=of_producer("p")))
+    return said, len(other.stores.notes())
+
+
+def test_a_repeat_at_another_node_waits_for_the_note_of_the_first() -> None:
+    _, _, other = a_commit_without_its_note(SLOW)
+
+    said, notes = repeat_at(other)
+
+    assert isinstance(said, Appended)
+    assert (said.first_offset, said.replayed, notes) == (0, True, 1)
+
+
+def test_without_its_guard_it_is_answered_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = "a repeat after the note of its original is durable"
+    remove(monkeypatch, guard, lambda *_, **__: False)
+    _, _, other = a_commit_without_its_note(SLOW)
+
+    said, notes = repeat_at(other)
+
+    assert isinstance(said, Appended)
+    assert notes == 0
+
+
+def test_a_note_that_died_with_its_writer_is_waited_for_until_a_fragment_has_it() -> None:
+    stores, first, other = a_commit_without_its_note(NEVER)
+    first.process.kill()
+
+    said, _ = repeat_at(other)
+    assert isinstance(said, StoreError)
+    assert (said.code, said.outcome) == (Code.OBJECT_STORE_UNAVAILABLE, Outcome.UNKNOWN)
+
+    stores.do(compacted(stores, IDS[0]))
+    said, notes = repeat_at(other)
+    assert isinstance(said, Appended)
+    assert (said.first_offset, notes) == (0, 0)
+
+
+async def compacted(stores: Stores, stream_id: StreamId) -> None:
+    """Publish a stream to its end."""
+    end = stores.tail(IDS.index(stream_id)).next_offset
+    await stores.streams.update(
+        stream_id, lambda record: replace(record, published_next=end, version=record.version + 1)
+    )
+    await tails.prune(stores.coordination, stream_id, 0)
+
+
+def test_who_stops_leaves_no_repeat_without_an_answer() -> None:
+    stores, _, other = a_commit_without_its_note(NEVER)
+    future = other.put(0, an_append(b"x", conditions=of_producer("p")))
+    stores.do(asyncio.sleep(1))
+    assert not future.done()
+
+    other.stop()
+    stores.do(asyncio.sleep(0))
+    said = future.result()
+    assert isinstance(said, StoreError)
+    assert said.outcome is Outcome.UNKNOWN
