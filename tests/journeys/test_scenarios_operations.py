@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.grafana import dashboards, expressions
 from support.ports import lasting_ports
+from support.prometheus import metrics_of
 from support.server import AllInOne
 from support.waiting import until
 
@@ -242,6 +244,55 @@ def test_metrics_count_what_happens_and_name_nobody(observed: Observed) -> None:
         for value in sample.labels.values()
     }
     assert [value for value in shown if "counted-stream" in value or "nobody" in value] == []
+
+
+def test_leaderless_streams_are_counted_from_the_append_to_the_bill(observed: Observed) -> None:
+    """Each number that the dashboard and the alarms name is served, and moves when it should."""
+    stage = "bottomless_ingest_wal_stage_seconds_count"
+    answered = observed.value(stage, stage="answer")
+    spent = observed.value("bottomless_object_store_dollars_total", operation="put")
+    with observed.client() as client:
+        config = {"profile": "leaderless"}
+        client.put("/v1/streams/counted-leaderless", json=config).raise_for_status()
+        append(client, "counted-leaderless", "a").raise_for_status()
+        client.get(
+            "/v1/streams/counted-leaderless/records", params={"offset": "first"}
+        ).raise_for_status()
+        begun = client.post("/v1/admin/gc", json={"dry_run": True}).raise_for_status().json()
+        collection = f"/v1/operations/{begun['operation_id']}"
+        until(lambda: client.get(collection).json()["state"] == "succeeded", what="the collection")
+    with observed.internal("uploader") as uploader:
+        uploader.post("/internal/v1/compact").raise_for_status()
+
+    assert observed.value(stage, stage="answer") == answered + 1
+    for one in ("linger", "put", "commit"):
+        assert observed.value(stage, stage=one) >= 1
+    for name, labels in {
+        "ingest_wal_flushes_total": {"cause": "linger"},
+        "ingest_wal_commits_total": {"outcome": "ok"},
+        "ingest_wal_streams_count": {},
+        "ingest_wal_object_bytes_sum": {},
+        "compaction_rounds_total": {},
+        "reader_wal_reads_total": {},
+        "manifest_stored_objects": {"kind": "wal"},
+        "manifest_stored_bytes": {"kind": "registry"},
+        "manifest_stored_dollars_per_month": {"kind": "wal"},
+    }.items():
+        assert observed.value(f"bottomless_{name}", **labels) > 0, name
+    assert observed.value("bottomless_object_store_dollars_total", operation="put") > spent
+
+    families = observed.metrics()
+    samples = {sample.name for family in families.values() for sample in family.samples}
+    asked = [one for shown in dashboards().values() for one in expressions(shown)]
+    for name in {name for one in asked for name in metrics_of(one)}:
+        assert name in samples, name
+    inside = f"http://127.0.0.1:{observed.metrics_port}"
+    as_json = httpx.get(f"{inside}/metrics", headers={"accept": "application/json"}).json()
+    assert as_json["metrics"].keys() == {
+        f"{name}_total" if family.type == "counter" else name for name, family in families.items()
+    }
+    text = httpx.get(f"{inside}/metrics/prometheus", headers={"accept": "application/json"}).text
+    assert f'{stage}{{stage="answer"}} ' in text
 
 
 def test_a_request_can_be_followed_through_all_services_by_its_ids(observed: Observed) -> None:
