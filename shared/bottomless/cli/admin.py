@@ -1,16 +1,21 @@
-"""Admin: what only an operator does: garbage collection, rebuilding, lost homes."""
+"""Admin: what only an operator does: garbage collection, rebuilding, lost homes, WAL objects."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from bottomless.cli import wal
 from bottomless.cli.asking import DryRun, Yes, confirm
 from bottomless.cli.examples import examples
+from bottomless.cli.installed import installed
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Form, Output
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_stream
 from bottomless.model.limits import OFFSET_MAX
+
+COMMANDS: Final = "bottomless.admin"
+"""The group of commands that other distributions add: for who runs a server, `bottomless-server`."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -25,6 +30,9 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples("admin takeover log --expect-home 0198d2a45b1e7c3a9a510f7e6f0d2c11"),
     )(_take_over)
     group.command("gap", epilog=examples("admin gap orders 1040 --wait"))(_accept_gap)
+    wal.add_to(group)
+    for name, command in installed(COMMANDS):
+        group.command(name)(command)
     app.add_typer(group, name="admin")
 
 
@@ -84,14 +92,18 @@ def _accept_gap(
         typer.Argument(
             min=1,
             max=OFFSET_MAX,
-            help="First offset of the owner's log: `local_first_offset` in the error.",
+            help="First offset of the owner's log: `local_first_offset` in the error. Of a leaderless "
+            "stream the end of the damaged entry: `damaged_next` in the error.",
         ),
     ],
     yes: Yes = False,
     wait: Wait = False,
     output: Output = Form.TABLE,
 ) -> None:
-    """Give up a hole between what is stored and the owner's log, so that both are readable."""
+    """Give up records that cannot be had any more, so that those after them can.
+
+    It is a hole between what is stored and the owner's log; of a leaderless stream a damaged entry.
+    """
     confirm(f"Give up every record of {stream} before {next_offset} that is not stored?", yes)
     with open_client(context) as client:
         finish(client, client.accept_gap(stream, next_offset), output, wait=wait)

@@ -6,7 +6,7 @@ about servers.
 """
 
 import sys
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +35,7 @@ from bottomless.cli import (
 )
 from bottomless.cli.connection import URL_DEFAULT
 from bottomless.cli.failures import EXIT_CODES, Guarded, tell
+from bottomless.cli.installed import installed
 from bottomless.cli.profiles import complete_profile
 from bottomless.cli.session import CA_FILE, PROFILE, TOKEN, TOKEN_FILE, URL, Session
 
@@ -87,16 +88,11 @@ def create_app() -> typer.Typer:
     ):
         group.add_to(app)
     app.command("version")(_print_version)
-    for entry in sorted(entry_points(group=COMMANDS), key=lambda entry: entry.name):
-        try:
-            command = entry.load()
-        except ImportError as error:
-            sys.stderr.write(f"bottomless: the command {entry.name} cannot be loaded: {error}\n")
-            continue
+    for name, command in installed(COMMANDS):
         if isinstance(command, typer.Typer):
-            app.add_typer(command, name=entry.name)
+            app.add_typer(command, name=name)
         else:
-            app.command(entry.name)(command)
+            app.command(name)(command)
     if not any(command.name == "serve" for command in app.registered_commands):
         app.command("serve", hidden=True, context_settings={"ignore_unknown_options": True})(
             _no_server

@@ -79,6 +79,7 @@ _ADVICE_BY_CODE: Final = {
     Code.UNAUTHENTICATED: "name a token with --token-file, BOTTOMLESS_TOKEN or a profile",
     Code.STREAM_EXISTS: "`bottomless update` changes it, or take another name",
     Code.COORDINATION_REGRESSED: "docs/runbooks.md says how, and seconds after it this passes",
+    Code.STREAM_FENCED: "`bottomless unfence` lets it take appends again",
     Code.PRODUCER_FENCED: "another run of this producer has begun: let only one run",
     Code.OFFSET_BEYOND_END: "`bottomless offsets` shows where the stream ends",
     Code.OFFSET_REGRESSION: "--allow-regression stores it all the same",

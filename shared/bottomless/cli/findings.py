@@ -122,6 +122,11 @@ def readiness(report: Mapping[str, Any]) -> Finding:
         for name, said in services.items()
         if said.get("failing_streams")
     ]
+    ill += [
+        f"{name}: {count} leaderless streams that are set aside"
+        for name, said in services.items()
+        if (count := (said.get("compaction") or {}).get("streams_set_aside"))
+    ]
     if ill:
         advice = "the report of /readyz?verbose=1 says more; docs/runbooks.md explains it"
         return Finding("readiness", Status.WARN, "; ".join(ill), advice)

@@ -31,10 +31,14 @@ _Etag = Annotated[str | None, typer.Option(help="Do it only if `describe` still 
 
 
 def add_to(app: typer.Typer) -> None:
-    """Add `create`, `ls`, `describe`, `update` and `rm` to the command line."""
+    """Add `create`, `ls`, `describe`, `update`, `fence`, `unfence` and `rm` to the command line."""
     app.command(
         "create",
-        epilog=examples("create orders", "create orders --max-age 7D --label team=shop"),
+        epilog=examples(
+            "create orders",
+            "create orders --max-age 7D --label team=shop",
+            "create sensors-17 --leaderless",
+        ),
     )(_create)
     app.command("ls", epilog=examples("ls", "ls ord -o name", "ls --long", "ls --deleting"))(_list)
     app.command("describe", epilog=examples("describe orders", "describe orders -o json"))(
@@ -44,14 +48,28 @@ def add_to(app: typer.Typer) -> None:
         "update",
         epilog=examples("update orders --max-bytes 20000000000", "update orders --max-age default"),
     )(_update)
+    app.command("fence", epilog=examples("fence orders"))(_fence)
+    app.command("unfence", epilog=examples("unfence orders"))(_unfence)
     app.command("rm", epilog=examples("rm orders --dry-run", "rm orders --yes --wait"))(_remove)
 
 
 @taking_config
 def _create(
-    context: typer.Context, stream: Stream, config: dict[str, Any], output: Output = Form.TABLE
+    context: typer.Context,
+    stream: Stream,
+    config: dict[str, Any],
+    leaderless: Annotated[
+        bool,
+        typer.Option(
+            "--leaderless",
+            help="No node owns it: records are stored when object storage has them. For good.",
+        ),
+    ] = False,
+    output: Output = Form.TABLE,
 ) -> None:
     """Create a stream; repeating it with the same options changes nothing."""
+    if leaderless:
+        config = {"profile": "leaderless", **config}
     with open_client(context) as client:
         created = client.create_stream(stream, config)
     if output is Form.TABLE:
@@ -110,6 +128,21 @@ def _update(
         raise typer.BadParameter("nothing to change is named")
     with open_client(context) as client:
         show(client.update_stream(stream, config, etag=if_match or "*"), output, name=stream)
+
+
+def _fence(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
+    """Stop the appends to a leaderless stream; what it holds can be read as before.
+
+    When the command ends, no node stores anything any more: producers are told stream-fenced.
+    """
+    with open_client(context) as client:
+        show(client.fence(stream), output, name=stream)
+
+
+def _unfence(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
+    """Let a leaderless stream take appends again."""
+    with open_client(context) as client:
+        show(client.unfence(stream), output, name=stream)
 
 
 def _remove(

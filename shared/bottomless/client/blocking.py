@@ -158,6 +158,8 @@ class Client:
     list_streams = _iterates(AsyncClient.list_streams)
     describe = _waits(AsyncClient.describe)
     update_stream = _waits(AsyncClient.update_stream)
+    fence = _waits(AsyncClient.fence)
+    unfence = _waits(AsyncClient.unfence)
     delete_stream = _waits(AsyncClient.delete_stream)
 
     list_consumers = _iterates(AsyncClient.list_consumers)
@@ -198,6 +200,7 @@ class Client:
     verify_manifest = _waits(AsyncClient.verify_manifest)
     collect_garbage = _waits(AsyncClient.collect_garbage)
     rebuild = _waits(AsyncClient.rebuild)
+    describe_wal = _waits(AsyncClient.describe_wal)
     take_over = _waits(AsyncClient.take_over)
     operation = _waits(AsyncClient.operation)
     wait_for_operation = _waits(AsyncClient.wait_for_operation)

@@ -20,6 +20,9 @@ class StreamCalls(Wire):
     ) -> dict[str, Any]:
         """Create a stream; repeating it with the same configuration changes nothing.
 
+        `config` has the members that the API has: `retention`, `fragment`, `labels`, and `profile`,
+        which is `"leaderless"` for a stream that no ingest node owns.
+
         Raises:
             Exists: `stream-exists`: there is a stream of this name with another configuration.
         """
@@ -63,6 +66,24 @@ class StreamCalls(Wire):
             headers={"If-Match": etag},
         )
         return {**members(answer), "etag": answer.headers.get("ETag", "")}
+
+    async def fence(self, name: str) -> dict[str, Any]:
+        """Stop the appends to a leaderless stream: after the answer none is stored by any node.
+
+        Repeats of what was stored before are answered as ever, and everything can be read.
+
+        Raises:
+            InvalidRequest: `invalid-config`: it is not a leaderless stream.
+        """
+        return await self.update_stream(name, {"fenced": True})
+
+    async def unfence(self, name: str) -> dict[str, Any]:
+        """Let a leaderless stream take appends again that `fence` has stopped.
+
+        Raises:
+            InvalidRequest: `invalid-config`: it is not a leaderless stream.
+        """
+        return await self.update_stream(name, {"fenced": False})
 
     async def delete_stream(self, name: str, *, etag: str | None = None) -> dict[str, Any]:
         """Delete a stream; the operation in the answer removes what is left of it.

@@ -88,6 +88,10 @@ class UpkeepCalls(Wire):
         """Build coordination anew from the object store; returns an operation."""
         return await self._send_json("POST", "/v1/admin/rebuild", {})
 
+    async def describe_wal(self) -> dict[str, Any]:
+        """Show the writers that have WAL objects of leaderless streams, and what keeps the oldest."""
+        return members(await self._send("GET", "/v1/admin/wal"))
+
     async def take_over(self, name: str, *, expect_home: str) -> dict[str, Any]:
         """Give up what only a lost home held; returns an operation."""
         value = {"accept_loss": True, "expect_home": expect_home}

@@ -60,6 +60,13 @@ def seen(ahead: float | None) -> Probe:
             Status.WARN,
             "2 streams whose upload fails",
         ),
+        (
+            findings.readiness(
+                {"services": {"uploader": {"compaction": {"streams_set_aside": 2}}}}
+            ),
+            Status.WARN,
+            "2 leaderless streams that are set aside",
+        ),
         (findings.identity(NEAR, {"authenticated": False}, NOW), Status.OK, "everybody"),
         (findings.identity(FAR, {"authenticated": False}, NOW), Status.WARN, "nobody"),
     ],

@@ -15,7 +15,7 @@ from support.command_line import CommandLine
 from support.command_line import app as program
 from typer.testing import CliRunner
 
-from bottomless.cli import app, create_app
+from bottomless.cli import create_app, installed
 
 GUIDE = (Path(__file__).parents[3] / "docs/cli.md").read_text()
 
@@ -33,10 +33,14 @@ COMMANDS = sorted(commands(typer.main.get_command(create_app())))
 
 def test_the_commands_are_these() -> None:
     assert [" ".join(path) for path in COMMANDS] == [
+        "admin compact",
         "admin gap",
         "admin gc",
         "admin rebuild",
         "admin takeover",
+        "admin wal cat",
+        "admin wal ls",
+        "admin wal show",
         "bench",
         "consumers get",
         "consumers ls",
@@ -45,6 +49,7 @@ def test_the_commands_are_these() -> None:
         "create",
         "describe",
         "doctor",
+        "fence",
         "fragments cat",
         "fragments ls",
         "keys create",
@@ -78,6 +83,7 @@ def test_the_commands_are_these() -> None:
         "spark verify",
         "tail",
         "trim",
+        "unfence",
         "update",
         "version",
         "whoami",
@@ -113,8 +119,8 @@ def test_help_fits_into_a_terminal_of_80_columns(path: tuple[str, ...]) -> None:
     assert [line for line in shown.splitlines() if len(line) > WIDTH] == []
 
 
-FOREIGN = {("serve",), ("version",)}
-"""One is another distribution's, and one needs no example."""
+FOREIGN = {("serve",), ("admin", "compact"), ("version",)}
+"""Two are another distribution's, and one needs no example."""
 
 
 @pytest.mark.parametrize("path", [path for path in COMMANDS if path not in FOREIGN], ids=" ".join)
@@ -143,7 +149,10 @@ def test_the_output_of_a_command_that_shows_values_has_three_forms(path: tuple[s
         assert "-o, --output <table|json|name>" in shown
 
 
-OF_RECORDS = {"read", "tail", "fragments cat", "consumers rm", "producers rm", "leases rm"}
+OF_RECORDS = {
+    *("read", "tail", "fragments cat", "admin wal cat"),
+    *("consumers rm", "producers rm", "leases rm"),
+}
 """They write records or bytes as they are, or nothing at all."""
 
 
@@ -265,7 +274,7 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(words: tuple[str, ...])
 def test_serve_with_the_client_alone_says_where_the_server_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(app, "entry_points", lambda **_: ())
+    monkeypatch.setattr(installed, "entry_points", lambda **_: ())
     result = CliRunner().invoke(create_app(), ["serve", "--port", "9000", "ingest"])
     assert (result.exit_code, result.stdout) == (2, "")
     assert "./dev serve" in result.stderr

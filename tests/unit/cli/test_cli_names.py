@@ -10,6 +10,8 @@ COMMANDS = [
     ("create", "{}"),
     ("describe", "{}"),
     ("update", "{}", "--max-age", "7D"),
+    ("fence", "{}"),
+    ("unfence", "{}"),
     ("rm", "{}", "--yes"),
     ("read", "{}"),
     ("tail", "{}"),
