@@ -31,6 +31,7 @@ GROUPS = {
         "docs/how-to/consume",
         "docs/how-to/analyse",
         "docs/how-to/retention",
+        "docs/how-to/leaderless",
         "docs/how-to/keys",
         "docs/how-to/back-up",
         "docs/how-to/watch",
@@ -38,6 +39,7 @@ GROUPS = {
     "Reference": [
         "docs/appending",
         "docs/reading",
+        "docs/leaderless",
         "docs/client",
         "docs/site/python-api",
         "docs/cli",

@@ -1,4 +1,4 @@
-"""docs/how-to and docs/appending.md: every page is followed word for word, and shows what it says.
+"""docs/how-to, docs/appending.md and docs/leaderless.md: every page is followed word for word, and shows what it says.
 
 All of them share a server, with streams of their own, except those that start one themselves.
 """
@@ -6,6 +6,7 @@ All of them share a server, with streams of their own, except those that start o
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from support.command_line import CommandLine
@@ -17,8 +18,10 @@ from support.server import AllInOne
 HOW_TO = ROOT / "docs/how-to"
 INDEX = HOW_TO / "README.md"
 HOW_TOS = sorted(page for page in HOW_TO.glob("*.md") if page != INDEX)
-PAGES = [*HOW_TOS, ROOT / "docs/appending.md"]
+PAGES = [*HOW_TOS, ROOT / "docs/appending.md", ROOT / "docs/leaderless.md"]
 SAID, SAID_METRICS = "127.0.0.1:8080", "127.0.0.1:9464"
+SAID_DIRECTORY = "/tmp/two-nodes"
+"""Where a page names one: with a short path, since sockets are in it."""
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +32,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, st
     directory = tmp_path_factory.mktemp("how-to")
     with AllInOne(directory / "data", {"BOTTOMLESS_METRICS_LISTEN": metrics}) as server:
         yield {SAID: server.url.removeprefix("http://"), SAID_METRICS: metrics}
+
+
+@pytest.fixture
+def short_directory() -> Iterator[str]:
+    with TemporaryDirectory(prefix="bl-") as directory:
+        yield directory
 
 
 def settings_for(place: str) -> dict[str, str]:
@@ -42,7 +51,10 @@ def test_a_page_does_what_it_says(page: Path, request: pytest.FixtureRequest) ->
     assert steps
     tmp_path: Path = request.getfixturevalue("tmp_path")
     if any("bottomless serve" in step.text for step in steps):
-        places = {SAID: f"127.0.0.1:{lasting_ports(1)[0]}"}
+        first, second = lasting_ports(2)
+        directory = request.getfixturevalue("short_directory")
+        more = {f"{before}8081": f"{before}{second}" for before in ("localhost:", "1:", "--port ")}
+        places = {SAID: f"127.0.0.1:{first}", **more, SAID_DIRECTORY: directory}
     else:
         places = request.getfixturevalue("places")
     here = places[SAID]

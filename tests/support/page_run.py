@@ -27,6 +27,8 @@ from support.waiting import until
 BLOCK_SECONDS: Final = 300
 _ENDS: Final = (0, 130, -signal.SIGINT)
 """Exit codes of what Ctrl-C ended."""
+_KILLS: Final = "kill -9 "
+"""A page that says so ends something in another way."""
 _COMMAND: Final = re.compile(r"bottomless [^|<>$;&]*")
 """A line that needs no shell."""
 _LONGER: Final = re.compile(r"\\$|^ |<<", re.MULTILINE)
@@ -57,6 +59,7 @@ class PageRun:
         self._addresses = addresses
         self._cli = cli
         self._terminals: list[Terminal] = []
+        self._ends = set(_ENDS)
         self._scratch = directory.parent / f"{directory.name}.run"
         self._scratch.mkdir()
         directory.mkdir(exist_ok=True)
@@ -114,6 +117,8 @@ class PageRun:
                 self._terminals.append(Terminal(here, self.directory, self._environment))
                 return ""
             case "sh", word:
+                if _KILLS in here:
+                    self._ends.add(-signal.SIGKILL)
                 return self._as_said(self.run(here, fails=word == "fails"))
             case "text", program:
                 found = pattern_of(step.text)
@@ -215,6 +220,6 @@ class PageRun:
         self._shell.wait(BLOCK_SECONDS)
         ends = [terminal.interrupt() for terminal in reversed(self._terminals)]
         if error is None:
-            assert set(ends) <= set(_ENDS)
+            assert set(ends) <= self._ends
         elif self._terminals:
             error.add_note("\n".join(terminal.shown for terminal in self._terminals)[-4000:])
