@@ -5,24 +5,30 @@ member of an object is gone, and those of all earlier objects of its instance, t
 (`wal.py`). In S3 nothing changes here.
 """
 
-from collections.abc import Collection, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import structlog
 
 from bottomless.errors import Corrupt
+from bottomless.formats.checks import corrupt
+from bottomless.formats.stream_record import LEADERLESS, SERVED, decode_record
 from bottomless.guards import guard
 from bottomless.model.names import StreamId, Uid
+from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Member, Values
 from bottomless_server.leaderless.instance import decode_instance
 from bottomless_server.leaderless.tail import HeldMember, TailEntry, shard_of
 from bottomless_server.leaderless.tail_changes import waiting
 from bottomless_server.leaderless.tail_format import decode_tail
-from bottomless_server.stores.streams import GENERATION_KEY
+from bottomless_server.stores.streams import GENERATION_KEY, stream_key
 from bottomless_server.stores.tail_keys import entries_from, tail_key
 from bottomless_server.stores.wal import each_held, held_key, instance_key, require_generation
 
 log = structlog.get_logger(__name__)
+
+EXEC_COUNT_MAX: Final = 1_000
+"""Members that one EXEC takes away: nobody else is served meanwhile, and a round may leave 100,000."""
 
 
 class Looked(NamedTuple):
@@ -73,11 +79,13 @@ async def waiting_entries(coordination: Coordination, stream_id: StreamId) -> li
     """The entries of a stream that may still be needed; none of one that is gone.
 
     Raises:
-        Corrupt: its tail cannot be read, or one of them.
+        Corrupt: its tail cannot be read, or one of them; or the stream is there without a tail.
         CoordinationUnavailable
     """
-    value = await coordination.get(tail_key(stream_id))
+    keys = [tail_key(stream_id), stream_key(stream_id)]
+    value, record = await coordination.get_many(keys)
     if value is None:
+        require_gone(record)
         return []
     tail, found = decode_tail(value), list[TailEntry]()
     offset = tail.pruned_next
@@ -85,6 +93,20 @@ async def waiting_entries(coordination: Coordination, stream_id: StreamId) -> li
         found += page
         offset = page[-1].next_offset
     return waiting(tail, found)
+
+
+@guard("the stream record where a tail is gone")
+def require_gone(record: bytes | None) -> None:
+    """Look whether a stream without a tail is gone, or being deleted: both change together, so
+    coordination has lost the tail otherwise, and what it needed is needed still.
+
+    Raises:
+        Corrupt: it is not, or its record cannot be read.
+    """
+    if record is None:
+        return
+    if decode_record(record, SERVED | {LEADERLESS}).state is not StreamState.DELETING:
+        raise corrupt("tail record", "a stream is there without it")
 
 
 async def release(
@@ -98,7 +120,7 @@ async def release(
 
     A stream whose tail cannot be read needs every object that it is in. `streams` has, for each
     sequence, all streams of those shards in the object's directory. In Redis after a crash: the
-    members or none of them; what was found stays true, so they go next time.
+    first members are gone, or none; what was found stays true, so the others go next time.
 
     Raises:
         Corrupt: the instance's record cannot be read.
@@ -116,6 +138,8 @@ async def release(
     kept: list[HeldMember] = []
     members: list[Member] = []
     async for held, member in each_held(coordination, instance, min(streams, default=0)):
+        if held.sequence > max(streams, default=-1):
+            break
         if held.sequence not in streams or held.shard not in shards:
             continue
         if held.sequence >= settled or (held.sequence, held.shard) in needed:
@@ -124,11 +148,16 @@ async def release(
         gone.append(held)
         # As it was read: of what a later release wrote the bytes may be others.
         members.append(Member(held_key(instance), member, False))
-    if gone:
-
-        def change(values: Values) -> tuple[Changes, None]:
-            require_generation(values, generation)
-            return Changes(members=members), None
-
-        await coordination.transact([GENERATION_KEY], change)
+    for start in range(0, len(members), EXEC_COUNT_MAX):
+        await _take_away(coordination, generation, members[start : start + EXEC_COUNT_MAX])
     return Released(gone, unreadable, kept)
+
+
+async def _take_away(
+    coordination: Coordination, generation: int, members: Sequence[Member]
+) -> None:
+    def change(values: Values) -> tuple[Changes, None]:
+        require_generation(values, generation)
+        return Changes(members=members), None
+
+    await coordination.transact([GENERATION_KEY], change)

@@ -6,9 +6,9 @@ for all. So every reader of tails, every release and every walk over instances e
 and its stream could not be deleted.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from support.guards import remove
@@ -19,7 +19,7 @@ from bottomless.errors import Corrupt, NotServed
 from bottomless.formats.checks import crc32c
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamState
-from bottomless_server.coordination.base import Changes, Member
+from bottomless_server.coordination.base import Changes, Decide, Member, Values
 from bottomless_server.leaderless.decided import NewKnown
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.leaderless.tail import Tail
@@ -34,6 +34,8 @@ from bottomless_server.stores.tail_keys import (
     tail_index_key,
     tail_key,
 )
+
+T = TypeVar("T")
 
 OTHER = Uid("ee" * 16)
 
@@ -114,6 +116,57 @@ async def test_an_entry_that_cannot_be_read_keeps_what_its_stream_may_need(
 
     assert [one.shard for one in released.gone] == [0]
     assert list(released.unreadable) == [IDS[1]]
+
+
+async def test_a_tail_that_is_lost_alone_lets_nothing_of_its_stream_go(stores: Stores) -> None:
+    await stores.commit(0, 1)
+    stores.coordination.write(Changes({tail_key(IDS[1]): None}))
+
+    released = await releases.release(stores.coordination, UID, GENERATION, {1: IDS[1:2]}, [1])
+
+    assert released.gone == []
+    assert list(released.unreadable) == [IDS[1]]
+
+
+async def test_without_that_look_what_a_lost_tail_needs_is_released(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "the stream record where a tail is gone", lambda _: None)
+    await stores.commit(0, 1)
+    stores.coordination.write(Changes({tail_key(IDS[1]): None}))
+
+    released = await releases.release(stores.coordination, UID, GENERATION, {1: IDS[1:2]}, [1])
+
+    assert [(one.sequence, one.shard) for one in released.gone] == [(1, 1)]
+
+
+async def test_many_members_go_in_several_transactions_and_none_beyond_is_read(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(releases, "EXEC_COUNT_MAX", 2)
+    for _ in range(4):
+        await stores.commit(0)
+    written: list[int] = []
+    transact = stores.coordination.transact
+
+    async def counted(keys: Sequence[str], decide: Decide[T], **given: Any) -> T:
+        def counts(values: Values) -> tuple[Changes, T]:
+            changes, told = decide(values)
+            written.append(len(changes.members))
+            return changes, told
+
+        return await transact(keys, counts, **given)
+
+    stores.coordination.transact = counted  # type: ignore[assignment, method-assign]
+    await stores.publish(8, 0)
+    await tails.prune(stores.coordination, IDS[0], GENERATION)
+    written.clear()
+
+    streams = dict.fromkeys((0, 1, 2), IDS[:1])
+    released = await releases.release(stores.coordination, UID, GENERATION, streams, [0])
+
+    assert [one.sequence for one in released.gone] == [0, 1, 2]
+    assert written == [2, 1]
 
 
 async def test_its_stream_can_be_deleted(stores: Stores) -> None:

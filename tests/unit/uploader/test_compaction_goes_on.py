@@ -141,3 +141,21 @@ async def test_a_stream_of_which_looking_fails_as_nobody_expects_ends_no_round()
 
         assert await world.published_next(TWO) == 2
         assert world.held(writer) == {0}
+
+
+async def test_what_keeps_a_release_waiting_is_pruned_once_however_many_objects_it_keeps() -> None:
+    async with a_world() as world:
+        writer, compactor = await begun(world, ONE), await holding(world)
+        for _ in range(5):
+            await writer.flush(ONE)
+        before = world.tail_as_it_is(writer, ONE)
+        await compactor.compact_now()
+        await world.until_released(compactor, writer)
+        # As if nothing was pruned, and whoever published it had died.
+        world.coordination.write(before)
+        await compactor.shards.give_up()
+
+        second = await holding(world)
+        await world.until_released(second, writer)
+
+        assert 1 <= second.counts.prunes < 5

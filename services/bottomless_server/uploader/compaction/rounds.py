@@ -163,6 +163,7 @@ class Rounds:
         of_instance: Mapping[Uid, dict[int, Collection[StreamId]]] = defaultdict(dict)
         for place, one in due.items():
             of_instance[place.instance][place.sequence] = one.stream_ids
+        unpruned = set[StreamId]()
         for instance, streams in of_instance.items():
             try:
                 released = await release(
@@ -176,15 +177,17 @@ class Rounds:
                 self._counts.released += len(streams) - len(kept)
             self._objects.forget(Place(instance, one) for one in streams if one not in kept)
             for sequence in kept:
-                await self._wait_for_prune(Place(instance, sequence), at)
+                place = Place(instance, sequence)
+                if self._objects.done[place].refused_count:
+                    unpruned.update(self._objects.done[place].stream_ids)
+                self._objects.not_released(place, at.now)
+        await self._prune(unpruned, at)
 
-    async def _wait_for_prune(self, place: Place, at: RoundTime) -> None:
-        one = self._objects.done[place]
-        if one.refused_count:
-            for stream_id in one.stream_ids:
-                self._counts.prunes += 1
-                try:
-                    await self._streams.prune(stream_id, at.generation)
-                except StoreError as error:
-                    log.warning("nothing pruned", stream_id=stream_id, error=str(error))
-        self._objects.not_released(place, at.now)
+    async def _prune(self, stream_ids: Collection[StreamId], at: RoundTime) -> None:
+        """Have streams pruned that keep objects from being released: each once, however many."""
+        for stream_id in stream_ids:
+            self._counts.prunes += 1
+            try:
+                await self._streams.prune(stream_id, at.generation)
+            except StoreError as error:
+                log.warning("nothing pruned", stream_id=stream_id, error=str(error))

@@ -231,11 +231,13 @@ class StreamRuns:
         values = dict(zip(keys, await self._coordination.get_many(keys), strict=True))
         require_generation(values, generation)
         tail, value = tail_in(values, stream_id), values[stream_key(stream_id)]
-        if tail is None or value is None or tail.state is TailState.CLOSED:
+        if value is None or (tail is not None and tail.state is TailState.CLOSED):
             return None
         record = decode_record(value, SERVED | {LEADERLESS})
         if record.state is StreamState.DELETING:
             return None
+        if tail is None:
+            raise corrupt("tail record", "a stream is there without it")
         entries: list[TailEntry] = []
         offset = record.published_next
         while page := await entries_from(self._coordination, stream_id, offset):
