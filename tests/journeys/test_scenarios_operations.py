@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.grafana import dashboards, expressions
 from support.ports import lasting_ports
-from support.prometheus import metrics_of
+from support.prometheus import metrics_of, rules
 from support.server import AllInOne
 from support.waiting import until
 
@@ -284,6 +284,7 @@ def test_leaderless_streams_are_counted_from_the_append_to_the_bill(observed: Ob
     families = observed.metrics()
     samples = {sample.name for family in families.values() for sample in family.samples}
     asked = [one for shown in dashboards().values() for one in expressions(shown)]
+    asked += [rule["expr"] for rule in rules()]
     for name in {name for one in asked for name in metrics_of(one)}:
         assert name in samples, name
     inside = f"http://127.0.0.1:{observed.metrics_port}"
