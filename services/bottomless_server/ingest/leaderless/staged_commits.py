@@ -21,7 +21,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
-from bottomless.errors import Code, InvalidRequest
+from bottomless.errors import Code, InvalidRequest, NotFound
 from bottomless.formats.rows import Frame
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX
 from bottomless.model.names import StreamId
@@ -83,14 +83,38 @@ class LeaderlessCommits:
             if answer is not None:
                 answer = await self._writer.noted(stream_id, answer)
             else:
-                async with self._room.hold(stream_id, self._group_size_max, _ROOM_SECONDS):
-                    parts = self._parts(stream_id, tenant, conditions, staged_ids)
-                    async with aclosing(parts):
-                        answer = await self._writer.commit_staged(stream_id, parts)
+                answer = await self._stored(stream_id, tenant, asked, conditions, staged_ids)
             await self._batches.drop(stream_id, tenant, staged_ids)
             return answer
 
         return await self._turns.take(stream_id, asked.producer_id, decided)
+
+    async def _stored(
+        self,
+        stream_id: StreamId,
+        tenant: str,
+        asked: FromProducer,
+        conditions: Conditions,
+        staged_ids: Sequence[str],
+    ) -> Appended:
+        """Append what no number stands for yet.
+
+        Raises:
+            StoreError: as `commit`.
+        """
+        try:
+            async with self._room.hold(stream_id, self._group_size_max, _ROOM_SECONDS):
+                parts = self._parts(stream_id, tenant, conditions, staged_ids)
+                async with aclosing(parts):
+                    return await self._writer.commit_staged(stream_id, parts)
+        except NotFound as error:
+            if error.code is not Code.STAGED_NOT_FOUND:
+                raise
+            # Another node may have stored the same commit meanwhile, and have deleted its batches.
+            answer = await self._repeated(stream_id, tenant, asked, conditions, staged_ids)
+            if answer is None:
+                raise
+            return await self._writer.noted(stream_id, answer)
 
     async def stop(self) -> None:
         """Return when no commit is under way."""

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from bottomless.errors import Code, NotFound, Outcome, Overloaded, StoreError
 from bottomless.formats.keys import parse_staged_key
+from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Changes
 from bottomless_server.leaderless.tail import TailState
@@ -162,6 +164,36 @@ async def test_staged_batches_are_objects_until_they_are_committed(node: Leaderl
 
     assert (await asked.commit(*staged)).status_code == 200
     assert staged_objects(node) == []
+
+
+async def test_a_commit_whose_batches_another_node_has_committed_meanwhile_is_a_repeat(
+    nodes: tuple[LeaderlessNode, LeaderlessNode], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Profile("object-store", node) for node in nodes)
+    staged = [await first.stage("a"), await first.stage("b")]
+    read, answers = nodes[1].appenders.batches.read, list[httpx.Response]()
+
+    async def overtaken(stream_id: StreamId, tenant: str, staged_id: str) -> list[Frame]:
+        if not answers:
+            answers.append(await first.commit(*staged))
+        return await read(stream_id, tenant, staged_id)
+
+    monkeypatch.setattr(nodes[1].appenders.batches, "read", overtaken)
+    answer = await second.commit(*staged)
+
+    assert (answers[0].status_code, answer.status_code) == (200, 200)
+    assert answer.json()["first_offset"] == answers[0].json()["first_offset"]
+    assert answer.headers["idempotent-replayed"] == "true"
+    assert await nodes[0].values() == [b"a", b"b"]
+
+
+async def test_batches_that_nobody_has_are_told_so(node: LeaderlessNode) -> None:
+    asked = Profile("object-store", node)
+    staged = await asked.stage("a")
+    assert (await asked.commit(staged)).status_code == 200
+
+    answer = await asked.commit(staged, number=8)
+    assert problem(answer) == (404, "staged-not-found")
 
 
 async def test_damage_of_a_staged_batch_is_never_committed(node: LeaderlessNode) -> None:
