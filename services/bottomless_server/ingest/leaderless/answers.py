@@ -73,8 +73,12 @@ class Answers:
         self._held.append(_Held(mark, until, append, said))
 
     def refuse(self, appends: Iterable[WaitingAppend], error: StoreError) -> None:
-        """Tell appends that they are refused, for one reason."""
-        for append in appends:
+        """Tell appends that they are refused, for one reason.
+
+        The last one first: one that is refused takes those along that came after it and are not
+        decided (core/followers.py), and these were decided together.
+        """
+        for append in reversed(list(appends)):
             self.tell(append, restated(error))
 
     def release(self) -> None:

@@ -148,6 +148,11 @@ class Committer:
         return self._sequences.left <= RESERVED_LEFT_MIN // 2
 
     async def _commit(self, group: Group) -> Loss | NotNow | None:
+        told_before = [piece for piece in group.pieces if is_told(piece)]
+        if told_before:
+            # They were refused with an earlier one of their producer; the others come again.
+            self._queue.done(told_before)
+            return None
         try:
             clock = self._context.read_clock()
             asked = [
@@ -228,6 +233,7 @@ class Committer:
         now = self._context.now()
         self._notes.add((note for one in committed.values() for _, note in one.notes), now)
         decided: list[WaitingPiece] = []
+        answers: list[Sequence[Appended | StoreError | TrimAgain]] = []
         for stream_id, pieces in group.parts.items():
             said = iter(told(done.streams[stream_id], done.answers[stream_id], pieces))
             for piece in pieces:
@@ -235,11 +241,14 @@ class Committer:
                 trim = next((one for one in outcomes if isinstance(one, TrimAgain)), None)
                 if trim is None or is_told(piece):
                     decided.append(piece)
-                    self._answer(piece, outcomes)
+                    answers.append(outcomes)
                 elif trim.duplicates != piece.duplicates:
                     self._seal_again(piece, trim.duplicates)
                 # Else it waits, after an earlier one of its producer that is sealed anew.
         self._queue.done(decided)
+        # The last one first, as `Answers.refuse` says.
+        for piece, each in zip(reversed(decided), reversed(answers), strict=True):
+            self._answer(piece, each)
         for piece in decided:
             self._context.counts.note_ms("commit", piece.durable_at, now)
 

@@ -16,6 +16,7 @@ from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.ingest.leaderless.core.accumulator import Accumulator
 from bottomless_server.ingest.leaderless.core.commit_queue import CommitQueue
 from bottomless_server.ingest.leaderless.core.notes import Notes
+from bottomless_server.ingest.leaderless.core.refusals import appends_of, is_told, stopping
 from bottomless_server.ingest.leaderless.core.sequences import Sequences
 from bottomless_server.ingest.leaderless.flusher import Flusher
 from bottomless_server.ingest.leaderless.instance_lease import InstanceLease
@@ -70,6 +71,15 @@ class InstanceRun:
             seen,
         )
         self._context = context
+
+    async def give_up(self) -> None:
+        """End it as it is: whoever still waits is told that nothing is known, or that nothing is
+        stored."""
+        await self.flusher.aclose()
+        self.committer.abandon()
+        left = [piece for piece in self.queue.give_up() if not is_told(piece)]
+        self.answers.refuse(appends_of(left), stopping())
+        self.answers.give_up()
 
     async def retire(self) -> None:
         """Give the instance back, once everything is committed and noted."""

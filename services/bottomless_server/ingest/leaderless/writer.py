@@ -27,6 +27,7 @@ from bottomless_server.core.restated import restated
 from bottomless_server.ingest.leaderless.commits import NotNow
 from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.ingest.leaderless.core.accumulator import Accumulator, Gathered
+from bottomless_server.ingest.leaderless.core.followers import Followers
 from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend, WaitingPiece
 from bottomless_server.ingest.leaderless.core.refusals import (
     appends_of,
@@ -65,9 +66,12 @@ class Writer:
     def __init__(self, context: WriterContext) -> None:
         self._context = context
         self._line = Accumulator(context.bounds.flush)
+        self._followers = Followers(self._refuse)
         self.seen = SeenTails()
         self._check = StoreCheck(context)
         self._run: InstanceRun | None = None
+        self._losing: InstanceRun | None = None
+        """The instance that is lost, while its puts are given up."""
         self._ending: list[InstanceRun] = []
         self._refusal: StoreError | None = None
         """Why no instance can be begun now."""
@@ -126,6 +130,7 @@ class Writer:
         """
         self._require_instance()
         now = append.at = self._context.now()
+        self._followers.enter(stream_id, append)
         self._line.add(stream_id, append, now)
         due_at = self._line.due_at()
         if len(self._line) == 1 or (due_at is not None and due_at <= now):
@@ -193,11 +198,7 @@ class Writer:
         self._ends = True
         await end_tasks(*self._tasks)
         for run in self._runs():
-            await run.flusher.aclose()
-            run.committer.abandon()
-            left = [piece for piece in run.queue.give_up() if not is_told(piece)]
-            run.answers.refuse(appends_of(left), stopping())
-            run.answers.give_up()
+            await run.give_up()
         self._refuse(self._line.clear(), stopping())
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
@@ -210,7 +211,8 @@ class Writer:
         return self._run is None or self._run.queue.is_empty
 
     def _runs(self) -> list[InstanceRun]:
-        return [*self._ending, *self._living()]
+        losing = [] if self._losing is None else [self._losing]
+        return [*self._ending, *losing, *self._living()]
 
     def _living(self) -> list[InstanceRun]:
         return [run for run in (self._run, self._staged.run) if run is not None]
@@ -336,7 +338,8 @@ class Writer:
     async def _lose(self, run: InstanceRun, loss: Loss) -> None:
         """Go on without an instance: what is not decided is put again, or refused."""
         log.warning("an instance of this writer is lost", why=loss.name)
-        self._run = None
+        # A stop meanwhile looks after it: its puts may take a moment to end.
+        self._run, self._losing = None, run
         await run.flusher.drop()
         left = run.queue.give_up()
         known = set(left)
@@ -349,6 +352,7 @@ class Writer:
             for piece in left:
                 piece.accepted = None
             self._line.add_again(left, self._context.now())
+        self._losing = None
         self._ending.append(run)
         self._changed.fire()
 

@@ -141,6 +141,20 @@ def test_a_piece_that_is_overtaken_again_and_again_is_refused(stream: UnownedStr
     assert (said.code, said.outcome) == (Code.OVERLOADED, Outcome.NONE)
 
 
+def test_nothing_is_stored_after_a_piece_that_is_overtaken_again_and_again(
+    stream: UnownedStream,
+) -> None:
+    stream.send(highwater(1, 4))
+    pieces = [
+        a_piece(waiting(highwater(3, 4, 6)), duplicates=1, trim_count=3),
+        a_piece(waiting(highwater(7, 9))),
+    ]
+
+    _, second = stream.commit(pieces)
+    assert second == TrimAgain(0)
+    assert stream.next_offset == 2
+
+
 def test_no_append_of_a_producer_passes_one_that_is_sealed_anew(stream: UnownedStream) -> None:
     """All records of the first would count as stored once the second is."""
     stream.send(highwater(1, 4))

@@ -121,6 +121,8 @@ class _Question:
             return None
         if piece.trim_count < TRIM_COUNT_MAX:
             return Verdict(TrimAgain(said.duplicates), certain=False)
+        # It is refused, and so is what came after it (followers.py).
+        self._held.update(piece.names)
         sentence = "others store the same records again and again; send them again later"
         return Verdict(Overloaded(sentence, retry_after_seconds=1), certain=False)
 
