@@ -141,10 +141,13 @@ def test_what_a_scope_allows(
             judge(principal, method, TABLE.find(path))
 
 
-def test_the_rebuild_is_for_one_tenant() -> None:
-    judge(ada("*"), "POST", TABLE.find("/v1/admin/rebuild"))
+@pytest.mark.parametrize(
+    ("method", "path"), [("POST", "/v1/admin/rebuild"), ("GET", "/v1/admin/wal")]
+)
+def test_what_is_of_all_tenants_is_for_one(method: str, path: str) -> None:
+    judge(ada("*"), method, TABLE.find(path))
     with pytest.raises(Denied):
-        judge(ada("*", tenant="acme"), "POST", TABLE.find("/v1/admin/rebuild"))
+        judge(ada("*", tenant="acme"), method, TABLE.find(path))
 
 
 async def test_an_answer_that_comes_late_is_given_to_those_who_are_still_welcome() -> None:
