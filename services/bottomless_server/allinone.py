@@ -190,9 +190,7 @@ async def _serve(
     def own(name: str) -> dict[str, Any]:
         return {"data_dir": data_dir / name, "internal_listen": urls[name], **common}
 
-    appends = ingest.create_service(
-        IngestSettings(**own("ingest")), coordination, leaderless=leaderless
-    )
+    appends = ingest.create_node(IngestSettings(**own("ingest")), coordination, leaderless)
     services: list[Service] = [
         manifest.create_service(ManifestSettings(**own("manifest")), drive, coordination),
         appends,

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 
 from bottomless.drives.base import Drive
+from bottomless.model.config import Profile
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
@@ -36,7 +37,8 @@ NEEDED: Final = {
     "manifest": ("store_url", "coordination_url"),
     "reader": ("store_url", "manifest_url"),
 }
-"""The settings that a service cannot do without."""
+"""The settings that a service cannot do without; ingest without leaderless streams does without the
+object store."""
 
 
 def run(name: str, settings: CommonSettings) -> int:
@@ -44,13 +46,11 @@ def run(name: str, settings: CommonSettings) -> int:
     configure_logs(settings.log_level, as_json=settings.log_json)
 
     async def main() -> int:
-        for setting in NEEDED[name]:
-            if getattr(settings, setting) is None:
-                raise CannotStart(f"{name} needs BOTTOMLESS_{setting.upper()}")
+        _require(name, settings)
         listen = os.environ.get(f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN")
         url = internal_url(listen or settings.internal_listen, settings.data_dir, name)
         given: dict[str, Any] = {"data_dir": settings.data_dir / name, "internal_listen": url}
-        if name == "ingest":
+        if name == "ingest" and "local" in _profiles():
             # The others keep nothing here that anybody would miss.
             kept = settings.data_dir / name
             log.info("data directory", directory=str(kept.absolute()))
@@ -86,6 +86,26 @@ def run(name: str, settings: CommonSettings) -> int:
     return run_process(main)
 
 
+def _require(name: str, settings: CommonSettings) -> None:
+    """Refuse to start without a setting that the service cannot do without.
+
+    Raises:
+        CannotStart
+    """
+    for setting in NEEDED[name]:
+        if setting == "store_url" and name == "ingest" and "leaderless" not in _profiles():
+            continue
+        if getattr(settings, setting) is None:
+            raise CannotStart(f"{name} needs BOTTOMLESS_{setting.upper()}")
+
+
+def _profiles() -> frozenset[Profile]:
+    """The profiles that an ingest node is to serve."""
+    from bottomless_server.ingest.settings import IngestSettings  # noqa: PLC0415
+
+    return IngestSettings().profiles
+
+
 class _Stores(NamedTuple):
     """What a service was given; what its settings do not name is None."""
 
@@ -118,16 +138,16 @@ def _open(name: str, settings: CommonSettings, front: Front) -> _Stores:
 def _create(name: str, given: dict[str, Any], stores: _Stores) -> Service:
     # Only the service that runs is loaded.
     drive, coordination, of_writer = stores
-    assert drive is not None
     if name == "ingest":
-        from bottomless_server.ingest.app import create_service as create_ingest  # noqa: PLC0415
+        from bottomless_server.ingest.app import create_node  # noqa: PLC0415
         from bottomless_server.ingest.leaderless.making import LeaderlessStores  # noqa: PLC0415
         from bottomless_server.ingest.settings import IngestSettings  # noqa: PLC0415
 
         assert coordination is not None
         assert of_writer is not None
-        leaderless = LeaderlessStores(drive, of_writer)
-        return create_ingest(IngestSettings(**given), coordination, leaderless=leaderless)
+        leaderless = None if drive is None else LeaderlessStores(drive, of_writer)
+        return create_node(IngestSettings(**given), coordination, leaderless)
+    assert drive is not None
     if name == "manifest":
         from bottomless_server.manifest.app import create_service  # noqa: PLC0415
         from bottomless_server.manifest.settings import ManifestSettings  # noqa: PLC0415

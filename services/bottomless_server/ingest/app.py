@@ -10,8 +10,11 @@ from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.tracking.known_producers import TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
+from bottomless_server.ingest.diskless import DisklessIngest
+from bottomless_server.ingest.elsewhere import ElsewhereAppenders
 from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls
+from bottomless_server.ingest.front.name_watch import NameWatch
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.public import create_public_app
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
@@ -49,6 +52,7 @@ from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.shared_hops import SharedHops
 from bottomless_server.runtime.base.started_threads import StartedThreads
+from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.runtime.process.process_limits import open_log_count_max
@@ -66,6 +70,70 @@ REAL_CLOCKS: Final = Clocks(
     # Only Linux tells both; elsewhere the answer to a renewal has to tell of a sleep.
     boot=_boot_seconds if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic,
 )
+
+
+def create_node(
+    settings: IngestSettings, coordination: Coordination, stores: LeaderlessStores | None
+) -> IngestService | DisklessIngest:
+    """Make the service for the profiles that the settings name. `stores` are for leaderless streams.
+
+    Raises:
+        CannotStart: a setting that it cannot do without is missing.
+    """
+    leaderless = stores if "leaderless" in settings.profiles else None
+    if "local" in settings.profiles:
+        return create_service(settings, coordination, leaderless=leaderless)
+    assert leaderless is not None
+    return create_diskless_service(settings, coordination, leaderless)
+
+
+def create_diskless_service(
+    settings: IngestSettings,
+    coordination: Coordination,
+    leaderless: LeaderlessStores,
+    *,
+    manifest: PeerPort | None = None,
+    clocks: Clocks = REAL_CLOCKS,
+    forwarding: Forwarding | None = None,
+) -> DisklessIngest:
+    """Make the service of a node that serves leaderless streams and no others.
+
+    Raises:
+        CannotStart: a setting that it cannot do without is missing.
+    """
+    room = _room(settings, clocks)
+    names = _names(settings, manifest or _manifest(settings), coordination, clocks)
+    owner_url = _owner_url(settings)
+    half = make_leaderless(settings, coordination, leaderless, clocks, owner_url, room)
+    elsewhere = ElsewhereAppenders(coordination, clocks)
+    under_way, counts = RequestsUnderWay(), AppendCounts()
+    others = forwarding or Forwarding(settings.ingest_forward_ms / 1000, secret_to_send(settings))
+    forwarded = ForwardedRequests(others, under_way, counts, elsewhere.forget_owner)
+    profiles: dict[Profile, Appenders] = {"local": elsewhere, "leaderless": half.appenders}
+    public = create_public_app(
+        names,
+        profiles,
+        under_way,
+        forwarded,
+        room,
+        counts,
+        frame_size_max=settings.ingest_chunk_size_max,
+    )
+    wal_api = create_api("Bottomless ingest, internal")
+    add_wal_routes(wal_api, half.writer.cache)
+    return DisklessIngest(
+        public=public.app,
+        lane=public.lane,
+        wal_api=wal_api,
+        leaderless=half,
+        names=names,
+        watch=NameWatch(coordination, clocks, names.hear, every_ms=settings.ingest_renew_ms),
+        under_way=under_way,
+        forwarded=forwarded,
+        room=room,
+        counts=counts,
+        data_dir=settings.data_dir,
+    )
 
 
 def create_service(

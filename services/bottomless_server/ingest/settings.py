@@ -1,17 +1,36 @@
 """What an operator may set of ingest."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from bottomless.model.config import Profile
 from bottomless.model.limits import GIB, KIB, MIB
 from bottomless_server.runtime.base.settings import CommonSettings
+
+
+def profiles_in(text: str) -> frozenset[Profile]:
+    """The profiles that a list with commas names.
+
+    Raises:
+        ValueError: it names none, or one that is not known.
+    """
+    words = {word.strip().lower() for word in text.split(",") if word.strip()}
+    known: tuple[Profile, ...] = get_args(Profile)
+    if not words or not words <= set(known):
+        raise ValueError(f"it names some of {', '.join(known)}, with commas between them")
+    return frozenset(one for one in known if one in words)
+
 
 _Positive = Annotated[int, Field(ge=1)]
 
 
 class IngestSettings(CommonSettings):
     """Each bound with its reason; all of them can be set as `BOTTOMLESS_INGEST_…`."""
+
+    ingest_profiles: str = "local,leaderless"
+    """Streams of which profiles this node appends to. `leaderless` alone needs no data directory, and
+    `local` alone no object store."""
 
     ingest_chunk_size_max: Annotated[int, Field(ge=4 * KIB, le=32 * MIB)] = 8 * MIB
     """Bytes of a chunk: what a reader must fetch and verify at once for one record. A larger
@@ -145,6 +164,17 @@ class IngestSettings(CommonSettings):
     """A checkpoint is written after so many bytes: what recovery walks at most."""
     ingest_checkpoint_ms: _Positive = 30_000
     """A checkpoint is written after so long, too, if anything was appended."""
+
+    @property
+    def profiles(self) -> frozenset[Profile]:
+        """The profiles that this node serves."""
+        return profiles_in(self.ingest_profiles)
+
+    @field_validator("ingest_profiles")
+    @classmethod
+    def _check_profiles(cls, value: str) -> str:
+        profiles_in(value)
+        return value
 
     @property
     def group_bytes_max(self) -> int:

@@ -98,5 +98,19 @@ def test_a_service_that_lacks_something_says_what(settings: dict[str, str], sent
     assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("profiles", "sentence"),
+    [
+        ("local,leaderless", "ingest needs BOTTOMLESS_STORE_URL"),
+        ("local", "ingest needs BOTTOMLESS_COORDINATION_URL"),
+        ("shared", "the setting BOTTOMLESS_INGEST_PROFILES is wrong"),
+    ],
+)
+def test_ingest_needs_the_object_store_for_leaderless_streams(profiles: str, sentence: str) -> None:
+    ran = bottomless("serve", "ingest", "--port", "0", BOTTOMLESS_INGEST_PROFILES=profiles)
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert sentence in ran.stderr
+
+
 def test_an_unknown_service_is_a_wrong_argument() -> None:
     assert bottomless("serve", "everything").returncode == 2
