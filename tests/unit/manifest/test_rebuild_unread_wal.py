@@ -7,7 +7,7 @@ from support.guards import remove
 from support.leaderless import OTHER_INSTANCE, tail_of
 from support.manifest import STREAM, ManifestHarness
 from support.object_keys import fragment_key
-from support.rebuilding import rebuild
+from support.rebuilding import a_step, rebuild
 from unit.manifest.test_rebuild_wal import (
     a_writer,
     found,
@@ -20,6 +20,7 @@ from bottomless.formats.keys import root_prefix, wal_key
 from bottomless.model.stream import StreamRecord
 from bottomless_server.leaderless.noted import UNDECIDED_COUNT
 from bottomless_server.leaderless.tail import TailState
+from bottomless_server.manifest.recovery.rebuilt_wal import RebuiltWal
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.stores import tails
 
@@ -117,3 +118,16 @@ async def test_without_its_guard_it_begins_at_the_first_offset(
     guard = "the end of a leaderless stream whose manifest is lost"
     remove(monkeypatch, guard, lambda record, _: record)
     assert await first_offset_once_unfenced() == 0
+
+
+async def test_an_attempt_after_one_that_failed_looks_at_the_objects_anew() -> None:
+    harness, writer = await with_two_flushes()
+    await writer.flush(STREAM)
+    step, found_by = await a_step(harness.coordination, 1), RebuiltWal(harness.context)
+    await found_by.look(step)
+    assert (await found_by.found(step)).noted_next(STREAM) == 20
+
+    # A note that took its time.
+    await writer.put()
+    await found_by.look(step)
+    assert (await found_by.found(step)).noted_next(STREAM) == 22

@@ -212,7 +212,7 @@ class Rebuild:
             case "wal":
                 if due_at := await self._wal.due_at(step):
                     return Again(progress, due_at)
-                await self._wal.found(step)
+                await self._wal.look(step)
                 progress["phase"] = "streams"
             case "streams":
                 await self._restore_some(progress, step)

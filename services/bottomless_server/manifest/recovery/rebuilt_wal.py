@@ -57,6 +57,15 @@ class RebuiltWal:
         due_at = step.operation.created_at + wait_ms
         return due_at if due_at > self._context.clock() else 0
 
+    async def look(self, step: RebuildStep) -> None:
+        """Look at them, also if an attempt of before did: notes may have come since.
+
+        Raises:
+            DriveUnavailable, DriveRefused
+        """
+        self._found = None
+        await self.found(step)
+
     async def found(self, step: RebuildStep) -> FoundWal:
         """What they say; looked at once in each process.
 
