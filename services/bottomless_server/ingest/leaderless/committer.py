@@ -12,8 +12,8 @@ On the record's path: after flusher.py. Here a record becomes visible.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final
 
 import structlog
 
@@ -45,6 +45,7 @@ from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.leaderless.instance import RESERVED_LEFT_MIN, Loss
 from bottomless_server.leaderless.tail_changes import Committed
 from bottomless_server.node.pulse import wait_for
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.stores.lost_commits import Fate
 from bottomless_server.stores.tail_commits import Commit, CommitUnknown
 
@@ -266,6 +267,18 @@ class Committer:
             # What is still to be trimmed was told long ago that nobody knows of it.
             if not isinstance(said, TrimAgain):
                 self._answers.tell(append, said, piece.stream_id)
+
+    async def beside(self, check: Coroutine[Any, Any, int]) -> int:
+        """What `check` returns. Nothing is committed before, and what waits for too long is refused."""
+        self._away = True
+        task = asyncio.create_task(check)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=_LOOK_SECONDS)
+                self._expire()
+        finally:
+            await end_tasks(task)
+        return task.result()
 
     def _expire(self, under_way: Group | None = None) -> None:
         """Refuse what has waited for too long, and answer what waited for notes."""

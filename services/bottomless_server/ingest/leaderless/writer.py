@@ -328,7 +328,8 @@ class Writer:
     async def _compare(self, run: InstanceRun) -> float:
         """Compare the store with the bucket, after it was connected to anew."""
         try:
-            run.numbers.checked = await self._check.run(run.numbers.generation)
+            checking = self._check.run(run.numbers.generation)
+            run.numbers.checked = await run.committer.beside(checking)
         except StoreError as error:
             if error.code is Code.COORDINATION_REGRESSED:
                 await self._lose(run, Loss.REGRESSED)
