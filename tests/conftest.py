@@ -17,6 +17,7 @@ import structlog
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
 from support.server import AllInOne
+from support.set_aside import bring_back, set_aside
 from support.spark_s3 import s3_streams
 from support.spark_session import JAVA_OPTIONS, LAUNCHER_OPTIONS, spark, spark_server
 from xdist.remote import Producer
@@ -109,13 +110,13 @@ def pytest_collection_finish() -> None:
     # Else each client of S3 reads what the library knows of all services for itself.
     if session := sys.modules.get("botocore.session"):
         setattr(session, "create_loader", cache(session.create_loader))  # noqa: B010
-    gc.freeze()
+    set_aside()
     gc.enable()
 
 
 def pytest_sessionfinish() -> None:
     """Else libraries complain at the end of what they believe to be lost."""
-    gc.unfreeze()
+    bring_back()
 
 
 WORKERS_PER_CORE = 2

@@ -10,7 +10,7 @@ verified, and compared (architecture.md, section 7):
 6. floor ≤ published ≤ reserved, condemned ≤ floor, and nothing goes back
 7. sizes sum up; rebalancing neither loses nor reorders entries
 
-BOTTOMLESS_MODEL_STEPS (10,000 where it is not set) says how many steps, and
+BOTTOMLESS_MODEL_STEPS (5,000 where it is not set) says how many steps, and
 BOTTOMLESS_MODEL_SEED with which seed they begin; the seeds that were used are printed.
 """
 
@@ -81,7 +81,7 @@ def run_seeds(count: int, first: int) -> None:
 # A failure is shrunk before it is reported, which takes longer than a run.
 @pytest.mark.timeout(24 * 3600)
 def test_the_manifest_is_what_the_list_says() -> None:
-    wanted = int(os.environ.get("BOTTOMLESS_MODEL_STEPS", "10000"))
+    wanted = int(os.environ.get("BOTTOMLESS_MODEL_STEPS", "5000"))
     first = int(os.environ.get("BOTTOMLESS_MODEL_SEED", "0"))
     number, begun = first, ManifestBesideAList.steps
     while (taken := ManifestBesideAList.steps - begun) < wanted:

@@ -187,7 +187,7 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "a sync of the data directory's name": Guard(
         [Replaced(PowerLossDisk, "fsync_dir", _unsynced_data_dir)],
-        [4, 7, 8, 13, 16],
+        [2, 4, 7, 8, 13, 16],
         "crashes",
     ),
     "a sync of the name of the directory of all that is staged": Guard(
