@@ -16,6 +16,9 @@ import yaml
 ROOT: Final = Path(__file__).parents[1]
 OPENAPI: Final = ROOT / "openapi"
 PUBLIC: Final = ("ingest", "manifest", "reader")
+BROKER: Final = "broker"
+"""Operations of several services that are off unless a setting turns them on. Servers go by what they
+say as by the others; the contract that clients are told does not have them."""
 METHODS: Final = ("get", "head", "put", "post", "patch", "delete")
 
 

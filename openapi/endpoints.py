@@ -12,7 +12,8 @@ and a public one has three more:
                the path; where: somewhere (any stream), everywhere (all of the tenant), installation.
                `hides: false` where forbidden may be said of a stream that nobody may see
     x-audit    what the audit calls it; none; by-route, where the handler decides
-    x-rate     what limits of rates count: requests, append (its body too); none
+    x-rate     what limits of rates count: requests, append (its body too); none; by-route, where
+               the handler counts what the request stands for
 """
 
 import re
@@ -21,7 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from bottomless_server.core.scopes import Operation
 from bottomless_server.runtime.http.endpoint_table import STREAM, EndpointTable, Rate, Reach
-from openapi.bundle import METHODS, OPENAPI, PUBLIC, read
+from openapi.bundle import BROKER, METHODS, OPENAPI, PUBLIC, read
 
 INTERNAL: Final = "internal"
 _EVERY: Final = "every"
@@ -36,7 +37,7 @@ _MEMBERS: Final = {
     "x-reach": "one of public, internal, every-listener",
     "x-scope": "open, any-credential, or {operations: [...], where: stream}",
     "x-audit": "the name of an action, none, or by-route",
-    "x-rate": "one of none, requests, append",
+    "x-rate": "one of none, requests, append, by-route",
 }
 _UPLOADER: Final = "uploader"
 """The service that nobody outside asks for anything."""
@@ -69,7 +70,7 @@ def compiled() -> dict[str, Any]:
     Raises:
         Refused: an operation does not say all that it must, or contradicts itself.
     """
-    documents = {name: read(OPENAPI / f"{name}.yaml") for name in (*PUBLIC, INTERNAL)}
+    documents = {name: read(OPENAPI / f"{name}.yaml") for name in (*PUBLIC, BROKER, INTERNAL)}
     return compile_documents(documents, read(OPENAPI / "components/public.yaml")["x-pages"])
 
 
@@ -135,7 +136,7 @@ def _check_members(said: Said) -> None:
     everywhere = (service == _EVERY, reach == _EVERY_LISTENER)
     if service not in (*PUBLIC, _EVERY) and not (inside and service == _UPLOADER):
         raise said.refused(f"x-service is {_MEMBERS['x-service']}")
-    if not inside and service not in (said.file, _EVERY):
+    if not inside and said.file != BROKER and service not in (said.file, _EVERY):
         raise said.refused(f"x-service is {service}, but this is the file of {said.file}")
     if reach not in (INTERNAL if inside else "public", _EVERY_LISTENER) or len({*everywhere}) > 1:
         raise said.refused(f"x-reach {reach} of x-service {service} does not go into this file")
@@ -149,7 +150,8 @@ def _endpoint(said: Said) -> dict[str, Any]:
     rate = said.members["x-rate"]
     if rate not in {*Rate}:
         raise said.refused(f"x-rate is {_MEMBERS['x-rate']}")
-    if (rate == Rate.NONE) == said.path.startswith(_BELOW):
+    counts = rate not in (Rate.NONE, Rate.BY_ROUTE)
+    if counts != said.path.startswith(_BELOW):
         raise said.refused(f"requests below {_BELOW} are counted, and no others are: see x-rate")
     if rate == Rate.APPEND and "requestBody" not in said.members:
         raise said.refused("x-rate append counts a body, and it has none")

@@ -40,6 +40,7 @@ GROUPS = {
         "docs/appending",
         "docs/reading",
         "docs/leaderless",
+        "docs/broker",
         "docs/client",
         "docs/site/python-api",
         "docs/cli",

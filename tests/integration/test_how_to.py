@@ -1,4 +1,4 @@
-"""docs/how-to, docs/appending.md and docs/leaderless.md: every page is followed word for word, and shows what it says.
+"""docs/how-to and some other pages of docs: every page is followed word for word, and shows what it says.
 
 All of them share a server, with streams of their own, except those that start one themselves.
 """
@@ -18,7 +18,8 @@ from support.server import AllInOne
 HOW_TO = ROOT / "docs/how-to"
 INDEX = HOW_TO / "README.md"
 HOW_TOS = sorted(page for page in HOW_TO.glob("*.md") if page != INDEX)
-PAGES = [*HOW_TOS, ROOT / "docs/appending.md", ROOT / "docs/leaderless.md"]
+MORE = ("appending", "leaderless", "broker")
+PAGES = [*HOW_TOS, *(ROOT / f"docs/{name}.md" for name in MORE)]
 SAID, SAID_METRICS = "127.0.0.1:8080", "127.0.0.1:9464"
 SAID_DIRECTORY = "/tmp/two-nodes"
 """Where a page names one: with a short path, since sockets are in it."""

@@ -224,7 +224,9 @@ HONEST = re.compile(
 )
 """Behind what really stands in front, what was left, what is slower; and a name of HTTP's."""
 OTHERS = re.compile(r"\b(?:Kafka|RabbitMQ|NATS|Kinesis|Pulsar|SQS)\b")
-PROSE = [*PAGES, *ROOT.glob("s*/*.md"), *ROOT.glob("openapi/**/*.yaml")]
+CONTRACTS = [*ROOT.glob("openapi/**/*.yaml")]
+# Clients of the broker contract say topic and partition, so its members are called so.
+PROSE = [*PAGES, *ROOT.glob("s*/*.md"), *(one for one in CONTRACTS if one.stem != "broker")]
 ANY = re.compile("|".join(pattern for pattern, _ in MISUSED.values()), re.IGNORECASE)
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from bottomless.errors import Denied
 from bottomless.model.names import TENANT_DEFAULT
+from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.scopes import EVERYTHING, Grants, grants_of
 
 
@@ -36,6 +37,16 @@ class Principal:
         """
         if not self.grants.allow(operation, stream):
             raise forbidden()
+
+    def require_visible(self, operation: str, stream: str) -> None:
+        """Ask for an operation on a stream that no path names, as the gate asks for one in a path.
+
+        Raises:
+            NotFound: nothing is allowed on it, so it looks like one that is not there.
+            Denied: `forbidden`.
+        """
+        if not self.grants.allow(operation, stream):
+            raise forbidden() if self.grants.show(stream) else stream_not_found()
 
 
 LOCAL: Final = Principal(tenant=TENANT_DEFAULT, actor="local", authenticated=False)

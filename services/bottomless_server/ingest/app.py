@@ -16,7 +16,7 @@ from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls
 from bottomless_server.ingest.front.name_watch import NameWatch
 from bottomless_server.ingest.front.names import StreamNames
-from bottomless_server.ingest.front.public import create_public_app
+from bottomless_server.ingest.front.public import Broker, create_public_app
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.leaderless.making import LeaderlessStores, make_leaderless
 from bottomless_server.ingest.leaderless.wal_cache import WalCache
@@ -53,6 +53,7 @@ from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.shared_hops import SharedHops
 from bottomless_server.runtime.base.started_threads import StartedThreads
 from bottomless_server.runtime.http.app import create_api
+from bottomless_server.runtime.http.broker import BrokerHealth
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.runtime.process.process_limits import open_log_count_max
@@ -118,6 +119,7 @@ def create_diskless_service(
         room,
         counts,
         frame_size_max=settings.ingest_chunk_size_max,
+        broker=_broker(settings),
     )
     wal_api = create_api("Bottomless ingest, internal")
     add_wal_routes(wal_api, half.writer.cache)
@@ -193,6 +195,7 @@ def create_service(
         room,
         counts,
         frame_size_max=settings.ingest_chunk_size_max,
+        broker=_broker(settings),
     )
     return IngestService(
         public=public.app,
@@ -215,6 +218,12 @@ def create_service(
         counts=counts,
         leaderless=half,
     )
+
+
+def _broker(settings: IngestSettings) -> Broker | None:
+    if not settings.broker:
+        return None
+    return Broker(BrokerHealth(settings.host, settings.port), settings.broker_create)
 
 
 def _owner_url(settings: IngestSettings) -> str:

@@ -165,6 +165,30 @@ def decode_stream(body: Any) -> StreamSaid:
     )
 
 
+class ToMake(ClosedBody):
+    """What a stream is to be that is made because somebody appends to it."""
+
+    profile: Profile
+
+
+def encode_to_make(profile: Profile) -> dict[str, Any]:
+    """What a stream is to be; all else is as it is where nothing is said."""
+    return ToMake(profile=profile).model_dump()
+
+
+def encode_made(*, created: bool) -> dict[str, Any]:
+    """Whether the stream was made by this."""
+    return {"created": created}
+
+
+@said_by("manifest")
+def decode_made(body: Any) -> bool:
+    created = body["created"]
+    if not isinstance(created, bool):
+        raise TypeError
+    return created
+
+
 def encode_names_asked(names: Sequence[FullName]) -> dict[str, Any]:
     asked = [_Name.model_construct(tenant=name.tenant, name=name.name) for name in names]
     return NamesAsked.model_construct(names=asked).model_dump()

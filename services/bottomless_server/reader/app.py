@@ -16,6 +16,7 @@ from bottomless_server.core.sealed_token import SECRET_SIZE
 from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.bounds import StreamBounds
+from bottomless_server.reader.broker_routes import add_consume_route
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.connection import Places
 from bottomless_server.reader.downloads import Downloads
@@ -45,6 +46,7 @@ from bottomless_server.reader.stored_tier import StoredTier
 from bottomless_server.reader.streams import Streams
 from bottomless_server.reader.tails import NoTail, Tails
 from bottomless_server.runtime.http.app import create_api, wrap
+from bottomless_server.runtime.http.broker import BrokerHealth
 from bottomless_server.runtime.http.contract import describe
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer, Peers
@@ -157,6 +159,8 @@ def create_service(
         listing,
         downloads,
     ).add_to(public)
+    if settings.broker:
+        add_consume_route(public, reader, waiters, BrokerHealth(settings.host, settings.port))
     internal = create_api("Bottomless reader, internal")
     return ReaderService(
         wrap(public), wrap(internal), cache, blocks, shared, followers, waiters, wal, peers.opened

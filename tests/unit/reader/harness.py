@@ -132,6 +132,8 @@ class ReaderHarness(ServiceHarness):
         self.alive = {OWNER, "http://ingest"}
         self.exists = True
         self.manifest_hangs = False
+        self.other_names: set[str] = set()
+        """Names that the stream has beside its own."""
         self.stream_id = STREAM_ID
         """Of the stream that has the name."""
         self.stored: dict[str, int] = {}

@@ -37,9 +37,11 @@ from bottomless_server.protocol.registry import (
     REGISTRY,
     ByNameAsked,
     by_name,
+    decode_made,
     decode_stream,
     decode_streams,
     encode_names_asked,
+    encode_to_make,
 )
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.known_names import KnownNames, Question
@@ -153,6 +155,18 @@ class StreamNames:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_up_all())
             self._looking.add_done_callback(self._ended)
+
+    async def make(self, name: FullName) -> bool:
+        """Make the stream that a name is to have, without an owner; returns whether it was not there.
+
+        Raises:
+            Exists: there is one, and it is another one.
+            StoreError: nobody can say whether there is one now; the same again is right.
+        """
+        params = ByNameAsked(name.tenant).params()
+        body = encode_to_make("leaderless")
+        answer = await self._manifest.call("PUT", by_name(name), params=params, body=body)
+        return decode_made(answer.body)
 
     async def note_home(self, stream_id: StreamId) -> None:
         """Have the bucket say that this node is the stream's home.

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 from bottomless.model.config import Profile
 from bottomless_server.ingest.front.append_lane import AppendLane
 from bottomless_server.ingest.front.append_requests import AppendRequests
+from bottomless_server.ingest.front.broker_routes import add_produce_route
 from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.lookup import AppenderLookup
 from bottomless_server.ingest.front.metrics import AppendCounts
@@ -20,6 +21,7 @@ from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appenders
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.runtime.http.app import create_api
+from bottomless_server.runtime.http.broker import BrokerHealth
 from bottomless_server.runtime.http.contract import describe
 
 
@@ -31,6 +33,14 @@ class Public(NamedTuple):
     """Takes those appends that nobody has to wait for."""
 
 
+class Broker(NamedTuple):
+    """How the broker contract is served."""
+
+    health: BrokerHealth
+    creates: bool
+    """The first produce to a partition makes its stream."""
+
+
 def create_public_app(
     names: StreamNames,
     appenders: Mapping[Profile, Appenders],
@@ -40,11 +50,13 @@ def create_public_app(
     counts: AppendCounts,
     *,
     frame_size_max: int,
+    broker: Broker | None = None,
 ) -> Public:
     """Everything that ingest answers to producers; `appenders` is all that it knows of streams,
     by their profiles.
 
-    `frame_size_max` is the bound on a frame of a request, decoded, in bytes.
+    `frame_size_max` is the bound on a frame of a request, decoded, in bytes. With `broker` the broker
+    contract is served, too.
     """
     lookup = AppenderLookup(names, appenders, under_way)
     api = create_api("Bottomless ingest")
@@ -53,6 +65,16 @@ def create_public_app(
     add_staged_route(api, lookup, under_way, room, frame_size_max)
     add_producer_routes(api, lookup)
     requests = AppendRequests(lookup, under_way, room, counts, frame_size_max)
+    if broker is not None:
+        add_produce_route(
+            api,
+            requests,
+            forwarded,
+            under_way,
+            room,
+            health=broker.health,
+            makes=names if broker.creates else None,
+        )
     lane = AppendLane(lookup, under_way, room, counts, frame_size_max)
     return Public(AppendRoute(requests, lookup, forwarded, api), lane)
 

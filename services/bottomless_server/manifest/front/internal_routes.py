@@ -13,6 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bottomless.errors import Fenced, Overloaded, StoreError
+from bottomless.formats.stream_record import LEADERLESS
+from bottomless.model.config import parse_config
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.closed_body import read_closed_body
@@ -37,6 +39,8 @@ from bottomless_server.protocol.registry import (
     ByNameAsked,
     NamesAsked,
     RootAsked,
+    ToMake,
+    encode_made,
     encode_root,
     encode_stream,
     encode_streams,
@@ -72,6 +76,7 @@ def internal_api(
     routes = _InternalRoutes(context, registry, mutators)
     api.add_api_route(NAMES, routes.by_names, methods=["POST"])
     api.add_api_route(BY_NAME, routes.by_name, methods=["GET"])
+    api.add_api_route(BY_NAME, routes.make, methods=["PUT"])
     api.add_api_route(STREAM, routes.by_id, methods=["GET"])
     api.add_api_route(ROOT, routes.root, methods=["GET"])
     api.add_api_route(UPLOADS, routes.uploads, methods=["POST"])
@@ -94,6 +99,15 @@ class _InternalRoutes:
         asked = ByNameAsked(**parse_query(request.scope, BY_NAME_QUERY))
         record = await self._registry.find(name_in(request.path_params, asked.tenant))
         return message_response(encode_stream(record))
+
+    async def make(self, request: Request) -> Response:
+        asked = ByNameAsked(**parse_query(request.scope, BY_NAME_QUERY))
+        name = name_in(request.path_params, asked.tenant)
+        wanted = await read_closed_body(request, ToMake)
+        served = LEADERLESS in self._context.served
+        config = parse_config(wanted.model_dump(), leaderless=served)
+        made = await self._registry.declare(name, config)
+        return message_response(encode_made(created=made.created))
 
     async def by_names(self, request: Request) -> Response:
         parse_query(request.scope, {})

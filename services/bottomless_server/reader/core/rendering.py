@@ -128,6 +128,26 @@ def as_json_records(table: pa.Table, encoding: ValueEncoding) -> list[dict[str, 
     return records
 
 
+def as_broker_records(table: pa.Table) -> list[dict[str, Any]]:
+    """Offset, timestamp and value of each record, as the broker contract has them."""
+    timestamps = table.column("timestamp").cast(pa.int64()).to_pylist()
+    records: list[dict[str, Any]] = []
+    values: list[Any] = table.column("value").to_pylist()
+    for offset, timestamp, value in zip(
+        table.column("offset").to_pylist(),
+        timestamps,
+        values,
+        strict=True,
+    ):
+        record = {"offset": offset, "timestamp": timestamp_text(timestamp)}
+        try:
+            record["text"] = value.decode("utf-8")
+        except UnicodeDecodeError:
+            record["base64"] = b64encode(value).decode("ascii")
+        records.append(record)
+    return records
+
+
 def _optional(table: pa.Table, name: str) -> list[Any]:
     column = table.column(name)
     if column.null_count == len(column):

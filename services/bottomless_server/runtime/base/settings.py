@@ -115,6 +115,12 @@ class CommonSettings(IdentitySettings):
     """Send OpenTelemetry spans, to where `OTEL_EXPORTER_OTLP_ENDPOINT` and its like say; needs the
     extra `otel`."""
 
+    broker: bool = False
+    """Serve the broker contract, `POST /produce`, `POST /consume` and `GET /health`: ingest and reader
+    do; `docs/broker.md`."""
+    broker_create: bool = False
+    """Let the first produce to a partition that is not there make its stream, which is leaderless."""
+
     drain_seconds: Annotated[float, Field(ge=0, le=86_400)] = 20
     """How long in-flight work may take when the process is told to stop."""
 

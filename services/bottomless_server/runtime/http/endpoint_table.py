@@ -41,6 +41,8 @@ class Rate(StrEnum):
     """The request."""
     APPEND = "append"
     """The request, and the bytes of its body."""
+    BY_ROUTE = "by-route"
+    """What the request stands for, which its route counts: `count_by_route`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from bottomless.errors import Code, NotFound, StoreError
 from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.principal import LOCAL, Principal, forbidden
+from bottomless_server.core.scopes import Operation
 from bottomless_server.runtime.base.principal import note_principal
 from bottomless_server.runtime.http.endpoint_table import STREAM, FoundPath, Reach
 from bottomless_server.runtime.http.endpoints import TABLE, find
@@ -83,7 +84,7 @@ class Gate:
                     await self._refuse(scope, send, error, asked.audited, principal)
                     return
             note_principal(scope, principal)
-            if self._authenticator is not None and scope["method"] == "GET":
+            if self._authenticator is not None and _may_wait(scope["method"], asked.found):
                 send = self._checked_late(self._authenticator, scope, send, principal, asked.found)
             ended = None if self._authenticator is None else _key_changed(asked)
             try:
@@ -258,6 +259,13 @@ def judge(principal: Principal, method: str, found: FoundPath) -> None:
         allowed = allowed and principal.tenant == TENANT_DEFAULT
     if not allowed:
         raise forbidden()
+
+
+def _may_wait(method: str, found: FoundPath) -> bool:
+    """Whether an answer may begin long after its request came, and can still be refused then: that
+    of a read, whatever its method is."""
+    endpoint = found.endpoints.get(method)
+    return method == "GET" or (endpoint is not None and endpoint.operations == (Operation.READ,))
 
 
 def _key_changed(asked: _AskedRequest) -> str | None:

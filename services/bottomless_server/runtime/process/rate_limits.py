@@ -35,6 +35,21 @@ is forgotten first, and may then ask as if it had not asked before."""
 _BELOW: Final = "/v1/"
 _ADMITTED: Final = "bottomless.admitted"
 """In a scope: how a request was counted before it came here."""
+_BY_ROUTE: Final = "bottomless.rates"
+"""In a scope: the limits by which a route counts what a request stands for."""
+
+
+def count_by_route(scope: Scope, size: int | None = None) -> None:
+    """Count one of the requests that a request stands for as if it had come alone; with `size`, as an
+    append of a body of so many bytes.
+
+    Raises:
+        Overloaded: `rate-limited`.
+    """
+    limits: RateLimits | None = scope.get(_BY_ROUTE)
+    if limits is not None:
+        request = LimitedRequest(limits, principal_of(scope), appends=size is not None)
+        request.admit(size)
 
 
 class Policy(NamedTuple):
@@ -108,7 +123,9 @@ class RateLimits:
         async def limited(scope: Scope, receive: Receive, send: Send) -> None:
             rate = _rate(scope)
             appends = rate is Rate.APPEND
-            if rate is Rate.NONE or not self._policies[appends]:
+            if rate is Rate.BY_ROUTE:
+                scope[_BY_ROUTE] = self
+            if rate in (Rate.NONE, Rate.BY_ROUTE) or not self._policies[appends]:
                 await app(scope, receive, send)
                 return
             request: LimitedRequest | None = scope.get(_ADMITTED)
