@@ -84,6 +84,7 @@ def test_an_internal_operation_without_one_of_its_members_is_refused(member: str
         ({"x-rates": "none"}, "x-rates says nothing here"),
         ({"x-rate": "append"}, "it has none"),
         ({"x-rate": "none"}, "requests below /v1/ are counted"),
+        ({"x-rate": "by-route"}, "requests below /v1/ are counted"),
         ({"x-rate": "bytes"}, "x-rate is one of"),
         ({"x-scope": "read"}, "x-scope is open, "),
         ({"x-scope": {"operations": ["read"]}}, "x-scope is open, "),

@@ -351,7 +351,7 @@ async def test_a_stream_is_made_by_who_may_create_one_and_the_audit_has_it(
     async with client_of(app) as client:
         answer = await client.post("/produce", json=body)
     assert kinds(answer) == ["UnknownPartition", None]
-    assert (audited.action, audited.target) == ("stream.create", "n-1")
+    assert (audited.action, audited.target, audited.others) == ("stream.create", "n-1", [])
 
 
 async def test_a_partition_of_another_node_is_appended_there(tmp_path: Path) -> None:

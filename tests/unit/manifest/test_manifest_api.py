@@ -12,7 +12,7 @@ from support.asgi import client_of
 from support.manifest import OWNER, ManifestHarness, a_fragment
 from support.object_keys import registry_key
 
-from bottomless.formats.stream_record import decode_registry
+from bottomless.formats.stream_record import LEADERLESS, decode_registry
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import EpochStart, StreamRecord
@@ -453,3 +453,22 @@ def test_limits_say_what_ingest_holds_to(monkeypatch: pytest.MonkeyPatch) -> Non
     told = describe_limits(ManifestSettings())["stream"]["producers"]
 
     assert told == IngestSettings().ingest_producer_count_max == 3
+
+
+async def test_ten_who_make_one_stream_at_once_make_one() -> None:
+    """L40: what the first produce to a partition asks for, from ten nodes."""
+    harness = ManifestHarness(frozenset({LEADERLESS}))
+    path = "/internal/v1/streams/by-name/new-0?tenant=default"
+    wanted = {"profile": "leaderless"}
+    async with running(harness) as service:
+        answers = await asyncio.gather(
+            *(service.internal.put(path, json=wanted) for _ in range(10))
+        )
+        assert [answer.status_code for answer in answers] == [200] * 10
+        assert [answer.json() for answer in answers].count({"created": True}) == 1
+        shown = (await service.public.get("/v1/streams/new-0")).json()
+        listed = (await service.public.get("/v1/streams")).json()["items"]
+        other = await service.internal.put(path, json={"profile": "local"})
+    assert shown["profile"] == "leaderless"
+    assert [one["stream_id"] for one in listed] == [shown["stream_id"]]
+    assert (other.status_code, other.json()["code"]) == (409, "stream-exists")

@@ -11,7 +11,7 @@ On the record's path: instead of routes.py, before append_requests.py.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 import structlog
@@ -44,12 +44,12 @@ from bottomless_server.runtime.http.broker import (
 )
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.runtime.http.problems import enough_memory, take_request_id, unexpected
-from bottomless_server.runtime.identity.audit import note_action, note_target
+from bottomless_server.runtime.identity.audit import note_action, note_targets
 from bottomless_server.runtime.process.rate_limits import count_by_route
 
 log = structlog.get_logger(__name__)
 
-CREATE: str = "stream.create"
+CREATE: Final = "stream.create"
 """What the audit calls a produce that made a stream, as it calls a PUT of one."""
 
 
@@ -82,7 +82,7 @@ class ProduceRoute:
             results = await asyncio.gather(*(self._result(scope, one, made) for one in asked))
         if made:
             note_action(scope, CREATE)
-            note_target(scope, " ".join(sorted(made)))
+            note_targets(scope, sorted(made))
         return results_response(whole(results))
 
     async def _read(self, request: Request, size: int) -> Sequence[Produced]:

@@ -11,6 +11,7 @@ answered, has none: the manifest and its operations say what became of it.
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,6 +41,8 @@ class Audited:
     action: str | None
     """None for one that is not audited, unless the route finds something that is."""
     target: str | None
+    others: Sequence[str] = ()
+    """What the same was done to beside the target: each has an entry of its own."""
     written: bool = False
 
 
@@ -58,6 +61,12 @@ def note_target(scope: Scope, target: str) -> None:
     """Say on what, where the path does not."""
     if (audited := scope.get(_AUDITED)) is not None:
         audited.target = target
+
+
+def note_targets(scope: Scope, targets: Sequence[str]) -> None:
+    """Say on what, where a request did the same to each of several; there is one at least."""
+    if (audited := scope.get(_AUDITED)) is not None:
+        audited.target, *audited.others = targets
 
 
 class Audit:
@@ -83,26 +92,31 @@ class Audit:
     async def write(
         self, audited: Audited, principal: Principal, status: int | None, request_id: str
     ) -> None:
-        """Write the entry of one request; `status` is None where it was not answered."""
+        """Write the entry of one request, or one for each of its targets; `status` is None where it
+        was not answered."""
         audited.written = True
-        entry = {
-            "actor": _shown(principal.actor),
-            "tenant": principal.tenant,
-            "action": audited.action,
-            "target": None if audited.target is None else _shown(audited.target),
-            "status": status,
-            "request_id": request_id,
-        }
-        _audit.info("audit", logger=LOGGER, **entry)
+        entries = [
+            {
+                "actor": _shown(principal.actor),
+                "tenant": principal.tenant,
+                "action": audited.action,
+                "target": None if target is None else _shown(target),
+                "status": status,
+                "request_id": request_id,
+            }
+            for target in (audited.target, *audited.others)
+        ]
+        for entry in entries:
+            _audit.info("audit", logger=LOGGER, **entry)
         if self._path is not None:
-            await self._append(self._path, entry)
+            await self._append(self._path, entries)
 
-    async def _append(self, path: Path, entry: dict[str, Any]) -> None:
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = orjson.dumps({"time": time.replace("+00:00", "Z"), **entry}) + b"\n"
+    async def _append(self, path: Path, entries: Sequence[dict[str, Any]]) -> None:
+        time = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        lines = b"".join(orjson.dumps({"time": time, **entry}) + b"\n" for entry in entries)
         try:
             async with self._writing:
-                await asyncio.to_thread(_append, path, line)
+                await asyncio.to_thread(_append, path, lines)
         except OSError as error:
             # What was done is done: its client hears of it. The log has the entry.
             log.critical("the audit file cannot be written", error=error.strerror)

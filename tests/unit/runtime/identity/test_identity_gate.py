@@ -22,7 +22,7 @@ from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.http.endpoints import TABLE
-from bottomless_server.runtime.identity.audit import Audit, note_action, note_target
+from bottomless_server.runtime.identity.audit import Audit, note_action, note_target, note_targets
 from bottomless_server.runtime.identity.authenticator import Authenticator
 from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.identity.credential import RefusedError
@@ -158,11 +158,13 @@ async def test_an_answer_that_comes_late_is_given_to_those_who_are_still_welcome
         await PlainTextResponse("records")(scope, receive, send)
 
     async with served(late, known, check_seconds=-1) as client:
-        path = "/v1/streams/orders/records"
-        refused = await client.get(path, headers=BEARER)
-        assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
-        welcome = await client.get(path, headers={"authorization": "Bearer bob"})
-        assert welcome.text == "records"
+        for method, path in (("GET", "/v1/streams/orders/records"), ("POST", "/consume")):
+            known.people["ada"] = ada("read")
+            refused = await client.request(method, path, headers=BEARER)
+            assert (refused.status_code, refused.json()["code"]) == (401, "unauthenticated")
+            bob = {"authorization": "Bearer bob"}
+            welcome = await client.request(method, path, headers=bob)
+            assert welcome.text == "records"
 
 
 async def test_an_answer_that_is_quick_is_not_checked_twice() -> None:
@@ -226,6 +228,20 @@ class Audited:
     @property
     def entries(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.file.read_text().splitlines()]
+
+
+async def test_what_one_request_did_to_several_has_an_entry_for_each(tmp_path: Path) -> None:
+    audited = Audited(tmp_path)
+
+    async def produce(scope: Scope, receive: Receive, send: Send) -> None:
+        note_action(scope, "stream.create")
+        note_targets(scope, ["a-0", "a-1", "b-0"])
+        await Response()(scope, receive, send)
+
+    await audited.does("POST", "/produce", produce)
+    told = [(entry["action"], entry["target"], entry["status"]) for entry in audited.entries]
+    assert told == [("stream.create", name, 200) for name in ("a-0", "a-1", "b-0")]
+    assert len([entry for entry in audited.log.entries if entry["event"] == "audit"]) == 3
 
 
 async def test_an_entry_is_there_before_the_answer_and_in_the_log_too(tmp_path: Path) -> None:
