@@ -6,6 +6,7 @@ older one without a word, and deleted by a retention that had been raised since.
 
 from functools import partial
 
+import pytest
 from support.rebuilding import put, rebuild
 from unit.manifest.test_deletion import NAME, DeletionHarness
 
@@ -64,6 +65,31 @@ async def test_a_sound_one_is_believed() -> None:
     harness.manifest.coordination.lose()
 
     assert (await rebuild(harness.manifest))["damaged_configurations"] == 0
+    record = await harness.manifest.streams.load(harness.stream_id)
+    assert record.config.retention.max_age == AGES[-1]
+    await harness.mutators.aclose()
+
+
+async def test_one_that_is_damaged_on_its_way_is_read_once_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = await a_harness_with_a_raised_retention()
+    drive = harness.manifest.drive
+    get, damaged = drive.get, list[str]()
+
+    async def flipping(object_key: str, start: int = 0, size: int | None = None) -> memoryview:
+        data = bytearray(await get(object_key, start, size))
+        if "/stream." in object_key and object_key not in damaged:
+            damaged.append(object_key)
+            data[20] ^= 1
+        return memoryview(bytes(data))
+
+    monkeypatch.setattr(drive, "get", flipping)
+    harness.manifest.coordination.lose()
+    result = await rebuild(harness.manifest)
+
+    assert damaged
+    assert (result["streams"], result["damaged_configurations"]) == (1, 0)
     record = await harness.manifest.streams.load(harness.stream_id)
     assert record.config.retention.max_age == AGES[-1]
     await harness.mutators.aclose()

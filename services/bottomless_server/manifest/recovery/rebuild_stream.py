@@ -6,6 +6,7 @@ are objects that no record names; the next rebuild ignores them, and puts the ro
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -39,6 +40,7 @@ from bottomless_server.manifest.tree.core.events import PutGroup, PutRoot
 from bottomless_server.manifest.tree.core.planning import plan_publish
 from bottomless_server.manifest.tree.resolver import empty_root
 from bottomless_server.stores.put_retries import put_object
+from bottomless_server.stores.read_again import read_again
 from bottomless_server.stores.rebuild_step import RebuildStep
 
 log = structlog.get_logger(__name__)
@@ -77,13 +79,17 @@ async def find_consumers(
         if parse_consumers_key(object_key) is None:
             continue
         try:
-            snapshot = decode_snapshot(bytes(await drive.get(object_key)))
+            snapshot = await read_again(partial(_snapshot, drive, object_key))
         except (ObjectMissing, Corrupt):
             log.exception("a snapshot of consumers cannot be read", object_key=object_key)
             continue
         if snapshot.stream_id == record.stream_id:
             return snapshot, parse_uid(object_key.split(".")[-2])
     return None
+
+
+async def _snapshot(drive: Drive, object_key: str) -> ConsumersSnapshot:
+    return decode_snapshot(bytes(await drive.get(object_key)))
 
 
 async def rebuild_stream(
@@ -157,14 +163,13 @@ async def rebuild_stream(
 
 async def _known_next(drive: Drive, prefix: str, run: Run, noted_next: int) -> int:
     """After the last offset that anything speaks of, by the keys of what nobody can put together."""
-    ends = [noted_next, *(one.next_offset for one in run.fragments)]
-    fragments = map(parse_fragment_key, run.strays)
-    ends += [key.first_offset for key in fragments if key is not None]
-    async for facts in drive.list(f"{prefix}metadata/"):
-        target = parse_delete_target(facts.object_key.encode("ascii"))
-        if target is not None and target.first_offset is not None:
-            ends.append(target.first_offset)
-    return max(ends)
+    known_next = max([noted_next, *(one.next_offset for one in run.fragments)])
+    for place in ("data/", "metadata/"):
+        async for facts in drive.list(f"{prefix}{place}"):
+            target = parse_delete_target(facts.object_key.encode("ascii"))
+            if target is not None and target.first_offset is not None:
+                known_next = max(known_next, target.first_offset)
+    return known_next
 
 
 def _is_noted(wal: FoundWal, record: StreamRecord, object_key: str) -> bool:

@@ -17,6 +17,7 @@ the objects that the new one replaces are named, to be deleted when coordination
 
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -31,6 +32,7 @@ from bottomless.model.config import RetentionConfig
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.stores.put_retries import put_object
+from bottomless_server.stores.read_again import read_again
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import name_in
 
@@ -119,10 +121,7 @@ async def _read(
     drive: Drive, prefix: str, version: int, object_key: str, served: AbstractSet[str]
 ) -> StreamRecord | None:
     try:
-        data = bytes(await drive.get(object_key))
-        record = decode_registry(data, served)
-    except NotServed as error:
-        raise _of_others(object_key, data, error) from error
+        record = await read_again(partial(_decoded, drive, object_key, served))
     except (ObjectMissing, Corrupt):
         log.exception("a registry object cannot be read", object_key=object_key)
         return None
@@ -132,6 +131,14 @@ async def _read(
         log.error("a registry object is not what its key says", object_key=object_key)
         return None
     return record
+
+
+async def _decoded(drive: Drive, object_key: str, served: AbstractSet[str]) -> StreamRecord:
+    data = bytes(await drive.get(object_key))
+    try:
+        return decode_registry(data, served)
+    except NotServed as error:
+        raise _of_others(object_key, data, error) from error
 
 
 def _of_others(object_key: str, data: bytes, error: NotServed) -> NotServed:
