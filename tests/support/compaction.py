@@ -195,7 +195,7 @@ class CompactionWorld:
 
     def compactor(self, **settings: object) -> Compactor:
         """Another uploader that compacts."""
-        return Compactor(self._parts(**settings), self.coordination, self.harness.clock)
+        return Compactor(self._parts(**settings), self.coordination)
 
     def service(
         self,

@@ -159,3 +159,35 @@ async def test_what_keeps_a_release_waiting_is_pruned_once_however_many_objects_
         await world.until_released(second, writer)
 
         assert 1 <= second.counts.prunes < 5
+
+
+async def test_a_stream_whose_times_are_ahead_is_cut_by_what_passed_since_it_was_heard_of() -> None:
+    async with a_world() as world:
+        writer, compactor = await begun(world, ONE), await holding(world)
+        world.now += 60 * MINUTE
+        await writer.flush(ONE)
+        world.now -= 60 * MINUTE
+
+        await compactor.look()
+        world.now += 10 * MINUTE
+        assert await compactor.look() == (1, 1)
+
+
+async def test_ages_are_told_by_the_clock_of_the_coordination_store() -> None:
+    async with a_world() as world:
+        writer, compactor = await begun(world, ONE), await holding(world)
+
+        async def clock() -> int:
+            return world.now + 60 * MINUTE
+
+        # That of rounds is this machine's, and that of the writer is compared with the store's.
+        world.coordination.clock = clock  # type: ignore[method-assign]
+        world.now += 60 * MINUTE
+        await writer.flush(ONE)
+        world.now -= 60 * MINUTE
+
+        assert await compactor.look() == (0, 0)
+        world.now += 10 * MINUTE - 1
+        assert await compactor.look() == (0, 0)
+        world.now += 1
+        assert await compactor.look() == (1, 1)

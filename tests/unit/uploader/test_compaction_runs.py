@@ -24,6 +24,7 @@ from bottomless_server.uploader.compaction.core.runs import (
     unpublished,
 )
 from bottomless_server.uploader.compaction.core.waiting import Left, Place, Why
+from bottomless_server.uploader.compaction.stream_runs import RoundTime
 
 MINUTE: Final = 60_000
 INSTANCE: Final = Uid(f"{1:032x}")
@@ -79,16 +80,26 @@ def test_a_run_never_leaves_out_what_lies_between_it_and_the_manifest() -> None:
 
 
 def test_a_run_is_cut_when_its_oldest_record_has_half_of_its_age() -> None:
-    run = entries_of([2, 2], timestamp=1_000)
+    run = entries_of([2, 2])
     limits = {"max_age_ms": MINUTE, "target_bytes": 10**6}
 
-    assert not is_cut(run, Why.AGE, clock_ms=30_999, **limits)
-    assert is_cut(run, Why.AGE, clock_ms=31_000, **limits)
+    assert not is_cut(run, Why.AGE, waited_ms=29_999, **limits)
+    assert is_cut(run, Why.AGE, waited_ms=30_000, **limits)
+
+
+def test_a_record_has_waited_since_its_time_or_since_it_was_heard_of() -> None:
+    at = RoundTime(Why.AGE, 7_000, 101_000, 0, {Place(INSTANCE, 0): 4_000})
+
+    assert at.waited_ms(entries_of([1], timestamp=90_000)) == 11_000
+    assert at.waited_ms(entries_of([1], timestamp=100_000)) == 3_000
+    assert at.waited_ms(entries_of([1], timestamp=900_000)) == 3_000
+    assert at._replace(known={}).waited_ms(entries_of([1], timestamp=900_000)) == 0
+    assert at.waited_ms([]) == 0
 
 
 def test_a_run_is_cut_when_it_has_its_size_and_where_all_is_cut() -> None:
     run = entries_of([2, 2])
-    young = {"clock_ms": 0, "max_age_ms": MINUTE}
+    young = {"waited_ms": 0, "max_age_ms": MINUTE}
 
     assert is_cut(run, Why.AGE, target_bytes=128, **young)
     assert not is_cut(run, Why.AGE, target_bytes=129, **young)
@@ -98,14 +109,14 @@ def test_a_run_is_cut_when_it_has_its_size_and_where_all_is_cut() -> None:
 
 
 def test_what_a_stream_leaves_it_wants_with_its_oldest_record() -> None:
-    left = entries_of([1, 1, 1, 1, 1], objects=2, timestamp=100_000)
+    left = entries_of([1, 1, 1, 1, 1], objects=2)
 
-    found = left_by(left, now=7_000, clock_ms=101_000, max_age_ms=MINUTE)
+    found = left_by(left, now=7_000, waited_ms=1_000, max_age_ms=MINUTE)
 
     since = 7_000 - 1_000
     wanted = (since + MINUTE // 2, since + MINUTE)
     assert found == {Place(INSTANCE, 0): Left(*wanted, 3), Place(INSTANCE, 1): Left(*wanted, 2)}
-    assert left_by([], now=0, clock_ms=0, max_age_ms=1) == {}
+    assert left_by([], now=0, waited_ms=0, max_age_ms=1) == {}
 
 
 def test_of_a_stream_that_is_set_aside_only_the_first_object_is_looked_at_soon() -> None:

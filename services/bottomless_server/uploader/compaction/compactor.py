@@ -5,8 +5,7 @@ that a crash could lose: after a start everything is read anew.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -40,23 +39,11 @@ _LOOK: Final = "compaction"
 """What was being done, where a look failed."""
 
 
-def clock_ms() -> int:
-    """The wall clock of this machine, in ms since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 class Compactor:
     """Rounds of compaction from `start` to `stop`. Owns neither drive nor coordination."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        coordination: Coordination,
-        clock_ms: Callable[[], int] = clock_ms,
-    ) -> None:
-        """`clock_ms` is compared with the time of commits, in ms since 1970."""
+    def __init__(self, parts: Parts, coordination: Coordination) -> None:
         settings = parts.settings
-        self._clock_ms = clock_ms
         self._parts = parts
         self._coordination = coordination
         self.shards = Shards(coordination, settings.uploader_wal_lease_ms)
@@ -69,6 +56,9 @@ class Compactor:
         self.failures = Failures()
         self._read_of: tuple[int, int] | None = None
         """The shards and the generation of which all is known that was read."""
+        self._clock_ahead_ms = 0
+        """The clock of the coordination store, less that of rounds. The wall clock of this machine may
+        be anything: each stream would be cut every second, or none."""
         self._idle_count = 0
         self._not_before = 0
         self._one_at_a_time = asyncio.Lock()
@@ -136,7 +126,8 @@ class Compactor:
         await self._read(generation)
         now = self._parts.clock_ms()
         why = asked or await self._begins(now)
-        at = RoundTime(why or Why.AGE, now, self._clock_ms(), generation, self.objects.places())
+        clock_ms = now + self._clock_ahead_ms
+        at = RoundTime(why or Why.AGE, now, clock_ms, generation, self.objects.seen_at())
         if why is not None:
             self.counts.rounds += 1
             done = await self._rounds.run(shards, at)
@@ -151,11 +142,12 @@ class Compactor:
             self._read_of = read_of
             self._reader.forget()
             self.objects.forget()
-        now, wall = self._parts.clock_ms(), self._clock_ms()
+        now, clock_ms = self._parts.clock_ms(), await self._coordination.clock()
+        self._clock_ahead_ms = clock_ms - now
         with self.counts.timed("read"):
             new = await self._reader.read(self.shards.held)
         for instance, held in new.items():
-            self.objects.seen(instance, held, now, wall)
+            self.objects.seen(instance, held, now, clock_ms)
         self.objects.forget(place for place in self.objects.places() if place.instance not in new)
 
     async def _begins(self, now: int) -> Why | None:
@@ -190,6 +182,6 @@ class Compactor:
             shard_count=len(self.shards.held),
             object_count=len(self.objects),
             entry_count=self.objects.entry_count,
-            oldest_age_ms=self.objects.oldest_age_ms(self._clock_ms()),
+            oldest_age_ms=self.objects.oldest_age_ms(self._parts.clock_ms() + self._clock_ahead_ms),
             aside_count=len(self.streams.aside),
         )

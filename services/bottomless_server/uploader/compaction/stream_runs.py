@@ -69,12 +69,21 @@ class RoundTime(NamedTuple):
     now: int
     """Time of the clock of rounds, which never goes back."""
     clock_ms: int
-    """In ms since 1970, as commits tell their time."""
+    """In ms since 1970, by the coordination store, whose clock writers compare theirs with."""
     generation: int
-    known: Container[Place]
-    """The objects that are held in the shards of this process, taken or not."""
+    known: Mapping[Place, int]
+    """The objects that wait in the shards of this process, taken or not, each with the time of rounds at
+    which it was heard of."""
     lost: Container[Place] = frozenset()
     """Objects that are held and that the store does not have."""
+
+    def waited_ms(self, entries: Sequence[TailEntry]) -> int:
+        """How long the first of these has waited: by its time, or since it was heard of where that
+        is longer, since times of a stream may be ahead; 0 if there is none."""
+        if not entries:
+            return 0
+        heard_of = self.known.get(place_of(entries[0]), self.now)
+        return max(0, self.clock_ms - entries[0].timestamp, self.now - heard_of)
 
 
 class StreamDone(NamedTuple):
@@ -180,7 +189,7 @@ class StreamRuns:
         due = is_cut(
             run,
             at.why,
-            clock_ms=at.clock_ms,
+            waited_ms=at.waited_ms(run),
             max_age_ms=seen.max_age_ms,
             target_bytes=seen.record.config.fragment.target_bytes,
         )
@@ -189,7 +198,7 @@ class StreamRuns:
             published_next = run[-1].next_offset
             self._is_well(stream_id)
         left = unpublished(seen.entries, published_next)
-        times = left_by(left, now=at.now, clock_ms=at.clock_ms, max_age_ms=seen.max_age_ms)
+        times = left_by(left, now=at.now, waited_ms=at.waited_ms(left), max_age_ms=seen.max_age_ms)
         return StreamDone(times, {place_of(entry) for entry in run} if due else frozenset())
 
     def _is_reached(self, seen: _Seen, at: RoundTime) -> bool:

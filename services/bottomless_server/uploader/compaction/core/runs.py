@@ -47,25 +47,24 @@ def run_of(
 
 
 def is_cut(
-    run: Sequence[TailEntry], why: Why, *, clock_ms: int, max_age_ms: int, target_bytes: int
+    run: Sequence[TailEntry], why: Why, *, waited_ms: int, max_age_ms: int, target_bytes: int
 ) -> bool:
-    """Whether a run becomes fragments in this round. `clock_ms` is in ms since 1970."""
+    """Whether a run becomes fragments in this round. `waited_ms` is the age of its oldest record."""
     if not run:
         return False
-    old = 2 * (clock_ms - run[0].timestamp) >= max_age_ms
+    old = 2 * waited_ms >= max_age_ms
     return old or why.cuts_all or sum(entry.size for entry in run) >= target_bytes
 
 
 def left_by(
-    left: Sequence[TailEntry], *, now: int, clock_ms: int, max_age_ms: int
+    left: Sequence[TailEntry], *, now: int, waited_ms: int, max_age_ms: int
 ) -> dict[Place, Left]:
-    """What a stream leaves of each object, and when it wants it: all of them with its oldest record.
-
-    `now` is of the clock of rounds, `clock_ms` in ms since 1970.
+    """What a stream leaves of each object, and when it wants it: all of them with its oldest record,
+    which has waited for `waited_ms`. `now` is of the clock of rounds.
     """
     if not left:
         return {}
-    since = now - max(0, clock_ms - left[0].timestamp)
+    since = now - waited_ms
     return _at_once(left, Left(since + max_age_ms // 2, since + max_age_ms, 1))
 
 

@@ -84,6 +84,8 @@ class Waiting:
     """The earliest of its commits, by their own clocks."""
     wanted_at: int
     entry_count: int
+    seen_at: int
+    """When this process heard of it first."""
     look_at: int | None = None
     """None of an object at which no round has looked."""
     size: int | None = None
@@ -141,7 +143,7 @@ class WaitingObjects:
             before = self._waiting.get(place)
             if before is None:
                 self._done.pop(place, None)
-                before = Waiting(member.committed_at, wanted_at, 0)
+                before = Waiting(member.committed_at, wanted_at, 0, now)
                 self._waiting[place] = before
             before.committed_at = min(before.committed_at, member.committed_at)
             before.wanted_at = min(before.wanted_at, wanted_at)
@@ -156,6 +158,10 @@ class WaitingObjects:
 
     def places(self) -> set[Place]:
         return {*self._waiting, *self._done}
+
+    def seen_at(self) -> dict[Place, int]:
+        """Objects that wait, each with the time at which this process heard of it first."""
+        return {place: one.seen_at for place, one in self._waiting.items()}
 
     def lost(self) -> set[Place]:
         """Objects that are not there, as far as is known."""
