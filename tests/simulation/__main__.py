@@ -42,7 +42,9 @@ def main() -> int:
     )
     parser.add_argument("--streams", type=int, default=700, help="in each round of `tables`")
     parser.add_argument(
-        "--troubles", choices=("all", "crashes", "clocks", "jams", "ahead", "losses"), default="all"
+        "--troubles",
+        choices=("all", "crashes", "clocks", "jams", "ahead", "losses", "leaderless"),
+        default="all",
     )
     given = parser.parse_args()
     storm: float = given.storm_seconds

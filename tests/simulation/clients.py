@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from simulation.expected import Broken, Expected, past_gaps
+from simulation.expected import Answered, Broken, Expected, past_gaps
 from simulation.invariants import Watch
 from simulation.network import Network, NoAnswer, NoConnection, Reply, Request
 from simulation.programs import Program
@@ -86,6 +86,9 @@ class Writer:
     number: int = 0
     end: int = 0
     """The highest next offset that it was told of."""
+    tried: set[tuple[str, int]] = field(default_factory=set)
+    """Nodes, each with its life, that were asked to store `last`."""
+    last: str = ""
 
     @property
     def path(self) -> str:
@@ -109,7 +112,10 @@ class Writer:
         self, values: list[str], headers: Mapping[str, str]
     ) -> tuple[int, dict[str, Any]] | None:
         node = self.chance.choice(self.services.nodes)
-        body = {"records": [{"value": value} for value in values]}
+        body = {"records": self.records(values)}
+        if self.last != values[-1]:
+            self.tried, self.last = set(), values[-1]
+        self.tried.add((node.name, node.lives))
         gaps = set(self.expected.gaps)
         blind = self.services.network.is_blind()
         answer = await self.services.ask(node, "POST", self.path, body=body, headers=headers)
@@ -118,14 +124,37 @@ class Writer:
             return None
         status, told = answer
         if status == 200:
-            blind = blind or self.services.network.is_blind()
-            self.expected.acknowledge(told["first_offset"], values, gaps, blind=blind)
-            self.end = max(self.end, told["next_offset"])
+            # Nobody has a leaderless stream, so nobody believes in vain to have it.
+            blind = (blind or self.services.network.is_blind()) and not self.expected.leaderless
+            self.take(told, values, gaps, blind=blind)
+            if self.expected.leaderless and told["first_offset"] is not None:
+                self._note(node, told["first_offset"], told["next_offset"])
+            self.end = max(self.end, told["next_offset"] or 0)
             self.services.story.count("appends acknowledged")
             self.services.story.count("records acknowledged", len(values))
         elif status == 404 and not self.expected.deleted:
             raise Broken(f"{self.expected.name} is said not to exist: {told}")
         return status, told
+
+    def records(self, values: list[str]) -> list[dict[str, Any]]:
+        """What is sent of them."""
+        return [{"value": value} for value in values]
+
+    def take(
+        self, told: dict[str, Any], values: list[str], gaps: set[tuple[int, int]], *, blind: bool
+    ) -> None:
+        """Hold an answer of success against what is known."""
+        self.expected.acknowledge(told["first_offset"], values, gaps, blind=blind)
+
+    def _note(self, node: Program, first_offset: int, next_offset: int) -> None:
+        """Remember who has to bring back what was acknowledged. Where others were asked before,
+        one of them may have committed it, and has died without a note (docs/guarantees.md)."""
+        if self.tried != {(node.name, node.lives)}:
+            return
+        now = asyncio.get_running_loop().time()
+        answered = Answered(node.name, node.lives, now, node.noted)
+        for offset in range(first_offset, next_offset):
+            self.expected.acknowledged_by.setdefault(offset, answered)
 
 
 @dataclass
@@ -148,7 +177,11 @@ class StrictProducer(Writer):
                 answer = await self.send(values, headers)
                 if answer is not None and answer[0] == 200:
                     break
-                if answer is not None and answer[0] == 409 and self.expected.takeovers:
+                if (
+                    answer is not None
+                    and answer[0] == 409
+                    and self.expected.has_forgotten(self.name)
+                ):
                     # What was known of it is lost; it begins anew, with what comes next.
                     self.lives, self.base = self.lives + 1, self.number
                     break
@@ -197,7 +230,7 @@ class Reader:
     async def run(self) -> None:
         while not self.services.closing and not self.expected.deleted:
             if self.chance.random() < 0.05:
-                self.position = self.chance.randint(0, self.position)
+                self.position = self.expected.somewhere(self.chance, self.position)
             await self.page(limit=self.chance.choice((1, 7, 100)))
             await asyncio.sleep(self.chance.uniform(0, 0.3))
 
@@ -286,7 +319,7 @@ class Trimmer:
             record = self.watch.record()
             if record is None or not record.published_next:
                 continue
-            before = self.chance.randint(0, record.published_next)
+            before = self.expected.somewhere(self.chance, record.published_next)
             if self.expected.trimmed_below is not None:
                 self.expected.trimmed_below = max(self.expected.trimmed_below, before)
             answer = await self.services.ask(

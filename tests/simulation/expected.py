@@ -3,18 +3,33 @@
 Every value is sent for one place only, so that where it is seen says whether it is there twice.
 """
 
+import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+_FAR_COUNT: Final = 1_000_000
 
 
 class Broken(AssertionError):
     """A promise of architecture.md, section 7, does not hold."""
 
 
+class Answered(NamedTuple):
+    """Who acknowledged a record of a leaderless stream, and when."""
+
+    node: str
+    life: int
+    at: float
+    noted: bool
+    """Whether its note was durable before the answer, as the node is set."""
+
+
 @dataclass
 class Expected:
     name: str
     stream_id: str = ""
+    leaderless: bool = False
     sent: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     """Of which an answer said that nothing was stored."""
@@ -30,6 +45,10 @@ class Expected:
     """How often an operator accepted a loss; without, no gap is right."""
     losses: int = 0
     """How often all of coordination was lost."""
+    acknowledged_by: dict[int, Answered] = field(default_factory=dict)
+    """Of a leaderless stream, whose answers may depend on a node's memory."""
+    lost_of: set[str] = field(default_factory=set)
+    """Writers who lost what was acknowledged to them."""
     gaps: set[tuple[int, int]] = field(default_factory=set)
     """First and next offset of what was accepted as lost, as it became known."""
     stored_anew: set[str] = field(default_factory=set)
@@ -40,8 +59,26 @@ class Expected:
     _places: dict[str, int] = field(default_factory=dict)
 
     @property
+    def may_have_lost(self) -> bool:
+        """Whether something happened after which a gap is right."""
+        return self.takeovers > 0 or (self.leaderless and self.losses > 0)
+
+    def has_forgotten(self, who: str) -> bool:
+        """Whether what was known of a producer may be gone: with a disk that an operator gave up, or,
+        of a leaderless stream, with what it was told is stored."""
+        return who in self.lost_of if self.leaderless else self.takeovers > 0
+
+    @property
     def acknowledged_next(self) -> int:
         return max(self.acknowledged, default=-1) + 1
+
+    def somewhere(self, chance: random.Random, end: int) -> int:
+        """An offset up to `end`, mostly one that has a record."""
+        far = [first for first, after in self.gaps if after - first > _FAR_COUNT and first < end]
+        if not far:
+            return chance.randint(0, end)
+        # Else nearly all would lie within a gap of 2^32 offsets.
+        return chance.choice([*far, *sorted(offset for offset in self.seen if offset < end), end])
 
     def lose(self, first_offset: int, next_offset: int) -> None:
         """An operator's takeover has closed the stream's end with this gap."""
@@ -49,7 +86,7 @@ class Expected:
             return
         self.gaps.add((first_offset, next_offset))
         for offset in [o for o in self.acknowledged if first_offset <= o < next_offset]:
-            del self.acknowledged[offset]
+            self.lost_of.add(self.acknowledged.pop(offset).partition(" ")[0])
         for value in [v for v, o in self._places.items() if first_offset <= o < next_offset]:
             del self._places[value]
 
@@ -84,7 +121,8 @@ class Expected:
             Broken: something is missing, or stands elsewhere.
         """
         for begun, first_offset, values in () if self.takeovers else self.promised:
-            if (begun if first_offset is None else first_offset) < floor:
+            begin = begun if first_offset is None else first_offset
+            if begin < floor or (self.leaderless and any(end > begin for _, end in self.gaps)):
                 continue
             missing = [value for value in values if value not in self._places]
             if missing:

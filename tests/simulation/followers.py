@@ -30,7 +30,7 @@ class Follower(Reader):
     async def run(self) -> None:
         while not self.services.closing and not self.expected.deleted:
             if self.chance.random() < 0.2:
-                self.position = self.chance.randint(0, self.position)
+                self.position = self.expected.somewhere(self.chance, self.position)
             try:
                 await self._one_answer()
             except (NoConnection, NoAnswer, TimeoutError):

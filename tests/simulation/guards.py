@@ -37,7 +37,9 @@ from bottomless_server.reader.follow_answer import Following
 from bottomless_server.reader.pages import Page
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores import streams
+from simulation import leaderless_guards as lg
 from simulation.flood import commits_beside_a_flood
+from simulation.links import LinkedCoordination
 from simulation.reborn import deleted_unheard
 from simulation.run import Simulation
 
@@ -257,7 +259,15 @@ GUARDS: Final[dict[str, Guard]] = {
         course=deleted_unheard,
     ),
     "an end that names what was sent": Guard(
-        [Replaced(Following, "remember", _counted_when_read)], [2, 1, 3]
+        [Replaced(Following, "remember", _counted_when_read)], [1, 2, 3]
+    ),
+    "a tail that is watched": Guard(
+        [Replaced(LinkedCoordination, "watch", lg.unwatched_tails)], [1, 2, 3], lg.TROUBLES
+    ),
+    "the settled sequence in a commit": Guard(
+        [Removed("the settled sequence in the EXEC of a commit", lg.nothing_is_settled)],
+        [1, 2, 3],
+        lg.TROUBLES,
     ),
 }
 

@@ -111,7 +111,7 @@ class Watch:
         self.look_count += 1
         if self._coordination.peek(GENERATION_KEY) is None:
             # It was lost. What comes back of it is looked at when the rebuild is over.
-            self._fences.forget()
+            self._forget()
             self._check_store()
             return self.manifest
         record = self.record()
@@ -123,7 +123,7 @@ class Watch:
             self._root = record.root
             for gap in self.manifest.gaps:
                 if gap not in self._expected.gaps:
-                    objection = self._fences.objection(*gap)
+                    objection = self._objection(*gap)
                     self._require(objection is None, objection or "")
                 self._expected.lose(*gap)
         self._fences.note(record)
@@ -137,6 +137,17 @@ class Watch:
         """Objects that the committed root leads to, and itself."""
         self.look()
         return self.manifest.keys
+
+    def note_loss(self) -> None:
+        """Coordination is lost at this moment."""
+
+    def _forget(self) -> None:
+        """Coordination is empty."""
+        self._fences.forget()
+
+    def _objection(self, first_offset: int, next_offset: int) -> str | None:
+        """What is wrong with a gap that has just appeared."""
+        return self._fences.objection(first_offset, next_offset)
 
     def _check_store(self) -> None:
         """Each look asks the store anew: what is reachable may not go while it is."""
@@ -156,8 +167,9 @@ class Watch:
         for name, before, after in zip(Bounds._fields, self._before, now, strict=True):
             self._require(before <= after, f"{name} went back from {before} to {after}")
         self._before = now
-        self._require(now.floor <= now.published <= max(now.reserved, now.published), f"{now}")
-        self._require(now.published <= now.reserved, f"published beyond reserved: {now}")
+        given = self._given(record)
+        self._require(now.floor <= now.published, f"{now}")
+        self._require(now.published <= given, f"published beyond {given}: {now}")
         most = self._expected.trimmed_below
         if most is not None:
             # A gap is as old as the record before it, and one that nothing is before goes at once.
@@ -169,7 +181,11 @@ class Watch:
         end = self.manifest.next_offset
         self._require(end == now.published, f"the root ends at {end}, the record says {now}")
         acknowledged = self._expected.acknowledged_next
-        self._require(acknowledged <= now.reserved, f"{acknowledged} beyond {now}")
+        self._require(acknowledged <= given, f"{acknowledged} beyond {now}")
+
+    def _given(self, record: StreamRecord) -> int:
+        """Offsets below it may have been given to records."""
+        return record.reserved_next
 
     def _check_owner(self, node: Program, record: StreamRecord) -> None:
         """Of a node that believes to own the stream: what it shows is synced, reserved, dense."""
@@ -234,7 +250,7 @@ class Watch:
                 self._read(found, fragment, info.size, info.crc)
                 continue
             if entry["kind"] == EntryKind.GAP:
-                self._require(self._expected.takeovers > 0, "a gap, where nothing was lost")
+                self._require(self._expected.may_have_lost, "a gap, where nothing was lost")
                 found.gaps.append((int(entry["first_offset"]), int(entry["next_offset"])))
                 continue
             uid = uid_from_bytes(entry["uid"].tobytes())

@@ -124,6 +124,9 @@ class Losses:
         self.lost_count += 1
         # Until a node asks it, it believes in the lease that it had.
         self.ground.blind()
+        for watch in self.watches.values():
+            # Looked at before: what is published now is known in the bucket.
+            watch.note_loss()
         self.ground.coordination.lose()
         for stream in self.streams:
             stream.losses += 1

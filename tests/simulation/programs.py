@@ -15,12 +15,12 @@ from typing import Any, Final, Protocol
 
 from starlette.types import ASGIApp
 from support.fault_coordination import FaultCoordination
-from support.fault_drive import FaultDrive
 from support.power_loss import OWN, SILENT, PowerLossDisk
 from support.wire import Wire
 
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.ingest.app import create_service as create_ingest
+from bottomless_server.ingest.leaderless.making import LeaderlessStores
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.app import ManifestService
@@ -31,8 +31,9 @@ from bottomless_server.node.lease import Clocks
 from bottomless_server.reader.app import create_service as create_reader
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.uploader.app import create_service as create_uploader
-from bottomless_server.uploader.settings import UploaderSettings
+from bottomless_server.uploader.settings import UploaderSettings, WalCompaction
 from simulation.clockwork import BEGIN_MS, MachineClock
+from simulation.links import LinkedCoordination, PagedDrive
 from simulation.loop import Process, VirtualLoop
 from simulation.network import Network, SimulatedForwarding, SimulatedPeer, SimulatedPeers
 from simulation.story import Story
@@ -51,6 +52,11 @@ INGEST: Final[dict[str, Any]] = {
     "ingest_checkpoint_ms": 2_000,
     "ingest_checkpoint_bytes": 65_536,
     "ingest_forward_ms": 4_000,
+    "ingest_wal_linger_ms": 250,
+    "ingest_wal_put_seconds": 4.0,
+    "ingest_wal_commit_seconds": 4.0,
+    "ingest_wal_note_ms": 400,
+    "ingest_wal_cache_bytes": 200_000,
 }
 MANIFEST: Final[dict[str, Any]] = {
     "manifest_fanout": 2,
@@ -66,6 +72,9 @@ MANIFEST: Final[dict[str, Any]] = {
     "manifest_retention_interval_ms": 1_000,
     "manifest_register_wait_ms": 2_000,
     "manifest_gc_interval_ms": 0,
+    "manifest_wal_vacuum_ms": 1_000,
+    # A note and a put, as ingest is set here.
+    "manifest_rebuild_wal_wait_ms": 4_400,
     "manifest_stream_count_max": 16,
 }
 UPLOADER: Final[dict[str, Any]] = {
@@ -77,6 +86,8 @@ UPLOADER: Final[dict[str, Any]] = {
     "uploader_idle_seconds": 5.0,
     "uploader_nodes_ms": 500,
     "uploader_poll_wait_ms": 3_000,
+    "uploader_wal_entries": 30,
+    "uploader_wal_lease_ms": 5_000,
 }
 READER: Final[dict[str, Any]] = {
     "reader_block_bytes": 16_384,
@@ -85,6 +96,7 @@ READER: Final[dict[str, Any]] = {
     "reader_blocked_seconds": 1.5,
     "reader_heartbeat_seconds": 1.0,
     "reader_rotate_seconds": 6.0,
+    "reader_tail_poll_ms": 100,
     "page_token_secret": "a secret of the simulation, long enough",
 }
 
@@ -131,30 +143,42 @@ class Ground:
     blind_until: float = 0.0
     """Until then a node may believe in a lease that it lost: nothing that it can look at says so,
     before it renews. docs/guarantees.md, "What does not"."""
+    hindered: dict[str, float] = field(default_factory=dict)
+    """Until when a program stood still or had a wrong clock, or the `drive` was bad, last."""
+
+    def hinder(self, what: str, seconds: float = 0.0) -> None:
+        """Something keeps a program, or all who use a store, from what they do in time."""
+        self.hindered[what] = max(self.hindered.get(what, 0.0), self.loop.now + seconds)
 
     def blind(self) -> None:
         """A clock went wrong in a way that no node can see."""
         seconds = (INGEST["ingest_lease_ms"] - INGEST["ingest_lease_margin_ms"]) / 1000
         self.blind_until = self.loop.now + seconds
 
+    def valkey_ms(self) -> int:
+        """What the clock of coordination says."""
+        return true_ms(self.loop) + self.valkey_clock.skew_ms
+
     @property
     def is_blind(self) -> bool:
         return self.loop.now < self.blind_until
+
+
+def true_ms(loop: VirtualLoop) -> int:
+    """True time, in ms since 1970."""
+    return BEGIN_MS + int(loop.now * 1000)
 
 
 def lay_ground(loop: VirtualLoop, story: Story, directory: Path, chance: random.Random) -> Ground:
     weather = Weather(chance, lambda: loop.now)
     valkey_clock = MachineClock()
 
-    def true_ms() -> int:
-        return BEGIN_MS + int(loop.now * 1000)
-
     return Ground(
         loop,
         weather,
         Network(weather),
-        Directory(true_ms),
-        FaultCoordination(lambda: true_ms() + valkey_clock.skew_ms, Wire(weather)),
+        Directory(lambda: true_ms(loop)),
+        FaultCoordination(lambda: true_ms(loop) + valkey_clock.skew_ms, Wire(weather)),
         story,
         directory,
         valkey_clock,
@@ -176,6 +200,8 @@ class Program:
     wanted: bool = True
     """Whether somebody starts it again when it has died."""
     lives: int = 0
+    noted: bool = False
+    """Whether it answers for leaderless streams once the note is durable."""
 
     @property
     def alive(self) -> bool:
@@ -249,8 +275,14 @@ async def _end(service: Service) -> None:
     await service.stop()
 
 
-def ingest_program(ground: Ground, name: str) -> Program:
+def _link(ground: Ground) -> LinkedCoordination:
+    return LinkedCoordination(ground.coordination, ground.valkey_ms, Wire(ground.weather))
+
+
+def ingest_program(ground: Ground, name: str, notes: str | None = None) -> Program:
+    """A node; `notes` is how it answers for leaderless streams, None where it serves none."""
     disk = PowerLossDisk(ground.directory)
+    serving: dict[str, Any] = {} if notes is None else {"ingest_wal_notes": notes}
 
     def make(program: Program) -> Service:
         shutil.rmtree(program.data_dir, ignore_errors=True)
@@ -260,8 +292,17 @@ def ingest_program(ground: Ground, name: str) -> Program:
         disk.lies_on = OWN if ground.weather.chance.random() < 0.5 else SILENT
         assert program.process is not None
         settings = IngestSettings(
-            data_dir=program.data_dir, ingest_url=program.url, drain_seconds=10, **INGEST
+            data_dir=program.data_dir,
+            ingest_url=program.url,
+            drain_seconds=10,
+            **INGEST,
+            **serving,
         )
+        stores = None
+        if notes is not None:
+            # A link of its own: the writer counts how often it was connected.
+            wire = Wire(ground.weather)
+            stores = LeaderlessStores(PagedDrive(ground.drive, wire), _link(ground))
         return create_ingest(
             settings,
             ground.coordination,
@@ -269,9 +310,10 @@ def ingest_program(ground: Ground, name: str) -> Program:
             files=disk,
             clocks=_clocks_of(program),
             forwarding=SimulatedForwarding(ground.network, name, 4.0),
+            leaderless=stores,
         )
 
-    return Program(ground, name, make, disk=disk)
+    return Program(ground, name, make, disk=disk, noted=notes == "sync")
 
 
 def _clocks_of(program: Program) -> Clocks:
@@ -292,7 +334,7 @@ def manifest_program(ground: Ground) -> Program:
     def make(program: Program) -> ManifestService:
         return create_manifest(
             ManifestSettings(data_dir=program.data_dir, **MANIFEST),
-            FaultDrive(ground.drive, Wire(ground.weather)),
+            PagedDrive(ground.drive, Wire(ground.weather)),
             ground.coordination,
             PeerOwners(SimulatedPeers(ground.network, program.name, "ingest")),
         )
@@ -300,23 +342,30 @@ def manifest_program(ground: Ground) -> Program:
     return Program(ground, "manifest", make)
 
 
-def uploader_program(ground: Ground) -> Program:
+def uploader_program(
+    ground: Ground, name: str = "uploader", *, leaderless: bool = False, only: bool = False
+) -> Program:
+    """An uploader, of leaderless streams too, or of nothing else."""
+
     def make(program: Program) -> Service:
+        wal = WalCompaction.ONLY if only else WalCompaction.ON
         return create_uploader(
-            UploaderSettings(drain_seconds=5, **UPLOADER),
-            FaultDrive(ground.drive, Wire(ground.weather)),
+            UploaderSettings(drain_seconds=5, uploader_wal=wal, **UPLOADER),
+            PagedDrive(ground.drive, Wire(ground.weather)),
             ingest=SimulatedPeers(ground.network, program.name, "ingest"),
             manifest=SimulatedPeer(ground.network, program.name, manifest_url(), "manifest"),
+            coordination=_link(ground) if leaderless else None,
         )
 
-    return Program(ground, "uploader", make)
+    return Program(ground, name, make)
 
 
-def reader_program(ground: Ground) -> Program:
+def reader_program(ground: Ground, *, leaderless: bool = False) -> Program:
     def make(program: Program) -> Service:
         return create_reader(
             ReaderSettings(**READER),
-            FaultDrive(ground.drive, Wire(ground.weather)),
+            PagedDrive(ground.drive, Wire(ground.weather)),
+            coordination=_link(ground) if leaderless else None,
             manifest=SimulatedPeer(ground.network, program.name, manifest_url(), "manifest"),
             ingest=SimulatedPeers(ground.network, program.name, "ingest"),
         )

@@ -7,7 +7,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -17,8 +17,10 @@ import structlog
 from bottomless_server.ingest.log.core import round_shares
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.node.core import ownership
+from bottomless_server.protocol.compaction import COMPACT
 from simulation import neighbour
 from simulation.clients import (
+    ANSWER_SECONDS,
     Operator,
     PlainWriter,
     Reader,
@@ -34,6 +36,8 @@ from simulation.followers import Follower
 from simulation.invariants import Watch, noting_fences
 from simulation.loop import PROCESS, VirtualLoop
 from simulation.losses import Losses, deaths_at_points
+from simulation.network import NoAnswer, NoConnection, Request
+from simulation.numbered import HighwaterProducer, KeyedWriter
 from simulation.programs import (
     Ground,
     Program,
@@ -47,7 +51,8 @@ from simulation.promised_files import noting_staged_files
 from simulation.rest import leave_tails
 from simulation.staged_writer import StagedWriter
 from simulation.story import Story
-from simulation.trouble import Trouble
+from simulation.tails import TailWatch, WalWatch, wal_keys
+from simulation.trouble import LEADERLESS_TROUBLES, Trouble
 
 STORM_SECONDS: Final = 25.0
 QUIET_SECONDS: Final = 120.0
@@ -56,7 +61,16 @@ FAR_SECONDS: Final = 60.0
 """Above every grace, deadline and lease of a run: what is due later was condemned by a clock that
 was days ahead."""
 LOOK_SECONDS: Final = 0.05
+LOCAL_WRITERS: Final = (StrictProducer, StrictProducer, PlainWriter, StagedWriter)
+LEADERLESS_WRITERS: Final = (
+    StrictProducer,
+    PlainWriter,
+    StagedWriter,
+    HighwaterProducer,
+    KeyedWriter,
+)
 RESERVE_COUNT: Final = 40
+REBUILD_SECONDS: Final = 240.0
 
 
 class Outcome(NamedTuple):
@@ -77,6 +91,8 @@ class Simulation:
     storm_seconds: float
     quiet_seconds: float
     troubles: str = "all"
+    leaderless: bool = False
+    """Whether there are streams without an owner beside the local ones."""
     programs: list[Program] = field(init=False)
     services: Services = field(init=False)
     losses: Losses = field(init=False)
@@ -86,10 +102,23 @@ class Simulation:
 
     def __post_init__(self) -> None:
         ground = self.ground
-        self.nodes = [ingest_program(ground, f"ingest-{letter}") for letter in "ab"]
+        how = self.chance("leaderless")
+        self.nodes = [
+            ingest_program(
+                ground,
+                f"ingest-{letter}",
+                how.choice(("async", "sync")) if self.leaderless else None,
+            )
+            for letter in "ab"
+        ]
         self.manifest = manifest_program(ground)
-        self.reader = reader_program(ground)
-        self.programs = [self.manifest, *self.nodes, uploader_program(ground), self.reader]
+        self.reader = reader_program(ground, leaderless=self.leaderless)
+        uploader = uploader_program(ground, leaderless=self.leaderless)
+        self.programs = [self.manifest, *self.nodes, uploader, self.reader]
+        if self.leaderless and how.random() < 0.5:
+            second = uploader_program(ground, "uploader-b", leaderless=True, only=True)
+            self.programs.append(second)
+        self.wal = WalWatch(ground.coordination, ground.drive)
         self.services = Services(ground.network, self.story, self.nodes, self.manifest, self.reader)
         ground.network.is_blind = lambda: ground.is_blind
         operator = Operator(self.services, self.watches, self.streams, self.chance("operator"))
@@ -115,8 +144,16 @@ class Simulation:
             program.start()
         keeping = asyncio.create_task(self.trouble.keep_running())
         await self.until(lambda: all(one.started for one in self.programs), "a start")
-        for number in range(2):
+        # Three, of which one or two have no owner.
+        local = self.chance("profiles").choice((1, 2)) if self.leaderless else 2
+        leaderless = 3 - local if self.leaderless else 0
+        if self.troubles == "leaderless":
+            local, leaderless = 0, 2
+        for number in range(local):
             await self.create(f"stream-{number}", self.chance(f"config {number}"))
+        for number in range(leaderless):
+            name = f"leaderless-{number}"
+            await self.create(name, self.chance(f"config {name}"), leaderless=True)
         neighbour.damage(self.ground.coordination)
         self.ground.coordination.on_write = self._look_soon
         watching = asyncio.create_task(self._keep_looking())
@@ -139,6 +176,8 @@ class Simulation:
         await self.read_all()
         await self._look_past_the_neighbour()
         await self._see_all_deleted(condemned)
+        if self.leaderless:
+            await self._see_all_reclaimed()
         watching.cancel()
         keeping.cancel()
 
@@ -146,22 +185,30 @@ class Simulation:
         works: list[Any] = []
         for stream in self.streams:
             watch, name = self.watches[stream.name], stream.name
-            for kind in (StrictProducer, StrictProducer, PlainWriter, StagedWriter):
+            for kind in LEADERLESS_WRITERS if stream.leaderless else LOCAL_WRITERS:
                 who = f"{name}-w{len(works)}"
                 works.append(kind(self.services, stream, who, self.chance(who)).run())
             works += [
                 Reader(self.services, stream, watch, self.chance(f"{name}-r{number}")).run()
-                for number in range(2)
+                for number in range(1 if stream.leaderless else 2)
             ]
             works += [
                 Follower(self.services, stream, watch, self.chance(f"{name}-f{number}")).run()
-                for number in range(2)
+                for number in range(1 if stream.leaderless else 2)
             ]
             works.append(
                 Consumer(self.services, stream, watch, self.chance(f"{name} consumer")).run()
             )
             works.append(Trimmer(self.services, stream, watch, self.chance(f"{name} trim")).run())
         return works
+
+    async def _compact_now(self) -> None:
+        """In half of the runs somebody asks for a round; else it is time that brings one."""
+        for program in self.programs if self.chance("compact").random() < 0.5 else ():
+            if program.name.startswith("uploader"):
+                with suppress(NoConnection, NoAnswer):
+                    sent = Request("POST", COMPACT)
+                    await self.ground.network.ask("client", program.url, sent, ANSWER_SECONDS)
 
     def _last_writers(self) -> list[Writer]:
         return [
@@ -170,7 +217,7 @@ class Simulation:
             if not stream.deleted
         ]
 
-    async def create(self, name: str, chance: random.Random) -> None:
+    async def create(self, name: str, chance: random.Random, *, leaderless: bool = False) -> None:
         config: dict[str, Any] = {
             "fragment": {"target_bytes": 65_536, "max_age_ms": chance.choice((100, 500, 2000))}
         }
@@ -179,14 +226,21 @@ class Simulation:
         else:
             # Longer than any run: nothing ever goes for its age.
             config["retention"] = {"max_age": "20h"}
+        if leaderless:
+            config["profile"] = "leaderless"
+            config["fragment"]["max_age_ms"] = 10_000
         answer = await self.services.ask(self.manifest, "PUT", f"/v1/streams/{name}", body=config)
         assert answer is not None
         assert answer[0] == 201, answer
-        expected = Expected(name, answer[1]["stream_id"])
+        expected = Expected(name, answer[1]["stream_id"], leaderless)
         expected.trimmed_below = None if "max_bytes" in config["retention"] else 0
         self.streams.append(expected)
         ground = self.ground
-        self.watches[name] = Watch(expected, ground.coordination, ground.drive, self.nodes)
+        self.watches[name] = (
+            TailWatch(expected, ground, self.nodes)
+            if leaderless
+            else Watch(expected, ground.coordination, ground.drive, self.nodes)
+        )
         self.story.tell("client", f"created {name}: {config}")
 
     async def _delete_one(self) -> None:
@@ -231,14 +285,18 @@ class Simulation:
 
     async def _see_operator_done(self) -> None:
         try:
-            await self.until(lambda: not self.losses.busy, "an operator to be done")
+            # A rebuild reads WAL objects one by one, and each read takes long here.
+            seconds = REBUILD_SECONDS if self.leaderless else 60.0
+            await self.until(lambda: not self.losses.busy, "an operator to be done", seconds)
         except Broken:
             # A known fault (docs/guarantees.md): what a clock that was days ahead has put off is
             # looked at once a minute, and after that it still has to be carried out.
             if not self.losses.has_far_operation:
                 raise
             self.story.count("operators kept waiting by a clock that was ahead")
-            await self.until(lambda: not self.losses.busy, "an operator to be done at last")
+            await self.until(
+                lambda: not self.losses.busy, "an operator to be done at last", REBUILD_SECONDS
+            )
 
     async def _see_all_uploaded(self) -> None:
         def uploaded() -> bool:
@@ -249,7 +307,17 @@ class Simulation:
                 for stream in self.streams
             )
 
-        await self.until(uploaded, "everything acknowledged to be in the object store")
+        if self.leaderless:
+            await self._compact_now()
+        try:
+            await self.until(uploaded, "everything acknowledged to be in the object store")
+        except Broken as error:
+            ends = {
+                one.name: (record and record.published_next, one.acknowledged_next)
+                for one in self.streams
+                for record in (self.watches[one.name].record(),)
+            }
+            raise Broken(f"{error}: {ends}") from error
         self.story.tell("client", "all is in the object store")
 
     async def read_all(self) -> None:
@@ -327,6 +395,17 @@ class Simulation:
             raise Broken(f"settled in the queue, and not deleted: {kept[:3]}")
         self.story.count("deletions past a damaged stream", len(gone - reachable))
 
+    async def _see_all_reclaimed(self) -> None:
+        """When no writer is left, no WAL object is, and nothing that speaks of one."""
+        for node in self.nodes:
+            node.wanted = False
+            await node.stop()
+        try:
+            await self.until(lambda: not self.wal.unreclaimed(), "WAL objects to be gone")
+        except Broken as error:
+            raise Broken(f"{error}: {self.wal.unreclaimed()[:4]}") from error
+        self.story.count("WAL objects left to garbage collection", len(wal_keys(self.ground.drive)))
+
     def _check_order(self, stream: Expected) -> None:
         """Records of one producer stand in the order of their numbers."""
         last: dict[str, int] = {}
@@ -340,6 +419,7 @@ class Simulation:
         try:
             for watch in self.watches.values():
                 watch.look()
+            self.wal.look()
         except Broken as error:
             self.loop.failures.append(error)
 
@@ -395,7 +475,10 @@ def simulate(
             logger_factory=structlog.ReturnLoggerFactory(),
         )
         ground = lay_ground(loop, story, directory, random.Random(f"{seed} weather"))
-        simulation = Simulation(seed, loop, story, ground, storm_seconds, quiet_seconds, troubles)
+        leaderless = course is Simulation.run and troubles in LEADERLESS_TROUBLES
+        simulation = Simulation(
+            seed, loop, story, ground, storm_seconds, quiet_seconds, troubles, leaderless
+        )
         try:
             loop.run_until_complete(course(simulation))
         except Exception as error:  # noqa: BLE001 whatever it is, it is what the run found

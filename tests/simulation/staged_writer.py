@@ -60,7 +60,7 @@ class StagedWriter(Writer):
             self.services.story.count("commits acknowledged")
             return True
         lost = status == 404 and told["code"] == "staged-not-found" and told["outcome"] == "none"
-        if self.expected.takeovers and status in (404, 409) and not lost:
+        if self.expected.has_forgotten(self.name) and status in (404, 409) and not lost:
             # What was known of it is lost with the disk; it goes on with the next.
             return True
         if status not in LATER and not lost and not (status == 404 and self.expected.deleted):

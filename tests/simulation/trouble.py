@@ -21,6 +21,12 @@ from simulation.promised_files import missing_files
 SKEW_MS_MAX: Final = 25_000
 """Of a wall clock to either side: a larger jump ahead needs an operator, by design."""
 DAY_MS: Final = 86_400_000
+STORM_SECONDS_MAX: Final = 600.0
+BUSY_SECONDS: Final = 7.0
+"""By then streams are there, and have records."""
+CLOCK_MS_MAX: Final = 4_000
+"""From that of coordination, in the end: a node with another one takes nothing for a stream without
+an owner, by design."""
 _CHANGES: Final = (
     "pwritev",
     "fdatasync",
@@ -31,6 +37,10 @@ _CHANGES: Final = (
     "unlink",
     "truncate",
 )
+
+
+LEADERLESS_TROUBLES: Final = ("all", "leaderless")
+"""Troubles under which there are streams without an owner, too."""
 
 
 @dataclass
@@ -44,7 +54,8 @@ class Trouble:
     kinds: str = "all"
     """What befalls: `all`; `clocks`, which are wrong or stand still; `jams`, where none is;
     `crashes`, all but these; `ahead`, a wall clock that is days ahead for a moment; `losses`, of
-    homes, with takeovers that die at any step, and of coordination."""
+    homes, with takeovers that die at any step, and of coordination; `leaderless`, what streams
+    without an owner have to fear."""
     over: bool = False
     _operating: set["asyncio.Task[None]"] = field(default_factory=set)
 
@@ -71,6 +82,20 @@ class Trouble:
         clocks = [self._sleep, self._sleep, self._jam, self._step_valkey]
         if self.kinds == "clocks":
             return clocks
+        if self.kinds == "leaderless":
+            return [
+                self._kill,
+                self._kill_soon,
+                self._kill_soon,
+                self._pause,
+                self._pause,
+                self._sleep,
+                self._part,
+                self._worsen,
+                self._worsen,
+                self._go_away,
+                self._lose_nodes,
+            ]
         crashes = [
             self._kill,
             self._kill,
@@ -106,6 +131,8 @@ class Trouble:
 
     def end(self) -> None:
         self.over = True
+        if self.kinds in LEADERLESS_TROUBLES:
+            self._set_clocks()
         self.losses.end()
         self.ground.weather.clear_up()
         self.ground.network.apart.clear()
@@ -117,6 +144,15 @@ class Trouble:
             if program.disk is not None:
                 program.disk.before = _nothing
         self.ground.story.tell("trouble", "is over")
+
+    def _set_clocks(self) -> None:
+        """Let the clocks of nodes and uploaders agree with that of coordination, more or less."""
+        right = self.ground.valkey_clock.skew_ms
+        for program in self.programs:
+            if program.name.startswith(("ingest", "uploader")):
+                skew = program.clock.skew_ms
+                near = min(max(skew, right - CLOCK_MS_MAX), right + CLOCK_MS_MAX)
+                program.clock.skew_ms = near
 
     def _any(self) -> Program:
         return self.chance.choice(self.programs)
@@ -192,6 +228,7 @@ class Trouble:
             return
         seconds = self.chance.choice((0.5, 2.0, 6.0))
         process.pause()
+        self.ground.hinder(program.name, seconds)
         self._tell(f"pauses for {seconds} s", program)
         self.ground.loop.call_later(seconds, process.resume)
 
@@ -204,6 +241,7 @@ class Trouble:
         seconds = self.chance.choice((0.5, 4.5, 6.0))
         unseen = self.chance.random() < 0.3
         process.sleep(unseen=unseen)
+        self.ground.hinder(program.name, seconds)
         self._tell(f"sleeps for {seconds} s, {'un' * unseen}seen", program)
         self.ground.loop.call_later(seconds, self._wake, process)
         self._maybe_take_over(seconds)
@@ -214,6 +252,16 @@ class Trouble:
                 self.ground.blind()
             process.wake()
             self.ground.story.tell(process.name, "wakes up")
+
+    def _lose_nodes(self) -> None:
+        """Coordination is lost, and with it nodes, which knew what was not noted yet. Not at once:
+        there has to be something to lose."""
+        if self.ground.loop.now < BUSY_SECONDS:
+            return
+        for program in self.chance.sample(self.losses.services.nodes, self.chance.randint(1, 2)):
+            self._tell("kills with coordination", program)
+            program.kill()
+        self.losses.lose_coordination()
 
     def _jam(self) -> None:
         """One renewal of a node's lease is answered late, and the next one arrives late."""
@@ -254,12 +302,15 @@ class Trouble:
         weather = self.ground.weather
         weather.loss = self.chance.choice((0.0, 0.01, 0.05, 0.2))
         weather.slow = self.chance.choice((0.0, 0.02, 0.1))
+        # Nobody tells for how long.
+        self.ground.hinder("drive", STORM_SECONDS_MAX if weather.loss or weather.slow else 0)
         self.ground.story.tell("trouble", f"loses {weather.loss}, slows {weather.slow}")
 
     def _go_away(self) -> None:
         kind = self.chance.choice(("drive", "coordination"))
         seconds = self.chance.uniform(0.2, 4)
         self.ground.weather.away.add(kind)
+        self.ground.hinder(kind, seconds)
         self.ground.story.tell("trouble", f"takes the {kind} away for {seconds:.1f} s")
         self.ground.story.count("outages")
         self.ground.loop.call_later(seconds, self.ground.weather.away.discard, kind)
@@ -267,6 +318,7 @@ class Trouble:
     def _step_clock(self) -> None:
         program = self._any()
         program.clock.skew_ms = self.chance.randint(-SKEW_MS_MAX, SKEW_MS_MAX)
+        self.ground.hinder(program.name)
         self._tell(f"sets the clock to {program.clock.skew_ms:+} ms", program)
 
     def _set_ahead(self) -> None:
@@ -277,6 +329,7 @@ class Trouble:
             return
         program.clock.skew_ms = self.chance.choice((1, 10, 400)) * DAY_MS
         seconds = self.chance.uniform(1, 4)
+        self.ground.hinder(program.name, seconds)
         self._tell(f"sets the clock ahead for {seconds:.1f} s", program)
         self.ground.story.count("clocks set ahead")
 

@@ -56,6 +56,11 @@ RUNS: Final[dict[str, Run]] = {
         *("simulation", "1..40", "--troubles", "losses"),
         tests=SIMULATION,
     ),
+    "leaderless": _module(
+        "40 simulated seeds of leaderless streams alone",
+        *("simulation", "1..40", "--troubles", "leaderless"),
+        tests=SIMULATION,
+    ),
     "tables": _module(
         "tables of services after thousands of streams", "simulation", "tables", tests=SIMULATION
     ),

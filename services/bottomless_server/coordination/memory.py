@@ -226,6 +226,11 @@ class MemoryCoordination:
             self._stored.changes[redis_key] = count + 1
         self.connected_count += 1
 
+    def share(self, other: "MemoryCoordination") -> None:
+        """Hold what another one holds from now on, as two connections to one store do. It ends where
+        a copy is put back."""
+        self._stored = other._stored  # noqa: SLF001 it is of this class
+
     def peek_queue(self, redis_key: str) -> dict[bytes, int]:
         """Return the members of a queue, and when each is due."""
         return dict(self._stored.queues.get(redis_key, {}))
