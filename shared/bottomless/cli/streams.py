@@ -25,6 +25,7 @@ _MORE_COLUMNS: Final = [
     Column("MAX AGE", lambda item: item["retention"].get("max_age")),
     Column("MAX BYTES", lambda item: item["retention"].get("max_bytes")),
     Column("CREATED", lambda item: item["created_at"]),
+    Column("PROFILE", lambda item: item.get("profile")),
 ]
 
 _Etag = Annotated[str | None, typer.Option(help="Do it only if `describe` still shows this etag.")]
@@ -86,7 +87,9 @@ def _list(
     ] = False,
     long: Annotated[
         bool,
-        typer.Option("--long", "-l", help="In a table: show ids, limits and time of creation too."),
+        typer.Option(
+            "--long", "-l", help="In a table: show ids, limits, time of creation and profile too."
+        ),
     ] = False,
     output: Output = Form.TABLE,
 ) -> None:

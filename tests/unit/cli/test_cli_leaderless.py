@@ -40,6 +40,7 @@ def test_a_leaderless_stream_is_created_fenced_and_unfenced(cli: CommandLine) ->
     described = cli.json("describe", "unowned")
     assert (described["profile"], described["fenced"]) == ("leaderless", False)
     assert described["tail"]["entries"] == 0
+    assert cli.ok("ls", "unowned", "--long").split()[-1] == "leaderless"
 
     assert cli.json("fence", "unowned")["fenced"] is True
     refused = cli.run("produce", "unowned", cli.file(b"a\n"))
