@@ -144,9 +144,15 @@ class TwoNodes(FourProcesses):
     names: tuple[str, ...] = (*FourProcesses.names, "ingest-2")
 
     def __init__(
-        self, directory: Path, coordination_url: str, settings: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        coordination_url: str,
+        settings: Mapping[str, str] | None = None,
+        second_settings: Mapping[str, str] | None = None,
     ) -> None:
+        """`second_settings` are those of the second node alone."""
         second = {
+            **(second_settings or {}),
             "BOTTOMLESS_INGEST_URL": f"unix://{directory}/ingest-2.sock",
             "BOTTOMLESS_DATA_DIR": str(directory / "data-2"),
         }
@@ -155,11 +161,15 @@ class TwoNodes(FourProcesses):
 
 
 @contextmanager
-def two_nodes(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[TwoNodes]:
+def two_nodes(
+    directory: Path,
+    settings: Mapping[str, str] | None = None,
+    second_settings: Mapping[str, str] | None = None,
+) -> Iterator[TwoNodes]:
     """Start a Valkey, two ingest nodes and the three other services, and nginx."""
     with ExitStack() as running:
         valkey = running.enter_context(running_valkey(directory / "valkey"))
-        deployment = TwoNodes(directory, valkey.url, settings)
+        deployment = TwoNodes(directory, valkey.url, settings, second_settings)
         start_behind_nginx(deployment, running)
         yield deployment
 

@@ -6,6 +6,7 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from bottomless.model.config import Profile
 from bottomless.model.limits import GIB, KIB, MIB
+from bottomless_server.leaderless.groups import GROUP_STREAM_COUNT_MAX
 from bottomless_server.runtime.base.settings import CommonSettings
 
 
@@ -138,6 +139,11 @@ class IngestSettings(CommonSettings):
     """How long a put is tried, and how long an append waits for one; then it is refused."""
     ingest_wal_commit_seconds: Annotated[float, Field(gt=0)] = 15.0
     """How long an append waits for its commit after its object is durable."""
+    ingest_wal_commit_streams: Annotated[int, Field(ge=1, le=GROUP_STREAM_COUNT_MAX)] = (
+        GROUP_STREAM_COUNT_MAX
+    )
+    """Streams of one commit, during which Redis serves nobody else; what was put with more of them
+    takes several."""
     ingest_wal_notes: Literal["async", "sync"] = "async"
     """Whether an append is answered only once the note of its commit is durable: then not even a
     loss of coordination costs it, and each append takes a second put."""

@@ -33,8 +33,11 @@ class Part(NamedTuple):
     """Their places in the flush."""
 
 
-def groups(flush: Sequence[Wanted]) -> list[list[Part]]:
+def groups(
+    flush: Sequence[Wanted], stream_count_max: int = GROUP_STREAM_COUNT_MAX
+) -> list[list[Part]]:
     """Divide pieces, which stand in the order of a directory: those of a stream beside each other.
+    A group has at most so many streams.
 
     A stream that fits into a group of its own is in one group.
     """
@@ -43,7 +46,7 @@ def groups(flush: Sequence[Wanted]) -> list[list[Part]]:
     for part, count in _parts(flush):
         last = made[-1] if made else []
         again = bool(last) and last[-1].stream_id == part.stream_id
-        if not last or again or len(last) == GROUP_STREAM_COUNT_MAX:
+        if not last or again or len(last) == stream_count_max:
             keys = GROUP_KEY_COUNT_MAX
         if keys + count > GROUP_KEY_COUNT_MAX:
             made.append([])

@@ -46,6 +46,7 @@ from bottomless_server.leaderless.instance import RESERVED_LEFT_MIN, Loss
 from bottomless_server.leaderless.tail_changes import Committed
 from bottomless_server.node.pulse import wait_for
 from bottomless_server.runtime.base.end import end_tasks
+from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.lost_commits import Fate
 from bottomless_server.stores.tail_commits import Commit, CommitUnknown
 
@@ -170,6 +171,7 @@ class Committer:
         found = await self._decided(group, done.commit) if isinstance(done, CommitUnknown) else done
         if isinstance(found, Commit):
             self._away = False
+            await reach("ingest.wal.after-exec")
             self._take(group, found)
         self._under_way = []
         if found is None or isinstance(found, Commit):

@@ -12,6 +12,7 @@ from bottomless_server.ingest.leaderless.core.accumulator import FlushBounds
 from bottomless_server.ingest.leaderless.core.pieces import WaitingPiece
 from bottomless_server.ingest.leaderless.core.store_clock import StoreClock
 from bottomless_server.ingest.leaderless.counts import WriterCounts
+from bottomless_server.leaderless.groups import GROUP_STREAM_COUNT_MAX
 from bottomless_server.leaderless.tail import SeenTail
 from bottomless_server.leaderless.tail_changes import TailBounds
 from bottomless_server.node.lease import Clocks, LeaseBounds
@@ -39,6 +40,8 @@ class WriterBounds(NamedTuple):
     fullness_max: float
     clock_difference_ms_max: int
     lease: LeaseBounds
+    commit_stream_count_max: int = GROUP_STREAM_COUNT_MAX
+    """Streams of one EXEC."""
     check_seconds: float = 2.0
     """How long a put of another writer is believed to take, where this one waits for its notes."""
 

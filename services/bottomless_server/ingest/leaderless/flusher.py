@@ -30,6 +30,7 @@ from bottomless_server.ingest.leaderless.wal_cache import WalCache
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.tail_changes import Accepted
 from bottomless_server.runtime.base.end import end_tasks
+from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.put_retries import put_object
 
 log = structlog.get_logger(__name__)
@@ -121,6 +122,7 @@ class Flusher:
     async def _flush(self, sequence: int, pieces: Sequence[WaitingPiece]) -> None:
         try:
             packed = await self._put(sequence, pieces)
+            await reach("ingest.wal.after-put")
         except StoreError as error:
             self._refuse(sequence, pieces, restated(error, Outcome.NONE))
         except Exception:

@@ -47,7 +47,7 @@ class InstanceRun:
         self.lease = lease
         self.sequences = Sequences(RESERVED_COUNT)
         self.notes = Notes(0 if bounds.notes_sync else bounds.note_ms)
-        self.queue = CommitQueue(int(bounds.commit_seconds * 1000))
+        self.queue = CommitQueue(int(bounds.commit_seconds * 1000), bounds.commit_stream_count_max)
         self.answers = Answers(context, self.notes)
         self.flusher = Flusher(
             context,

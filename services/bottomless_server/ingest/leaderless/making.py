@@ -106,6 +106,7 @@ def writer_bounds(settings: IngestSettings) -> WriterBounds:
         put_count_max=settings.ingest_wal_puts_in_flight,
         put_seconds=settings.ingest_wal_put_seconds,
         commit_seconds=settings.ingest_wal_commit_seconds,
+        commit_stream_count_max=settings.ingest_wal_commit_streams,
         notes_sync=settings.ingest_wal_notes == "sync",
         note_ms=settings.ingest_wal_note_ms,
         cache_size=settings.ingest_wal_cache_bytes,

@@ -99,6 +99,10 @@ def describe_limits(settings: ManifestSettings) -> dict[str, Any]:
                 limits.FRAGMENT_TARGET_SIZE_MAX,
             ],
             "fragment_max_age_ms": [limits.FRAGMENT_AGE_MS_MIN, limits.FRAGMENT_AGE_MS_MAX],
+            "leaderless_fragment_max_age_ms": [
+                limits.LEADERLESS_AGE_MS_MIN,
+                limits.LEADERLESS_AGE_MS_MAX,
+            ],
         },
         "tenant": {
             "streams": settings.manifest_tenant_stream_count_max,

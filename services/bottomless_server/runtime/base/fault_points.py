@@ -23,6 +23,8 @@ POINTS: Final = frozenset(
         "ingest.commit.after-plan",
         "ingest.commit.after-part",
         "ingest.commit.after-append",
+        "ingest.wal.after-put",
+        "ingest.wal.after-exec",
         "uploader.put.after-object",
         "manifest.publish.after-groups",
         "manifest.publish.before-exec",

@@ -95,8 +95,10 @@ class _Line:
 class CommitQueue:
     """The pieces of one instance that are being put, or wait for their commit."""
 
-    def __init__(self, commit_ms: int) -> None:
+    def __init__(self, commit_ms: int, stream_count_max: int = GROUP_STREAM_COUNT_MAX) -> None:
+        """A piece waits `commit_ms` for its commit, which has at most so many streams."""
         self._commit_ms = commit_ms
+        self._stream_count_max = stream_count_max
         self._flights: deque[_Flight] = deque()
         self._lines: dict[StreamId, _Line] = {}
         self._placed: set[WaitingPiece] = set()
@@ -272,12 +274,12 @@ class CommitQueue:
             wanted += [Wanted(stream_id, piece.names) for piece in ready]
             keys += sum(1 + len(piece.names) for piece in ready)
             count += bool(ready)
-            if count == GROUP_STREAM_COUNT_MAX or keys >= GROUP_KEY_COUNT_MAX:
+            if count == self._stream_count_max or keys >= GROUP_KEY_COUNT_MAX:
                 break
         if not wanted:
             return {}
         # More of them fit than were counted, and the others are asked for again after this one.
-        first = groups(wanted)[0]
+        first = groups(wanted, self._stream_count_max)[0]
         return {part.stream_id: [pieces[place] for place in part.pieces] for part in first}
 
     def _ready(self, line: _Line) -> list[WaitingPiece]:
