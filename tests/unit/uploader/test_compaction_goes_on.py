@@ -8,11 +8,13 @@ from support.leaderless import OTHER_INSTANCE, WalWriter
 
 from bottomless.errors import Code
 from bottomless.formats.keys import wal_key
+from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Changes, CoordinationUnavailable
 from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.stores.tail_keys import tail_key
 from bottomless_server.stores.wal import held_key
+from bottomless_server.uploader.compaction import rounds
 
 EPOCH = first_epoch(0)
 
@@ -191,3 +193,38 @@ async def test_ages_are_told_by_the_clock_of_the_coordination_store() -> None:
         assert await compactor.look() == (0, 0)
         world.now += 1
         assert await compactor.look() == (1, 1)
+
+
+async def test_streams_that_failed_come_last_and_in_turn_and_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds, "STREAMS_AT_ONCE", 1)
+    streams = [stream(number) for number in range(1, 7)]
+    well = streams[-1]
+    async with a_world() as world:
+        writer, compactor = await begun(world, *streams), await holding(world)
+        world.refused = set(streams[:-1])
+        asked: list[StreamId] = []
+
+        async def put(stream_id: StreamId) -> None:
+            asked.append(stream_id)
+            if stream_id != well:
+                world.now += rounds.AGAIN_MS // 2
+
+        world.before_fragment = put
+        tried: list[list[StreamId]] = []
+        for _ in range(4):
+            await writer.flush(*streams)
+            await compactor.compact_now()
+            tried.append(asked.copy())
+            asked.clear()
+            # Longer than any of them is set aside.
+            world.now += MINUTE
+
+        assert tried[0] == streams
+        assert [one[0] for one in tried[1:]] == [well] * 3
+        assert [one[1:] for one in tried[1:]] == [
+            streams[:2],
+            streams[2:4],
+            [streams[4], streams[0]],
+        ]

@@ -10,6 +10,7 @@ from support.chunks import a_chunk
 
 from bottomless.formats.chunk import decode_header
 from bottomless.model.chunk import ChunkFlags, ChunkHeader
+from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.leaderless.tail import TailEntry
 from bottomless_server.uploader.compaction.core.aside import COUNT_MAX, AsideStreams
@@ -24,7 +25,12 @@ from bottomless_server.uploader.compaction.core.runs import (
     unpublished,
 )
 from bottomless_server.uploader.compaction.core.waiting import Left, Place, Why
-from bottomless_server.uploader.compaction.stream_runs import RoundTime
+from bottomless_server.uploader.compaction.stream_runs import (
+    STREAM_SECONDS,
+    STREAM_SECONDS_MIN,
+    RoundTime,
+    seconds_for,
+)
 
 MINUTE: Final = 60_000
 INSTANCE: Final = Uid(f"{1:032x}")
@@ -189,3 +195,9 @@ def test_of_streams_that_are_set_aside_so_many_are_remembered() -> None:
     assert len(aside) == COUNT_MAX
     assert aside.until(names[0], 0) is None
     assert aside.until(names[-1], 0) == 1_000
+
+
+def test_a_stream_may_take_the_longer_the_more_it_has() -> None:
+    assert seconds_for(0) == STREAM_SECONDS_MIN
+    assert seconds_for(20 * MIB) == STREAM_SECONDS_MIN + 20
+    assert seconds_for(512 * MIB) == STREAM_SECONDS

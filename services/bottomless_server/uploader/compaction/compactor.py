@@ -52,7 +52,9 @@ class Compactor:
         self._reader = HeldReader(coordination)
         self.counts = RoundCounts(uploads=UploadCounts(whole=parts.counts))
         self.streams = StreamRuns(replace(parts, counts=self.counts.uploads), coordination)
-        self._rounds = Rounds(parts.drive, coordination, self.objects, self.streams, self.counts)
+        self._rounds = Rounds(
+            parts.drive, coordination, self.objects, self.streams, self.counts, parts.clock_ms
+        )
         self.failures = Failures()
         self._read_of: tuple[int, int] | None = None
         """The shards and the generation of which all is known that was read."""

@@ -16,7 +16,7 @@ services/bottomless_server/uploader/fragments.py.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import structlog
@@ -37,6 +37,9 @@ from bottomless_server.uploader.compaction.stream_runs import RoundTime, StreamD
 log = structlog.get_logger(__name__)
 
 STREAMS_AT_ONCE: Final = 32
+AGAIN_MS: Final = 30_000
+"""The time in which a round begins with streams that failed before, after all others: the rest of them
+is left to later rounds."""
 
 
 class Rounds:
@@ -49,12 +52,15 @@ class Rounds:
         objects: WaitingObjects,
         streams: StreamRuns,
         counts: RoundCounts,
+        clock_ms: Callable[[], int],
     ) -> None:
+        """`clock_ms` is the clock of rounds."""
         self._drive = drive
         self._coordination = coordination
         self._objects = objects
         self._streams = streams
         self._counts = counts
+        self._clock_ms = clock_ms
 
     async def run(self, shards: Collection[int], at: RoundTime) -> Compacted:
         """Take what fits into the cache, and compact and release what is in it.
@@ -115,13 +121,25 @@ class Rounds:
         done: dict[StreamId, StreamDone] = {}
         room = asyncio.Semaphore(STREAMS_AT_ONCE)
 
-        async def compact(stream_id: StreamId, named: Collection[Place]) -> None:
+        async def compact(stream_id: StreamId, until: int | None = None) -> None:
             async with room:
-                done[stream_id] = await self._streams.compact(stream_id, objects, named, at)
+                named = streams[stream_id]
+                if until is not None and self._clock_ms() >= until:
+                    done[stream_id] = await self._streams.pass_over(stream_id, named, at)
+                else:
+                    done[stream_id] = await self._streams.compact(stream_id, objects, named, at)
 
+        # In turn: those that this round does not come to are the first of the next one.
+        failed = filter(self._streams.has_failed, streams)
+        again = dict.fromkeys(sorted(failed, key=self._streams.aside.was_until))
         async with asyncio.TaskGroup() as runs:
-            for stream_id, named in streams.items():
-                runs.create_task(compact(stream_id, named))
+            for stream_id in streams:
+                if stream_id not in again:
+                    runs.create_task(compact(stream_id))
+        until = self._clock_ms() + AGAIN_MS
+        async with asyncio.TaskGroup() as runs:
+            for stream_id in again:
+                runs.create_task(compact(stream_id, until))
         return done
 
     def _note(

@@ -26,6 +26,7 @@ from bottomless.formats.checks import corrupt
 from bottomless.formats.placing import Placed, place
 from bottomless.formats.stream_record import LEADERLESS, SERVED, decode_record
 from bottomless.guards import guard
+from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Coordination
@@ -52,8 +53,10 @@ from bottomless_server.uploader.fragments import FragmentUploads, Parts
 log = structlog.get_logger(__name__)
 
 STREAM_SECONDS: Final = 120.0
-"""The time that one stream may take in a round: one that cannot be uploaded must not keep the others
-from their next round. What is left then is done by another session."""
+"""The longest time that one stream may take in a round: one that cannot be uploaded must not keep the
+others from their next round. What is left then is done by another session."""
+STREAM_SECONDS_MIN: Final = 30.0
+"""What a stream has for a run of a few bytes, and a second for each MiB more."""
 REPORTED_COUNT_MAX: Final = 100
 """Streams that failed which a report names."""
 TRAILER_SIZES_MAX: Final = 100_000
@@ -143,11 +146,22 @@ class StreamRuns:
                 return StreamDone({})
             return await self._compact(stream_id, seen, objects, at)
         except (StoreError, TimeoutError) as error:
-            until = self._set_aside(stream_id, error, at.now)
+            until = self._set_aside(stream_id, error)
         except Exception as error:
             log.exception("a stream cannot be compacted", stream_id=stream_id)
-            until = self._set_aside(stream_id, error, at.now)
+            until = self._set_aside(stream_id, error)
         return await self._passed_over(stream_id, named, at, until, before=seen)
+
+    def has_failed(self, stream_id: StreamId) -> bool:
+        """Whether a stream failed, and was not well since."""
+        return stream_id in self._failing
+
+    async def pass_over(
+        self, stream_id: StreamId, named: Collection[Place], at: RoundTime
+    ) -> StreamDone:
+        """Leave a stream to a later round, which may be the next one."""
+        until = self.aside.until(stream_id, at.now) or at.now
+        return await self._passed_over(stream_id, named, at, until)
 
     async def _passed_over(
         self,
@@ -268,7 +282,7 @@ class StreamRuns:
             StoreError, TimeoutError: it could not be done, or not in time.
         """
         uploads = FragmentUploads(stream_id, Failures(stream_id), asyncio.Event(), self._parts)
-        async with asyncio.timeout(STREAM_SECONDS):
+        async with asyncio.timeout(seconds_for(sum(entry.size for entry in run))):
             opened = await uploads.begin()
             if opened.epoch != seen.tail.epoch:
                 raise Unavailable("the manifest shows another epoch of the stream than its tail")
@@ -327,17 +341,23 @@ class StreamRuns:
         self.aside.clear(stream_id)
         self._failing.pop(stream_id, None)
 
-    def _set_aside(self, stream_id: StreamId, error: Exception, now: int) -> int:
-        """Set a stream aside, with an alarm; returns until when."""
+    def _set_aside(self, stream_id: StreamId, error: Exception) -> int:
+        """Set a stream aside from now on, with an alarm; returns until when."""
         if isinstance(error, TimeoutError):
             error = Unavailable("the stream took longer than it may in one round")
         failures = self._failing.setdefault(stream_id, Failures(stream_id))
         if not isinstance(error, Fenced):
             failures.note(_OF_ROUND, error)
-        until = self.aside.set_aside(stream_id, now)
+        until = self.aside.set_aside(stream_id, self._parts.clock_ms())
         for one in [one for one in self._failing if not self.aside.is_known(one)]:
             del self._failing[one]
         return until
+
+
+def seconds_for(size: int) -> float:
+    """The time that a run of `size` bytes may take: no longer than it needs where little else can be
+    wrong, since all others wait for the end of the round."""
+    return min(STREAM_SECONDS, STREAM_SECONDS_MIN + size / MIB)
 
 
 def _place_all(

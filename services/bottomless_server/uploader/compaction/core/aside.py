@@ -44,6 +44,11 @@ class AsideStreams:
         found = self._streams.get(stream_id)
         return None if found is None or found.until <= now else found.until
 
+    def was_until(self, stream_id: StreamId) -> int:
+        """Until when a stream is or was set aside; 0 of one that is not known."""
+        found = self._streams.get(stream_id)
+        return 0 if found is None else found.until
+
     def is_known(self, stream_id: StreamId) -> bool:
         """Whether a stream failed, and was not well since."""
         return stream_id in self._streams
