@@ -82,7 +82,8 @@ class Asked(NamedTuple):
     seen: SeenTail
     """What this process had seen of the tail before it began to ask."""
     decide: Callable[[Tail, Mapping[KnownName, Known | None]], Decided]
-    """Decides piece after piece, each seeing those before it; `first_offsets` and `timestamp_of` say
+    """Decides piece after piece, each seeing those before it. A name is left out of which what is known
+    cannot be read: nothing of it may be accepted. `first_offsets` and `timestamp_of` say
     where accepted ones come to lie. It may be called again, and has no effects of its own: what it
     finds out goes into `answers`."""
 
@@ -230,15 +231,28 @@ def _decide_stream(
     stream_id = asked.stream_id
     try:
         tail = tail_in(values, stream_id)
-        known = {name: known_in(values, stream_id, name) for name in asked.names}
     except Corrupt:
         return Refusal.DAMAGED, None, Changes()
+    known = _known_of(asked, values)
     if tail is not None and is_of_before(tail, generation, asked.seen):
         raise coordination_lost()
     refusal = refusal_of(tail, bounds)
     if tail is None or refusal is Refusal.GONE:
         return Refusal.GONE, None, Changes()
     return alone(stream_id, lambda: _decide_pieces(asked, tail, known, clock, refusal))
+
+
+def _known_of(asked: Asked, values: Values) -> dict[KnownName, Known | None]:
+    """What is known of each name, without those of which it cannot be read: that is of theirs alone."""
+    known: dict[KnownName, Known | None] = {}
+    for name in asked.names:
+        try:
+            known[name] = known_in(values, asked.stream_id, name)
+        except Corrupt:
+            log.exception(
+                "what is known of a name cannot be read", stream_id=asked.stream_id, name=name.name
+            )
+    return known
 
 
 @guard("what one stream of a commit raises, kept from the others")

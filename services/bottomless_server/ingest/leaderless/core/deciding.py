@@ -13,7 +13,7 @@ in whose transaction it is asked.
 
 from collections.abc import Mapping, Sequence
 
-from bottomless.errors import Code, Overloaded, StoreError
+from bottomless.errors import Code, Corrupt, Outcome, Overloaded, StoreError
 from bottomless.guards import guard
 from bottomless_server.ingest.leaderless.core.pieces import (
     TRIM_COUNT_MAX,
@@ -95,6 +95,9 @@ class _Question:
         if conditions is NO_CONDITIONS:
             return None
         name = None if conditions.identity is None else name_of(conditions.identity)
+        if name is not None and not self._names.is_read(name):
+            sentence = "what coordination holds of this producer or key cannot be read"
+            return Verdict(Corrupt(sentence, outcome=Outcome.NONE), certain=True)
         apart = counts_alone(name, self._changed)
         try:
             said = known_of(self._names.tracking, waiting.append, self._end)

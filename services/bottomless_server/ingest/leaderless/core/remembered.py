@@ -49,10 +49,15 @@ class RememberedNames:
         counts = {"producer_count_max": _UNBOUNDED, "key_count_max": _UNBOUNDED}
         self.tracking = Tracking(bounds.tracking._replace(**counts))
         self._bounds = bounds
+        self._read = known.keys()
         for name, value in known.items():
             if value is not None:
                 self.tracking.take_tracked(value.entries)
                 check("known value", self.knows(name), "it is of another name")
+
+    def is_read(self, name: KnownName) -> bool:
+        """Tell whether what is known of a name could be read."""
+        return name in self._read
 
     def knows(self, name: KnownName) -> bool:
         return self.producer(name) is not None or self._use(name) is not None
