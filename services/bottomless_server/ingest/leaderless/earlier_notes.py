@@ -3,8 +3,7 @@
 A repeat is answered by whichever node it comes to. The original may be of another node, or of an
 instance that this one has lost, and its note may be on its way still, or lost with its writer: then its
 own answer was never given, and nobody else may give it. So the bucket is asked, until it has the note, or
-a fragment has the records. Where a writer died between commit and note that takes until its stream is
-compacted, and the answers until then say that the outcome is unknown.
+a fragment has the records. For a writer that died between commit and note the vacuum puts it.
 """
 
 import asyncio

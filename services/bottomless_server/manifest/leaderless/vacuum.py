@@ -1,4 +1,4 @@
-"""Delete the WAL objects that nothing needs any more, and settle writers that are dead.
+"""Delete the WAL objects that nothing needs any more, settle writers that are dead, and put their notes.
 
 Each pass looks at every instance, in the steps that `stores/wal.py`
 tells, with what a crash after each of them leaves. Whatever is wrong with one instance, its objects
@@ -21,6 +21,7 @@ from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.metrics import WalCounts
 from bottomless_server.stores import wal
+from bottomless_server.stores.notes_of_dead import note_for_dead
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +36,8 @@ class Vacuum:
     def __init__(self, context: Context, *, page_count: int = PAGE_COUNT) -> None:
         self._context = context
         self._page_count = page_count
+        self._noted: set[Uid] = set()
+        """Dead instances of which nothing is left to note; those that are forgotten go."""
 
     async def make_pass(self) -> int:
         """Look at every instance once; how many objects were deleted.
@@ -45,6 +48,7 @@ class Vacuum:
         context = self._context
         instances = await wal.load_instances(context.coordination)
         context.counts.wal = count_instances(instances.values())
+        self._noted &= instances.keys()
         room, bugs = asyncio.Semaphore(INSTANCES_AT_ONCE), list[Exception]()
 
         async def reclaim(instance: Uid) -> int:
@@ -78,6 +82,8 @@ class Vacuum:
         record = await wal.settle(context.coordination, instance, generation)
         if record is None:
             return 0
+        if record.settled == record.reserved and instance not in self._noted:
+            await self._note(instance, record)
         found = await wal.deletable(context.drive, context.coordination, instance, generation)
         if not found.sequences:
             if record.deleted == record.reserved:
@@ -91,6 +97,16 @@ class Vacuum:
         context.counts.deleted_wal_objects += len(there)
         await wal.note_deleted(context.coordination, instance, generation, end)
         return len(there)
+
+    async def _note(self, instance: Uid, record: WalInstance) -> None:
+        """Note what a dead writer committed, where it could not; what cannot be read stays as it is."""
+        context = self._context
+        try:
+            now = context.clock()
+            await note_for_dead(context.drive, context.coordination, instance, record, now)
+        except Corrupt:
+            log.exception("commits of a dead writer are not noted", instance=instance)
+        self._noted.add(instance)
 
     async def _listed(self, instance: Uid, sequences: range) -> tuple[list[int], int]:
         """The objects that are there, at most a page of them, and the end up to which that is all."""

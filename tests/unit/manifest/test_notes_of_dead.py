@@ -1,0 +1,99 @@
+"""What a writer committed and could not note, before it died, is noted by the vacuum."""
+
+import pytest
+from support.leaderless import (
+    WalWriter,
+    a_leaderless_harness,
+    a_leaderless_stream,
+    publish_all,
+)
+from support.manifest import NEIGHBOUR, STREAM, ManifestHarness
+from support.rebuilding import put_registry, rebuild
+from unit.manifest.test_rebuild_wal import a_stream, a_writer, found
+
+from bottomless.errors import Code, Unavailable
+from bottomless_server.leaderless.instance import RESERVED_COUNT
+from bottomless_server.leaderless.noted import UNDECIDED_COUNT
+from bottomless_server.manifest.leaderless.vacuum import Vacuum
+from bottomless_server.stores.noted_entries import is_noted
+from bottomless_server.stores.wal_check import check_wal
+
+LAST = RESERVED_COUNT - 1
+
+
+async def a_dead_writer() -> tuple[ManifestHarness, WalWriter]:
+    """Two flushes, of which the second was never noted."""
+    harness = await a_leaderless_harness()
+    await a_stream(harness)
+    await put_registry(harness, await a_leaderless_stream(harness, NEIGHBOUR, "neighbours"))
+    writer = await a_writer(harness)
+    await writer.flush(STREAM, count=5)
+    await writer.flush(NEIGHBOUR, STREAM, STREAM, count=5)
+    await writer.lapse()
+    return harness, writer
+
+
+async def test_its_commits_survive_a_loss_of_coordination_long_after_it() -> None:
+    harness, writer = await a_dead_writer()
+    await Vacuum(harness.context).make_pass()
+    assert await writer.objects() == [0, 1, LAST]
+    assert await is_noted(harness.drive, harness.coordination, STREAM, 0, 30)
+    harness.coordination.lose()
+
+    await rebuild(harness)
+
+    # Nobody says that nothing else was committed of its last object.
+    assert await found(harness) == [("leaf", 0, 30), ("gap", 30, 30 + UNDECIDED_COUNT)]
+
+
+async def test_without_the_vacuum_they_do_not() -> None:
+    harness, _ = await a_dead_writer()
+    harness.coordination.lose()
+    await rebuild(harness)
+    assert await found(harness) == [("leaf", 0, 10), ("gap", 10, 10 + UNDECIDED_COUNT)]
+
+
+async def test_it_is_done_once_and_goes_with_the_instance() -> None:
+    harness, writer = await a_dead_writer()
+    for vacuum in (Vacuum(harness.context), Vacuum(harness.context)):
+        await vacuum.make_pass()
+        await vacuum.make_pass()
+    assert await writer.objects() == [0, 1, LAST]
+
+    for stream_id in (STREAM, NEIGHBOUR):
+        await publish_all(harness, stream_id)
+    await writer.release()
+    await Vacuum(harness.context).make_pass()
+    assert (await writer.objects(), writer.record()) == ([], None)
+
+
+async def test_of_a_writer_that_noted_everything_nothing_is_put() -> None:
+    harness = await a_leaderless_harness()
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    await writer.flush(STREAM)
+    await writer.put()
+    await writer.lapse()
+
+    await Vacuum(harness.context).make_pass()
+    assert await writer.objects() == [0, 1]
+
+
+async def test_an_older_copy_of_coordination_is_noticed_and_not_hidden() -> None:
+    """What the vacuum puts would be the newest object of the instance."""
+    harness = await a_leaderless_harness()
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    await writer.flush(STREAM)
+    older = harness.coordination.copy()
+    await writer.flush(STREAM)
+    await writer.flush(STREAM)
+    harness.coordination.put_back(older)
+    await writer.lapse()
+
+    await Vacuum(harness.context).make_pass()
+
+    assert await writer.objects() == [0, 1, 2]
+    with pytest.raises(Unavailable) as error:
+        await check_wal(harness.drive, harness.coordination, 0)
+    assert error.value.code is Code.COORDINATION_REGRESSED
