@@ -14,6 +14,7 @@ import httpx._transports.default as httpx_transports
 import psutil
 import pytest
 import structlog
+from support.known_routes import find_out_once
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
 from support.server import AllInOne
@@ -88,6 +89,9 @@ structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.p
 # start: with a handler here, which no other program inherits, they begin as in a terminal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Else each service in the process of a test looks at its routes and settings anew.
+find_out_once()
 
 # What collection makes stays to the end: nothing is gained by looking for garbage in it.
 gc.disable()
