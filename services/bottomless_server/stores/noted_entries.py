@@ -1,21 +1,69 @@
 """Whether what stands in a tail is noted in the bucket, whoever wrote it: then a rebuild gives it back.
 
-Entries of any instance are looked for in the later objects of that instance. Nothing is written.
+Entries of any instance are looked for in the later objects of that instance. What was found is
+remembered, so a thousand repeats that come at once cost hardly more requests than one. Nothing is written.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
+from bottomless.formats.wal import WalDirectory
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.leaderless.tail import TailEntry
 from bottomless_server.stores.tail_keys import entries_from
 from bottomless_server.stores.wal import load_directory
 
+INSTANCE_COUNT_MAX: Final = 256
+"""Instances of which it is remembered what they noted: the one that was asked for longest ago goes."""
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What durable objects of one instance say."""
+
+    below: int = 0
+    """Everything of lower sequences is noted."""
+    notes: set[tuple[int, int]] = field(default_factory=set)
+    """Sequence and first offset of each note that is known and not below: those of a few objects."""
+
+    def take(self, directory: WalDirectory) -> None:
+        self.below = max(self.below, directory.header.noted_below)
+        notes = map(directory.note, range(directory.header.note_count))
+        self.notes |= {(note.sequence, note.first_offset) for note in notes}
+        self.notes = {one for one in self.notes if one[0] >= self.below}
+
+    def has(self, entry: TailEntry) -> bool:
+        return entry.sequence < self.below or (entry.sequence, entry.first_offset) in self.notes
+
+
+class NotedEntries:
+    """What is known to be noted: nothing that is true of it ever ceases to be, for as long as an entry
+    names the objects."""
+
+    def __init__(self, instance_count_max: int = INSTANCE_COUNT_MAX) -> None:
+        self._count_max = instance_count_max
+        self._instances: OrderedDict[Uid, _Noted] = OrderedDict()
+
+    def of(self, instance: Uid) -> _Noted:
+        noted = self._instances.setdefault(instance, _Noted())
+        self._instances.move_to_end(instance)
+        while len(self._instances) > self._count_max:
+            self._instances.popitem(last=False)
+        return noted
+
 
 async def is_noted(
-    drive: Drive, coordination: Coordination, stream_id: StreamId, first_offset: int, end: int
+    drive: Drive,
+    coordination: Coordination,
+    stream_id: StreamId,
+    first_offset: int,
+    end: int,
+    known: NotedEntries | None = None,
 ) -> bool:
     """Tell whether all records from an offset up to an exclusive end would survive a loss of
     coordination: they lie in a fragment, or a note of their commit is durable.
@@ -32,29 +80,28 @@ async def is_noted(
             if entry.first_offset < end:
                 of_instances.setdefault(entry.instance, []).append(entry)
         offset = page[-1].next_offset
+    known = known or NotedEntries()
     for instance, entries in of_instances.items():
-        if not await _are_noted(drive, instance, entries):
+        if not await _are_noted(drive, instance, entries, known.of(instance)):
             return False
     return True
 
 
-async def _are_noted(drive: Drive, instance: Uid, entries: Sequence[TailEntry]) -> bool:
+async def _are_noted(
+    drive: Drive, instance: Uid, entries: Sequence[TailEntry], noted: _Noted
+) -> bool:
     """Whether the objects of an instance have the notes of these entries, the newest looked at first."""
-    first = min(entry.sequence for entry in entries)
-    last = max(entry.sequence for entry in entries)
+    if all(map(noted.has, entries)):
+        return True
+    first = min(entry.sequence for entry in entries if not noted.has(entry))
     listing = drive.list(f"{WAL_PREFIX}{instance}/", wal_key(instance, first))
     found = [key.sequence async for facts in listing if (key := parse_wal_key(facts.object_key))]
-    missing = {(entry.sequence, entry.first_offset) for entry in entries}
     for sequence in reversed(found):
         try:
-            directory = await load_directory(drive, instance, sequence)
+            noted.take(await load_directory(drive, instance, sequence))
         except ObjectMissing:
             # It went with all before it, which are in fragments.
             continue
-        if directory.header.noted_below > last:
-            return True
-        notes = map(directory.note, range(directory.header.note_count))
-        missing -= {(note.sequence, note.first_offset) for note in notes}
-        if not missing:
+        if all(map(noted.has, entries)):
             return True
     return False

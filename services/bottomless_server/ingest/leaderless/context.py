@@ -16,6 +16,7 @@ from bottomless_server.leaderless.groups import GROUP_STREAM_COUNT_MAX
 from bottomless_server.leaderless.tail import SeenTail
 from bottomless_server.leaderless.tail_changes import TailBounds
 from bottomless_server.node.lease import Clocks, LeaseBounds
+from bottomless_server.stores.noted_entries import NotedEntries
 from bottomless_server.stores.tail_commits import Asked
 
 AskedOf = Callable[[SeenTail, Sequence[WaitingPiece], int], Asked]
@@ -65,6 +66,8 @@ class WriterContext:
     counts: WriterCounts
     looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by who looks for notes of others: each connection more would have commits wait."""
+    noted: NotedEntries = field(default_factory=NotedEntries)
+    """What was found of notes of others; at most 256 instances of them."""
 
     def now(self) -> int:
         """Monotonic time in ms."""

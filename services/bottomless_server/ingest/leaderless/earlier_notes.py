@@ -36,8 +36,8 @@ async def after_earlier_notes(
         try:
             # One at a time: each connection more would have the commits wait.
             async with context.looking:
-                drive, coordination = context.drive, context.coordination
-                if await is_noted(drive, coordination, stream_id, first, said.next_offset):
+                stores = context.drive, context.coordination
+                if await is_noted(*stores, stream_id, first, said.next_offset, context.noted):
                     return said
         except StoreError as error:
             log.info("notes cannot be looked for now", stream_id=stream_id, error=str(error))

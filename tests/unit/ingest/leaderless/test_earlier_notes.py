@@ -1,6 +1,7 @@
 """A repeat is answered after the note of its original is durable, whoever wrote that: with `sync`."""
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,10 @@ from support.guards import remove
 from support.wire import Mishap, Passage
 
 from bottomless.errors import Code, Outcome, StoreError
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, Uid
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.stores import tails
+from bottomless_server.stores.noted_entries import NotedEntries
 from unit.ingest.leaderless.harness import BOUNDS, Stores, WriterProcess, a_house, until
 from unit.ingest.leaderless.making import IDS, an_append, of_producer
 
@@ -90,3 +92,33 @@ def test_who_stops_leaves_no_repeat_without_an_answer() -> None:
     said = future.result()
     assert isinstance(said, StoreError)
     assert said.outcome is Outcome.UNKNOWN
+
+
+def test_many_repeats_at_once_cost_hardly_more_than_one() -> None:
+    stores, first = a_house(bounds=SYNC)
+    other = WriterProcess(stores, "ingest-1", SYNC).start()
+    until(stores, lambda: other.writer.run is not None)
+    appends = [an_append(b"x", conditions=of_producer(f"p{one}")) for one in range(50)]
+    first.told(*(first.put(0, append) for append in appends))
+    routes = Counter[str]()
+
+    def counted(route: str) -> Passage:
+        routes[route] += 1
+        return Passage()
+
+    stores.trouble.always_by = counted
+    said = other.told(*(other.put(0, append) for append in appends))
+
+    assert all(isinstance(one, Appended) and one.replayed for one in said)
+    # Of 50 questions; a page of a listing is a request, and so is each object in it.
+    assert routes["drive.get"] <= 5
+    assert routes["drive.list"] <= 10
+
+
+def test_so_many_instances_are_remembered_and_no_more() -> None:
+    noted = NotedEntries(2)
+    first = noted.of(Uid("1" * 32))
+    assert noted.of(Uid("1" * 32)) is first
+    for digit in "23":
+        noted.of(Uid(digit * 32))
+    assert noted.of(Uid("1" * 32)) is not first

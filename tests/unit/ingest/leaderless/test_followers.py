@@ -9,13 +9,15 @@ import pytest
 from support.guards import remove
 from support.wire import Mishap, Passage
 
-from bottomless.errors import Code, Outcome, StoreError
+from bottomless.errors import Code, Outcome, Overloaded, StoreError
 from bottomless.model.chunk import AppendMode
+from bottomless_server.ingest.leaderless.core.followers import Followers
+from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 from bottomless_server.ingest.records.intake import Append
 from unit.ingest.leaderless.harness import BOUNDS, Stores, WriterProcess, a_house, until
-from unit.ingest.leaderless.making import an_append
+from unit.ingest.leaderless.making import IDS, an_append, waiting
 
 FAILS = Passage(Mishap.LOSE_REQUEST, silence_seconds=3.5)
 
@@ -97,3 +99,18 @@ def test_who_expected_another_end_is_refused_alone() -> None:
     assert first.code is Code.OFFSET_MISMATCH
     assert isinstance(second, Appended)
     assert stores.values(0) == [b"2"]
+
+
+def test_nobody_is_kept_in_mind_who_was_answered() -> None:
+    refused: list[WaitingAppend] = []
+    followers = Followers(lambda appends, _: refused.extend(appends))
+    lines = [waiting(numbered(one))[0] for one in range(3)] + [waiting(an_append())[0]]
+    for one in lines:
+        followers.enter(IDS[0], one)
+    assert len(followers) == 3
+
+    lines[0].settle(Appended(0, 1, 0, 1))
+    lines[1].settle(Overloaded("full"))
+    assert refused == [lines[2]]
+    lines[2].settle(Overloaded("full"))
+    assert len(followers) == 0
