@@ -33,6 +33,7 @@ from bottomless_server.ingest.records.conditions import NO_CONDITIONS
 from bottomless_server.leaderless.tail import SHARD_COUNT, TailEntry
 from bottomless_server.leaderless.tail_format import decode_entry
 from bottomless_server.stores import releases, tails, wal
+from bottomless_server.stores.notes_of_dead import note_for_dead
 from bottomless_server.stores.tail_keys import tail_index_key
 
 STREAMS: Final = 3
@@ -225,7 +226,11 @@ class World:
             try:
                 instances = await wal.load_instances(coordination)
                 for instance in sorted(instances):
-                    await wal.settle(coordination, instance, GENERATION)
+                    record = await wal.settle(coordination, instance, GENERATION)
+                    if record is not None and record.settled == record.reserved:
+                        clock = self.stores.clock()
+                        count = await note_for_dead(drive, coordination, instance, record, clock)
+                        self.events["noted for the dead"] += count
                     found = await wal.deletable(drive, coordination, instance, GENERATION)
                     there = [
                         one
