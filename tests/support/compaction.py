@@ -96,7 +96,7 @@ class CompactionWorld:
         self.drive: FaultyDrive = harness.drive
         self.coordination = harness.coordination
         self.gets: Counter[str] = Counter()
-        """How often each WAL object was fetched."""
+        """How often each WAL object was fetched whole."""
         self.spoil_next_get = False
         """Whether the next WAL object that is fetched is damaged on its way."""
         self._manifest_url = manifest_url
@@ -114,7 +114,8 @@ class CompactionWorld:
         harness.drive.put = self._gated_put  # type: ignore[method-assign]
 
     async def _counted_get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
-        if parse_wal_key(object_key) is not None:
+        # The vacuum reads the directory of an object now and then, however long a test takes.
+        if parse_wal_key(object_key) is not None and size is None:
             self.gets[object_key] += 1
             if self.spoil_next_get:
                 self.spoil_next_get = False

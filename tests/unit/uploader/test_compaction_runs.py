@@ -16,6 +16,7 @@ from bottomless_server.leaderless.tail import TailEntry
 from bottomless_server.uploader.compaction.core.aside import COUNT_MAX, AsideStreams
 from bottomless_server.uploader.compaction.core.runs import (
     ASIDE_REST_MS,
+    batches_of,
     fragments_of,
     is_cut,
     left_aside,
@@ -169,6 +170,39 @@ def test_fragments_have_their_size_and_end_with_a_whole_append(
             if headers[number].flags is ChunkFlags.NONE
         ]
         assert all(size < target for size in ends[:-1])
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=40),
+    st.integers(1, 100),
+    st.integers(1, 5),
+)
+def test_fragments_are_the_same_however_a_run_is_looked_at(
+    chunks: list[tuple[int, bool]], target: int, step: int
+) -> None:
+    headers = [chunk(size, more=more) for size, more in chunks]
+    found: list[list[ChunkHeader]] = []
+    left: list[ChunkHeader] = []
+    for start in range(0, len(headers), step):
+        left += headers[start : start + step]
+        parts = list(fragments_of(left, target, goes_on=start + step < len(headers)))
+        found += [left[part.start : part.stop] for part in parts]
+        del left[: parts[-1].stop if parts else 0]
+
+    whole = fragments_of(headers, target)
+    assert found == [headers[part.start : part.stop] for part in whole]
+
+
+@given(st.lists(st.integers(1, 3), max_size=20), st.integers(1, 300))
+def test_a_run_is_looked_at_in_parts_of_about_a_fragment(counts: list[int], target: int) -> None:
+    run = entries_of(counts)
+
+    batches = list(batches_of(run, target))
+
+    assert [entry for batch in batches for entry in batch] == run
+    sizes = [sum(entry.size for entry in batch) for batch in batches]
+    assert all(size >= target for size in sizes[:-1])
+    assert all(size - batch[-1].size < target for size, batch in zip(sizes, batches, strict=True))
 
 
 def test_a_stream_that_fails_again_is_set_aside_for_twice_as_long_up_to_a_minute() -> None:

@@ -20,7 +20,11 @@ from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.leaderless.decided import KnownName, NewKnown
 from bottomless_server.leaderless.tail_format import Known
 from bottomless_server.stores.tail_commits import change_known
-from bottomless_server.uploader.compaction.core.tracking_chunks import FragmentTracking, known_at
+from bottomless_server.uploader.compaction.core.tracking_chunks import (
+    FragmentTracking,
+    known_at,
+    told_by,
+)
 
 BOUNDS: Final = TrackingBounds(1_000, 5, 1_000, 2**40)
 ONE: Final = stream(1)
@@ -79,7 +83,7 @@ def test_wherever_it_is_cut_the_same_is_restored_as_was_known_at_the_end(
         changed_at[name] = 2 * number + 2
     cut = data.draw(st.integers(1, len(chunks)))
 
-    entries = known_at(known_of(whole, changed_at), chunks[:cut], 2 * cut)
+    entries = known_at(known_of(whole, changed_at), told_by(chunks[:cut]), 2 * cut)
 
     assert all(entry.first_offset < 2 * cut for entry in entries)
     after = restored(entries, chunks[cut:])
@@ -147,7 +151,7 @@ def test_keys_are_told_that_were_used_below_the_end() -> None:
         )
         return Known(offset + 2, [entry])
 
-    assert known_at([key(0), key(2), key(4)], [], 4) == [*key(0).entries, *key(2).entries]
+    assert known_at([key(0), key(2), key(4)], told_by([]), 4) == [*key(0).entries, *key(2).entries]
 
 
 async def raise_epoch(world: CompactionWorld, writer: WalWriter) -> None:

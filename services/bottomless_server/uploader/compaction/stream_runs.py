@@ -23,9 +23,7 @@ import structlog
 
 from bottomless.errors import Code, Corrupt, Fenced, StoreError, Unavailable
 from bottomless.formats.checks import corrupt
-from bottomless.formats.placing import Placed, place
 from bottomless.formats.stream_record import LEADERLESS, SERVED, decode_record
-from bottomless.guards import guard
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
@@ -36,7 +34,6 @@ from bottomless_server.stores.tail_keys import all_known, entries_from, tail_in,
 from bottomless_server.stores.wal import require_generation
 from bottomless_server.uploader.compaction.core.aside import AsideStreams
 from bottomless_server.uploader.compaction.core.runs import (
-    fragments_of,
     is_cut,
     left_aside,
     left_by,
@@ -47,6 +44,7 @@ from bottomless_server.uploader.compaction.core.runs import (
 from bottomless_server.uploader.compaction.core.tracking_chunks import FragmentTracking
 from bottomless_server.uploader.compaction.core.waiting import Left, Place, Why
 from bottomless_server.uploader.compaction.objects import WalObject
+from bottomless_server.uploader.compaction.run_cut import RunCut
 from bottomless_server.uploader.failures import Failures
 from bottomless_server.uploader.fragments import FragmentUploads, Parts
 
@@ -290,37 +288,12 @@ class StreamRuns:
             left = unpublished(run, opened.published_next)
             if left:
                 tracking = await self._tracking(stream_id, seen.tail)
+                cut = RunCut(self._parts, uploads, objects, seen.tail.epoch, tracking)
+                target_bytes = seen.record.config.fragment.target_bytes
                 await uploads.run(
-                    partial(
-                        self._cut, uploads, seen, left, opened.published_next, objects, tracking
-                    )
+                    partial(cut.into_fragments, left, opened.published_next, target_bytes)
                 )
                 self._note_trailers(stream_id, tracking)
-
-    async def _cut(
-        self,
-        uploads: FragmentUploads,
-        seen: _Seen,
-        run: Sequence[TailEntry],
-        published_next: int,
-        objects: Mapping[Place, WalObject],
-        tracking: FragmentTracking | None,
-    ) -> None:
-        placed, damage = await asyncio.to_thread(
-            _place_all, run, objects, seen.tail.epoch, published_next
-        )
-        headers = [one.header for one in placed]
-        for part in fragments_of(headers, seen.record.config.fragment.target_bytes):
-            await uploads.room()
-            chunks = placed[part.start : part.stop]
-            async with self._parts.budget.holding(sum(headers[one].total_size for one in part)):
-                data = await asyncio.to_thread(_joined, chunks)
-                told = None if tracking is None else tracking.after(chunks)
-                first, last = chunks[0].header, chunks[-1].header
-                parts = [data] if told is None else [data, told]
-                await uploads.take(parts, first.first_offset, last.next_offset)
-        if damage is not None:
-            raise damage
 
     async def _tracking(self, stream_id: StreamId, tail: Tail) -> FragmentTracking | None:
         """What fragments end with, of a stream of which anything is known; read after its entries, so
@@ -358,45 +331,3 @@ def seconds_for(size: int) -> float:
     """The time that a run of `size` bytes may take: no longer than it needs where little else can be
     wrong, since all others wait for the end of the round."""
     return min(STREAM_SECONDS, STREAM_SECONDS_MIN + size / MIB)
-
-
-def _place_all(
-    run: Sequence[TailEntry],
-    objects: Mapping[Place, WalObject],
-    epoch: int,
-    published_next: int,
-) -> tuple[list[Placed], Corrupt | None]:
-    """Place the chunks of a run from an offset on, up to the first entry that is damaged. Every byte
-    is summed here: long enough for a thread."""
-    placed: list[Placed] = []
-    for entry in run:
-        data = objects[place_of(entry)].data[entry.position : entry.position + entry.size]
-        try:
-            chunks = place(
-                data,
-                first_offset=entry.first_offset,
-                record_count=entry.record_count,
-                timestamp=entry.timestamp,
-                epoch=epoch,
-            )
-            placed += above(chunks, published_next)
-        except Corrupt as error:
-            return placed, error
-    return placed, None
-
-
-@guard("the run of a stream begins where its manifest ends")
-def above(chunks: Sequence[Placed], published_next: int) -> list[Placed]:
-    """The chunks that no fragment has.
-
-    Raises:
-        Corrupt: the manifest ends inside one of them.
-    """
-    above = [one for one in chunks if one.header.next_offset > published_next]
-    if above and above[0].header.first_offset < published_next:
-        raise corrupt("tail entry", "the manifest ends inside one of its chunks")
-    return above
-
-
-def _joined(chunks: Sequence[Placed]) -> bytes:
-    return b"".join(part for one in chunks for part in (one.front, one.body))

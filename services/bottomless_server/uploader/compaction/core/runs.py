@@ -91,14 +91,29 @@ def _at_once(left: Sequence[TailEntry], one: Left) -> dict[Place, Left]:
     return found
 
 
-def fragments_of(headers: Sequence[ChunkHeader], target_bytes: int) -> Iterator[range]:
+def batches_of(run: Sequence[TailEntry], target_bytes: int) -> Iterator[Sequence[TailEntry]]:
+    """Divide a run into what is looked at together: about a fragment, and never less than an entry.
+    Of tiny chunks what is known of each takes more room than they do."""
+    start = size = 0
+    for number, entry in enumerate(run):
+        size += entry.size
+        if size >= target_bytes:
+            yield run[start : number + 1]
+            start, size = number + 1, 0
+    if start < len(run):
+        yield run[start:]
+
+
+def fragments_of(
+    headers: Sequence[ChunkHeader], target_bytes: int, *, goes_on: bool = False
+) -> Iterator[range]:
     """Divide the chunks of a run into fragments: each has `target_bytes`, or is the last, and ends
-    with a whole append."""
+    with a whole append. Where the run `goes_on` what is left over comes with the next chunks."""
     start = size = 0
     for number, header in enumerate(headers):
         size += header.total_size
         if size >= target_bytes and ChunkFlags.MORE_FOLLOWS not in header.flags:
             yield range(start, number + 1)
             start, size = number + 1, 0
-    if start < len(headers):
+    if start < len(headers) and not goes_on:
         yield range(start, len(headers))

@@ -39,16 +39,18 @@ class FragmentTracking:
         `trailer_size` counts the trailers since the last tracking chunk."""
         self._known = known
         self.trailer_size = trailer_size
-        self._before: list[Placed] = []
-        """The chunks of the run so far."""
+        self._changed_at = max((one.changed_at for one in known), default=0)
+        self._told = told_by([])
+        """What trailers say of producers, up to the last fragment after which any has changed."""
 
     def after(self, chunks: Sequence[Placed]) -> bytes | None:
         """The tracking chunk with which a fragment of these chunks ends, the next of the run; None
         if it ends with none."""
-        self._before += chunks
         self.trailer_size += sum(one.header.trailer_size for one in chunks)
         first, last = chunks[0].header, chunks[-1].header
-        entries = known_at(self._known, self._before, last.next_offset)
+        if self._changed_at > last.next_offset:
+            take_trailers(self._told, chunks)
+        entries = known_at(self._known, self._told, last.next_offset)
         raised = any(
             is_raised_alone(one, first.first_offset, last.next_offset) for one in self._known
         )
@@ -76,11 +78,9 @@ def is_raised_alone(known: Known, first_offset: int, next_offset: int) -> bool:
     return producer.producer_epoch > told and first_offset <= known.changed_at <= next_offset
 
 
-def known_at(
-    known: Sequence[Known], chunks: Sequence[Placed], next_offset: int
-) -> list[TrackedEntry]:
+def known_at(known: Sequence[Known], told: Tracking, next_offset: int) -> list[TrackedEntry]:
     """What was known at an offset, as a tracking chunk says it: of what changed later only what lies
-    below, with what these chunks tell, which end there."""
+    below, with what trailers of the run have told up to there."""
     entries: list[TrackedEntry] = []
     later: list[str] = []
     for one in known:
@@ -93,11 +93,9 @@ def known_at(
                 entries += below
         else:
             entries += [entry for entry in one.entries if entry.first_offset < next_offset]
-    if later:
-        told = _told_by(chunks)
-        for producer_id in later:
-            if producer_id in told.producers:
-                entries += tracked(producer_id, told.producers[producer_id])
+    for producer_id in later:
+        if producer_id in told.producers:
+            entries += tracked(producer_id, told.producers[producer_id])
     return entries
 
 
@@ -124,17 +122,23 @@ def _below(entries: Sequence[TrackedEntry], next_offset: int) -> list[TrackedEnt
     return [told, *appends]
 
 
-def _told_by(chunks: Sequence[Placed]) -> Tracking:
-    """What the trailers of chunks say, and nothing else."""
+def told_by(chunks: Sequence[Placed]) -> Tracking:
+    """What the trailers of chunks say of producers, and nothing else."""
     tracking = Tracking(TrackingBounds(_UNBOUNDED, APPEND_COUNT_MIN, _UNBOUNDED, _UNBOUNDED))
+    take_trailers(tracking, chunks)
+    return tracking
+
+
+def take_trailers(tracking: Tracking, chunks: Sequence[Placed]) -> None:
+    """Let a tracking know what the trailers of the next chunks say of producers."""
     for header, _, body in chunks:
+        entries = decode_trailer(_trailer_of(header, body))
         tracking.take_chunk(
             header.first_offset,
             header.timestamp,
-            decode_trailer(_trailer_of(header, body)),
+            [entry for entry in entries if entry.producer_id is not None],
             more_follows=ChunkFlags.MORE_FOLLOWS in header.flags,
         )
-    return tracking
 
 
 def _trailer_of(header: ChunkHeader, body: memoryview) -> memoryview:
