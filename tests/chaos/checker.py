@@ -10,8 +10,9 @@ import httpx
 from support.stored_stream import Found
 from support.waiting import until
 
+from bottomless.formats.keys import WAL_PREFIX
 from bottomless.model.names import StreamId
-from chaos.deployment import ChaosDeployment
+from chaos.deployment import INGESTS, ChaosDeployment
 from chaos.ledger import Ledger, parse
 
 QUIET_SECONDS = 120.0
@@ -46,6 +47,7 @@ def check(deployment: ChaosDeployment, ledgers: list[Ledger]) -> list[Checked]:
         _check_shown(deployment, ledger, after, count)
         ledger.check_all()
         assert not ledger.faults, "\n".join(ledger.faults)
+    until(partial(_is_reclaimed, deployment), QUIET_SECONDS, "objects of leaderless streams to go")
     return [
         Checked(len(each.values), len(each.fragments), each.group_count, stray)
         for each, stray in zip(found, strays, strict=True)
@@ -135,3 +137,14 @@ def _cleaned(deployment: ChaosDeployment, ledger: Ledger) -> Found | None:
     _collect_garbage(deployment)
     found = _look(deployment, ledger)
     return None if found.unreachable else found
+
+
+def _is_reclaimed(deployment: ChaosDeployment) -> bool:
+    """Of what ingest nodes wrote for all leaderless streams the last notes of each are left.
+
+    Past all services, so also what was put after its deletion, or after the death of its writer, and
+    is named by nothing.
+    """
+    _collect_garbage(deployment)
+    left = [key for key in deployment.stored.sizes() if key.startswith(WAL_PREFIX)]
+    return len(left) <= len(INGESTS)

@@ -77,6 +77,16 @@ SETTINGS: Final = {
     "BOTTOMLESS_READER_ROOT_TTL_MS": "100",
     "BOTTOMLESS_UPLOADER_RETRY_MAX_SECONDS": "0.5",
     "BOTTOMLESS_UPLOADER_NODES_MS": "300",
+    # Of leaderless streams: each flush is soon put and takes an EXEC for each stream; what waits is
+    # compacted long before its age, and deleted soon after that.
+    "BOTTOMLESS_INGEST_WAL_LINGER_MS": "20",
+    "BOTTOMLESS_INGEST_WAL_NOTE_MS": "200",
+    # Who meets another run of Valkey waits for so long before it is compared with the bucket.
+    "BOTTOMLESS_INGEST_WAL_PUT_SECONDS": "6",
+    "BOTTOMLESS_INGEST_WAL_COMMIT_STREAMS": "1",
+    "BOTTOMLESS_UPLOADER_WAL_ENTRIES": "40",
+    "BOTTOMLESS_UPLOADER_WAL_LEASE_MS": str(int(LEASE_SECONDS * 1000)),
+    "BOTTOMLESS_MANIFEST_WAL_VACUUM_MS": "300",
 }
 assert float(STORE_SETTINGS["BOTTOMLESS_STORE_READ_SECONDS"]) == READ_SECONDS
 

@@ -27,8 +27,8 @@ from chaos.deployment import (
     ChaosDeployment,
 )
 
-_OBJECT: Final = r"\.(fragment|manifest|g[0-9]+)(\?|$)"
-"""What carries a stream; roots and groups among it."""
+_OBJECT: Final = r"\.(fragment|manifest|g[0-9]+|wal)(\?|$)"
+"""What carries a stream, or several; roots and groups among it."""
 _PUTS: Final = (
     Fault.LOSE_REQUEST,
     Fault.LATE_REQUEST,

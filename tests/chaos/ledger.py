@@ -4,7 +4,7 @@ It knows requests and answers alone. A record is a producer and a number; its va
 both, so that memory holds one number a record, however long a run is.
 
 - A strict producer sends a number again until it is acknowledged, so all of its numbers are in
-  the stream, once and in order.
+  the stream, once and in order. However it tells the stream its numbers: the same holds.
 - A plain producer sends a number once. If it was refused with the outcome `none`, it is not in
   the stream; else it is there at most once, and wherever it arrived: one that got no answer may
   have been under way for long, and been overtaken.
@@ -12,12 +12,25 @@ both, so that memory holds one number a record, however long a run is.
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
+from types import MappingProxyType
 from typing import Final
 
 FAULT_COUNT_MAX: Final = 30
 VALUE_SIZE_MAX: Final = 1_500
 _NUMBER_BITS: Final = 40
+
+
+class Mode(Enum):
+    """How a strict producer tells the stream its numbers."""
+
+    DENSE = auto()
+    """The first of each append."""
+    HIGHWATER = auto()
+    """Each with its record."""
+    TXN = auto()
+    """One for each append."""
 
 
 def record(producer: int, number: int) -> int:
@@ -47,12 +60,20 @@ def parse(value: str) -> int | None:
 class Ledger:
     """Of one stream. Every method may be called from any thread."""
 
-    def __init__(self, name: str, strict: Sequence[int], plain: Sequence[int]) -> None:
+    def __init__(
+        self,
+        name: str,
+        strict: Sequence[int],
+        plain: Sequence[int],
+        modes: Mapping[int, Mode] = MappingProxyType({}),
+    ) -> None:
         self.name = name
         self.path = f"/v1/streams/{name}"
         self.stream_id = ""
         self.strict = tuple(strict)
         self.plain = tuple(plain)
+        self.modes = modes
+        """Of strict producers that do not say just the first number of each append."""
         self.acknowledged: dict[int, int] = {}
         """Records by their offsets."""
         self.refused: set[int] = set()

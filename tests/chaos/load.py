@@ -2,7 +2,7 @@
 
 A strict producer numbers its records and sends an append again until it knows the outcome, by
 any of the ways there are and perhaps while an earlier attempt is still under way. A plain one
-sends everything once. A follower reads a stream from its first record to its end all the time;
+sends everything once, now and then only for the offset where it believes the end to be. A follower reads a stream from its first record to its end all the time;
 somebody else reads anywhere. What they are shown is checked as it comes.
 """
 
@@ -18,13 +18,16 @@ from typing import Any, Final
 import httpx
 
 from chaos.deployment import ChaosDeployment
-from chaos.ledger import Ledger, record, split, value_of
+from chaos.ledger import Ledger, Mode, record, split, value_of
 
 AWAY_SECONDS: Final = 0.2
 """After an answer that says that it is not now, or none."""
 PATIENCE_SECONDS: Final = (0.02, 1.5, 5.0, 20.0)
 """How long a producer waits for an answer before it sends again; the first is for not at all."""
 COUNTS: Final = (1, 1, 2, 10, 40)
+AGAIN_COUNT_MAX: Final = 3
+"""Records that were acknowledged, and are sent once more before new ones."""
+CONDITIONAL_SHARE: Final = 0.2
 NOT_NOW: Final = {429, 503, 504}
 DAMAGED: Final = 502
 
@@ -105,46 +108,74 @@ class Load:
                 if strict:
                     self._send_until_known(ledger, codes, ways, chance)
                 else:
-                    self._send_once(ledger, codes, chance.choice(ways))
+                    self._send_once(ledger, codes, ways, chance)
                 self._stop.wait(chance.uniform(0, self._pace.producer_seconds))
 
     def _send_until_known(
         self, ledger: Ledger, codes: list[int], ways: list[httpx.Client], chance: random.Random
     ) -> None:
         who, number = split(codes[0])
-        headers = {"producer-id": f"p{who}", "producer-seq": str(number)}
+        headers = {"producer-id": f"p{who}"}
+        mode = ledger.modes.get(who, Mode.DENSE)
+        match mode:
+            case Mode.DENSE:
+                headers["producer-seq"] = str(number)
+            case Mode.TXN:
+                headers["txn-number"] = str(number)
+            case Mode.HIGHWATER:
+                again = min(chance.randint(0, AGAIN_COUNT_MAX), number)
+                codes = [*(record(who, number - each) for each in range(again, 0, -1)), *codes]
+        numbered = mode is Mode.HIGHWATER
         while not self._finish.is_set():
             client = chance.choice(ways)
             seconds = chance.choices(PATIENCE_SECONDS, (1, 6, 6, 20))[0]
             try:
-                answer = _append(client, ledger, codes, seconds, headers)
+                answer = _append(client, ledger, codes, seconds, headers, numbered=numbered)
             except httpx.TransportError:
                 ledger.unknown += 1
                 self._finish.wait(AWAY_SECONDS)
                 continue
             if answer.status_code == httpx.codes.OK:
-                self._take(ledger, answer, codes)
+                self._take(ledger, answer, codes, numbered=numbered)
                 return
             if not self._is_refusal(ledger, answer):
                 return
             ledger.unknown += answer.json()["outcome"] != "none"
             self._finish.wait(AWAY_SECONDS)
 
-    def _take(self, ledger: Ledger, answer: httpx.Response, codes: list[int]) -> None:
+    def _take(
+        self, ledger: Ledger, answer: httpx.Response, codes: list[int], *, numbered: bool
+    ) -> None:
         body = answer.json()
         if body["count"] + body["duplicates"] != len(codes):
             ledger.fault(f"{len(codes)} records were sent, and answered with {body}")
         ledger.replayed += body["duplicates"] > 0
-        ledger.note_acknowledged(body["first_offset"], codes)
+        if numbered:
+            # Where those lie that had been stored before is not told.
+            codes = codes[body["duplicates"] :]
+        if codes:
+            ledger.note_acknowledged(body["first_offset"], codes)
 
-    def _send_once(self, ledger: Ledger, codes: list[int], client: httpx.Client) -> None:
+    def _send_once(
+        self, ledger: Ledger, codes: list[int], ways: list[httpx.Client], chance: random.Random
+    ) -> None:
+        headers = {}
+        if chance.random() < CONDITIONAL_SHARE:
+            headers["stream-expected-offset"] = str(len(ledger.seen))
         try:
-            answer = _append(client, ledger, codes, 20, {})
+            answer = _append(chance.choice(ways), ledger, codes, 20, headers)
         except httpx.TransportError:
             ledger.unknown += 1
         else:
             if answer.status_code == httpx.codes.OK:
-                ledger.note_acknowledged(answer.json()["first_offset"], codes)
+                first_offset = answer.json()["first_offset"]
+                if headers.get("stream-expected-offset", str(first_offset)) != str(first_offset):
+                    ledger.fault(f"an append for {headers} alone is stored at {first_offset}")
+                ledger.note_acknowledged(first_offset, codes)
+                return
+            if headers and answer.status_code == httpx.codes.PRECONDITION_FAILED:
+                ledger.note_answer("POST offset-mismatch")
+                ledger.note_refused(codes)
                 return
             if self._is_refusal(ledger, answer) and answer.json()["outcome"] == "none":
                 ledger.note_refused(codes)
@@ -225,9 +256,15 @@ def _append(
     codes: list[int],
     seconds: float,
     headers: dict[str, str],
+    *,
+    numbered: bool = False,
 ) -> httpx.Response:
-    body = {"records": [{"value": value_of(code)} for code in codes]}
+    records: list[dict[str, Any]] = [{"value": value_of(code)} for code in codes]
+    if numbered:
+        for each, code in zip(records, codes, strict=True):
+            each["publishing_id"] = split(code)[1]
     timeout = httpx.Timeout(10, read=seconds)
+    body = {"records": records}
     return client.post(f"{ledger.path}/records", json=body, headers=headers, timeout=timeout)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import httpx
 from support.s3 import S3Server
@@ -17,15 +17,35 @@ from support.waiting import until
 from chaos.checker import Checked, check
 from chaos.deployment import NAMES, ChaosDeployment, chaos_deployment
 from chaos.events import TROUBLES, Event, Scene, Story, calm, strike
-from chaos.ledger import Ledger
+from chaos.ledger import Ledger, Mode
 from chaos.load import Load, Pace
 
-CONFIGS: Final = (
-    {"fragment": {"target_bytes": 65_536, "max_age_ms": 100}},
-    {"fragment": {"target_bytes": 131_072, "max_age_ms": 1_000}},
-    {"fragment": {"target_bytes": 65_536, "max_age_ms": 3_000}},
+
+class StreamPlan(NamedTuple):
+    config: Mapping[str, object]
+    strict: tuple[Mode, ...]
+    """Of one strict producer each."""
+    plain_count: int = 1
+
+
+_LEADERLESS: Final = {
+    "profile": "leaderless",
+    "fragment": {"target_bytes": 65_536, "max_age_ms": 10_000},
+}
+_STRICT: Final = (Mode.DENSE, Mode.DENSE)
+LOCAL: Final = (
+    StreamPlan({"fragment": {"target_bytes": 65_536, "max_age_ms": 100}}, _STRICT),
+    StreamPlan({"fragment": {"target_bytes": 131_072, "max_age_ms": 1_000}}, _STRICT),
+    StreamPlan({"fragment": {"target_bytes": 65_536, "max_age_ms": 3_000}}, _STRICT),
 )
-"""Of as many streams: who is quick to tier, and who has a tail most of the time."""
+"""Who is quick to tier, and who has a tail most of the time."""
+STREAMS: Final = (
+    LOCAL[0],
+    LOCAL[2]._replace(strict=(Mode.HIGHWATER,), plain_count=0),
+    StreamPlan(_LEADERLESS, (Mode.DENSE, Mode.HIGHWATER)),
+    StreamPlan(_LEADERLESS, (Mode.TXN,)),
+)
+"""Those without a leader share their objects, and take an EXEC each (`COMMIT_STREAMS`)."""
 RECOVER_SECONDS: Final = 240.0
 """After a trouble everything has to be at work again by then, on a machine that does other things."""
 DAMAGE_SECONDS: Final = 5.0
@@ -46,6 +66,7 @@ class Plan:
     """In each trouble one of these, if there are victims."""
     pace: Pace = field(default_factory=Pace)
     settings: Mapping[str, str] = field(default_factory=dict)
+    streams: Sequence[StreamPlan] = STREAMS
 
 
 @dataclass
@@ -105,14 +126,11 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
     """Do what the plan says; what was wrong stands in the report. From the main thread only."""
     begun = time.monotonic()
     story = Story(aloud=plan.aloud)
-    ledgers = [
-        Ledger(f"chaos-{number}", strict=(10 * number, 10 * number + 1), plain=(10 * number + 2,))
-        for number in range(len(CONFIGS))
-    ]
+    ledgers = [_ledger(number, one) for number, one in enumerate(plan.streams)]
     report = Report(plan, story, ledgers)
     with chaos_deployment(directory, s3, plan.settings, seed=plan.seed) as deployment:
-        for ledger, config in zip(ledgers, CONFIGS, strict=True):
-            made = deployment.retried(partial(_create, ledger.path, config))
+        for ledger, stream in zip(ledgers, plan.streams, strict=True):
+            made = deployment.retried(partial(_create, ledger.path, stream.config))
             ledger.stream_id = made["stream_id"]
         load = Load(deployment, ledgers, plan.seed, plan.pace)
         load.start()
@@ -143,6 +161,13 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
                 print(f"--- {name}\n{log}")
     report.seconds = time.monotonic() - begun
     return report
+
+
+def _ledger(number: int, plan: StreamPlan) -> Ledger:
+    first = 10 * number
+    strict = range(first, first + len(plan.strict))
+    plain = range(strict.stop, strict.stop + plan.plain_count)
+    return Ledger(f"chaos-{number}", strict, plain, dict(zip(strict, plan.strict, strict=True)))
 
 
 def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:

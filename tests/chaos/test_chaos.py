@@ -16,7 +16,7 @@ from support.s3 import S3Server
 
 from chaos.deployment import INGESTS
 from chaos.events import Event, calm, node_cut_off, second_uploader
-from chaos.run import Plan, run_chaos
+from chaos.run import LOCAL, Plan, run_chaos
 
 KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "24"))
 SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
@@ -87,6 +87,7 @@ def test_without_a_guard_it_is_noticed(
         troubles=(trouble,),
         victims=victims,
         settings=without(tmp_path / "guard", guard),
+        streams=LOCAL,
     )
     report = run_chaos(tmp_path / "run", seaweed, plan)
     print(report)
