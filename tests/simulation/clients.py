@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,6 +30,8 @@ class Services:
     reader: Program
     closing: bool = False
     """Clients finish what they are at, and begin nothing."""
+    heard: Callable[[Program], None] | None = None
+    """Told of the next node whose acknowledgement of a leaderless append came to its client."""
     storage_failed: dict[str, float] = field(default_factory=dict)
     """When it was last said of a path that the disk lost what it should hold."""
 
@@ -129,6 +131,8 @@ class Writer:
             self.take(told, values, gaps, blind=blind)
             if self.expected.leaderless and told["first_offset"] is not None:
                 self._note(node, told["first_offset"], told["next_offset"])
+                if self.services.heard is not None:
+                    self.services.heard(node)
             self.end = max(self.end, told["next_offset"] or 0)
             self.services.story.count("appends acknowledged")
             self.services.story.count("records acknowledged", len(values))

@@ -193,7 +193,7 @@ GUARDS: Final[dict[str, Guard]] = {
         "crashes",
     ),
     "a sync of the name of the directory of all that is staged": Guard(
-        [Replaced(staged_files, "make_dir_durable", _make_dir)], [2, 4, 7], "crashes"
+        [Replaced(staged_files, "make_dir_durable", _make_dir)], [10, 2, 4], "crashes"
     ),
     "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3], "crashes"),
     "a free after its EXEC": Guard(
@@ -264,9 +264,9 @@ GUARDS: Final[dict[str, Guard]] = {
     "a tail that is watched": Guard(
         [Replaced(LinkedCoordination, "watch", lg.unwatched_tails)], [1, 2, 3], lg.TROUBLES
     ),
-    "the settled sequence in a commit": Guard(
-        [Removed("the settled sequence in the EXEC of a commit", lg.nothing_is_settled)],
-        [1, 2, 3],
+    "what is not decided before a loss": Guard(
+        [Removed("what is not noted before a loss, taken for undecided", lg.nothing_undecided)],
+        [7, 1, 2],
         lg.TROUBLES,
     ),
 }

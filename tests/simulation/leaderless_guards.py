@@ -27,5 +27,5 @@ def unwatched_tails(
     )
 
 
-def nothing_is_settled(*_: Any) -> bool:
+def nothing_undecided(*_: Any) -> bool:
     return False

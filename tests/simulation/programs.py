@@ -52,7 +52,6 @@ INGEST: Final[dict[str, Any]] = {
     "ingest_checkpoint_ms": 2_000,
     "ingest_checkpoint_bytes": 65_536,
     "ingest_forward_ms": 4_000,
-    "ingest_wal_linger_ms": 250,
     "ingest_wal_put_seconds": 4.0,
     "ingest_wal_commit_seconds": 4.0,
     "ingest_wal_note_ms": 400,
@@ -279,10 +278,14 @@ def _link(ground: Ground) -> LinkedCoordination:
     return LinkedCoordination(ground.coordination, ground.valkey_ms, Wire(ground.weather))
 
 
-def ingest_program(ground: Ground, name: str, notes: str | None = None) -> Program:
+def ingest_program(
+    ground: Ground, name: str, notes: str | None = None, linger_ms: int = 250
+) -> Program:
     """A node; `notes` is how it answers for leaderless streams, None where it serves none."""
     disk = PowerLossDisk(ground.directory)
-    serving: dict[str, Any] = {} if notes is None else {"ingest_wal_notes": notes}
+    serving: dict[str, Any] = {"ingest_wal_linger_ms": linger_ms}
+    if notes is not None:
+        serving["ingest_wal_notes"] = notes
 
     def make(program: Program) -> Service:
         shutil.rmtree(program.data_dir, ignore_errors=True)

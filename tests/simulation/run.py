@@ -103,11 +103,14 @@ class Simulation:
     def __post_init__(self) -> None:
         ground = self.ground
         how = self.chance("leaderless")
+        # Short ones make nodes meet at a stream, long ones make many appends share an object.
+        linger_ms = how.choice((50, 250))
         self.nodes = [
             ingest_program(
                 ground,
                 f"ingest-{letter}",
                 how.choice(("async", "sync")) if self.leaderless else None,
+                linger_ms,
             )
             for letter in "ab"
         ]

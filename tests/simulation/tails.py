@@ -79,6 +79,9 @@ class TailWatch(Watch):
             if first_offset <= offset < next_offset and self._has_to_come_back(offset):
                 by = self._expected.acknowledged_by[offset]
                 return f"{told} covers {offset}, {value[:20]}, which has to be noted: {by}"
+        self._ground.story.count("gaps after a rebuild")
+        lost = sum(first_offset <= one < next_offset for one in self._expected.acknowledged)
+        self._ground.story.count("acknowledgements lost with nodes and coordination", lost)
         return None
 
     def _has_to_come_back(self, offset: int) -> bool:

@@ -86,14 +86,13 @@ class Trouble:
             return [
                 self._kill,
                 self._kill_soon,
-                self._kill_soon,
                 self._pause,
                 self._pause,
                 self._sleep,
                 self._part,
                 self._worsen,
-                self._worsen,
                 self._go_away,
+                self._lose_nodes,
                 self._lose_nodes,
             ]
         crashes = [
@@ -254,11 +253,17 @@ class Trouble:
             self.ground.story.tell(process.name, "wakes up")
 
     def _lose_nodes(self) -> None:
-        """Coordination is lost, and with it nodes, which knew what was not noted yet. Not at once:
-        there has to be something to lose."""
-        if self.ground.loop.now < BUSY_SECONDS:
+        """Coordination is lost with a node that has just acknowledged something, and now and then with
+        the other one. Not at once: there has to be something to lose."""
+        if self.ground.loop.now >= BUSY_SECONDS:
+            self.losses.services.heard = self._lose_who_answered
+
+    def _lose_who_answered(self, node: Program) -> None:
+        nodes = self.losses.services.nodes
+        self.losses.services.heard = None
+        if self.over:
             return
-        for program in self.chance.sample(self.losses.services.nodes, self.chance.randint(1, 2)):
+        for program in nodes if self.chance.random() < 0.3 else (node,):
             self._tell("kills with coordination", program)
             program.kill()
         self.losses.lose_coordination()
