@@ -85,6 +85,8 @@ _ADVICE_BY_CODE: Final = {
     Code.OFFSET_REGRESSION: "--allow-regression stores it all the same",
 }
 
+_ANOTHER_PROFILE: Final = "take another name; `bottomless spark replay` copies it there"
+
 _OVER_HTTP: Final = "; PUT /v1/"
 """Here the server begins to say how to do it over HTTP; the advice says it for the command line."""
 
@@ -170,6 +172,8 @@ def advice_for(error: StoreError, choice: Choice | None) -> tuple[str, str]:
     if error.retryable and isinstance(error, InvalidRequest):
         return error.summary, _ADVICE[Overloaded]
     advice = _ADVICE_BY_CODE.get(error.code)
+    if error.code is Code.STREAM_EXISTS and "/profile" in str(error.facts.get("differences")):
+        advice = _ANOTHER_PROFILE
     sentence = StoreError(error.message.partition(_OVER_HTTP)[0], facts=error.facts).summary
     return sentence, advice or _advice_of(error)
 

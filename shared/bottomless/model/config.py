@@ -288,13 +288,23 @@ def _merged(target: Any, patch: Any, *, anything_may_go: bool) -> Any:
 def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:
     """List JSON pointers to the members in which two configurations differ; empty if they are
     equal.
+
+    Where the profiles differ, the age of fragments counts only if one has another than its
+    profile's default: nobody asked for that.
     """
     pointers = [] if mine.profile == theirs.profile else ["/profile"]
     for section in ("retention", "fragment"):
         left, right = encode_config(mine)[section], encode_config(theirs)[section]
         pointers += [f"/{section}/{member}" for member in left if left[member] != right[member]]
+    if "/profile" in pointers and _has_usual_age(mine) and _has_usual_age(theirs):
+        pointers = [pointer for pointer in pointers if pointer != "/fragment/max_age_ms"]
     if orjson.dumps(mine.labels, option=orjson.OPT_SORT_KEYS) != orjson.dumps(
         theirs.labels, option=orjson.OPT_SORT_KEYS
     ):
         pointers.append("/labels")
     return pointers
+
+
+def _has_usual_age(config: StreamConfig) -> bool:
+    usual = LEADERLESS_AGE_MS_DEFAULT if config.leaderless else FRAGMENT_AGE_MS_DEFAULT
+    return config.fragment.max_age_ms == usual

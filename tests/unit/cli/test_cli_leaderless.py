@@ -56,6 +56,8 @@ def test_what_has_an_owner_is_neither_fenced_nor_made_leaderless(cli: CommandLin
     assert cli.run("fence", "owned").exit_code == 1
     other = cli.run("create", "owned", "--leaderless")
     assert (other.exit_code, "stream-exists" in other.stderr) == (4, True)
+    assert "take another name" in other.stderr
+    assert "bottomless update" not in other.stderr
 
 
 def test_objects_are_listed_with_who_holds_them_until_they_are_compacted(

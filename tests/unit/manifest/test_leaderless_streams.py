@@ -77,13 +77,15 @@ async def test_the_same_put_again_finds_it_also_when_it_is_fenced(service: Servi
 
 @pytest.mark.parametrize("profiles", [("leaderless", "local"), ("local", "leaderless")])
 async def test_another_profile_is_a_conflict(service: Service, profiles: tuple[str, str]) -> None:
-    first, second = ({"profile": one, "fragment": {"max_age_ms": 60_000}} for one in profiles)
+    first, second = ({"profile": one} for one in profiles)
     await service.public.put("/v1/streams/orders", json=first)
 
     answer = await service.public.put("/v1/streams/orders", json=second)
 
     assert (answer.status_code, answer.json()["code"]) == (409, "stream-exists")
     assert answer.json()["differences"] == ["/profile"]
+    stays = f"the stream exists, and is {profiles[0]}: the profile of a stream never changes"
+    assert answer.json()["detail"] == stays
 
 
 async def test_a_creation_whose_reply_is_lost_is_found_again(service: Service) -> None:

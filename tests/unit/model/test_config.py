@@ -308,6 +308,18 @@ def test_differences_are_pointers() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("age_ms", "also"),
+    [(None, []), (600_000, []), (60_000, []), (30_000, ["/fragment/max_age_ms"])],
+)
+def test_of_another_profile_the_usual_age_of_fragments_is_no_difference(
+    age_ms: int | None, also: list[str]
+) -> None:
+    fragment = {} if age_ms is None else {"max_age_ms": age_ms}
+    wanted = parse_config({"profile": "leaderless", "fragment": fragment}, leaderless=True)
+    assert config_differences(wanted, StreamConfig()) == ["/profile", *also]
+
+
 def test_labels_in_another_order_are_the_same() -> None:
     left, right = ({"a": "1", "b": "2"}, {"b": "2", "a": "1"})
     assert config_differences(parse_config({"labels": left}), parse_config({"labels": right})) == []

@@ -202,8 +202,11 @@ class Registry:
             return None
         differences = config_differences(config, record.config)
         if differences:
+            profile = record.config.profile
             raise Exists(
-                "the stream exists with another configuration; PATCH changes it",
+                "the stream exists with another configuration; PATCH changes it"
+                if profile == config.profile
+                else f"the stream exists, and is {profile}: the profile of a stream never changes",
                 facts={"stream_id": record.stream_id, "differences": differences},
             )
         return Declared(record, created=False)
