@@ -18,7 +18,7 @@ from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Member, Values
 from bottomless_server.leaderless.instance import decode_instance
-from bottomless_server.leaderless.tail import HeldMember, TailEntry, shard_of
+from bottomless_server.leaderless.tail import HeldMember, Tail, TailEntry, TailState, shard_of
 from bottomless_server.leaderless.tail_changes import waiting
 from bottomless_server.leaderless.tail_format import decode_tail
 from bottomless_server.stores.streams import GENERATION_KEY, stream_key
@@ -27,6 +27,8 @@ from bottomless_server.stores.wal import each_held, held_key, instance_key, requ
 
 log = structlog.get_logger(__name__)
 
+_LOOK_COUNT_MAX: Final = 3
+"""Looks at a tail, of which entries may be pruned between two questions."""
 EXEC_COUNT_MAX: Final = 1_000
 """Members that one EXEC takes away: nobody else is served meanwhile, and a round may leave 100,000."""
 
@@ -79,20 +81,39 @@ async def waiting_entries(coordination: Coordination, stream_id: StreamId) -> li
     """The entries of a stream that may still be needed; none of one that is gone.
 
     Raises:
-        Corrupt: its tail cannot be read, or one of them; or the stream is there without a tail.
+        Corrupt: its tail cannot be read, or one of them; one of them is lost, and nobody knows what
+            it needs; or the stream is there without a tail.
         CoordinationUnavailable
     """
     keys = [tail_key(stream_id), stream_key(stream_id)]
-    value, record = await coordination.get_many(keys)
-    if value is None:
-        require_gone(record)
-        return []
-    tail, found = decode_tail(value), list[TailEntry]()
+    for _ in range(_LOOK_COUNT_MAX):
+        value, record = await coordination.get_many(keys)
+        if value is None:
+            require_gone(record)
+            return []
+        tail, found = decode_tail(value), list[TailEntry]()
+        if tail.state is TailState.CLOSED:
+            # What it still has is taken out in pages.
+            return []
+        offset = tail.pruned_next
+        while page := await entries_from(coordination, stream_id, offset):
+            found += page
+            offset = page[-1].next_offset
+        if is_without_hole(tail, found):
+            return waiting(tail, found)
+    raise corrupt("tail index", "an entry is lost")
+
+
+@guard("a hole in the index of a tail")
+def is_without_hole(tail: Tail, entries: Sequence[TailEntry]) -> bool:
+    """Whether entries that were read after the tail are all that it has. Else some were pruned in
+    between; or one is lost, and with it the word of which object its records are in."""
     offset = tail.pruned_next
-    while page := await entries_from(coordination, stream_id, offset):
-        found += page
-        offset = page[-1].next_offset
-    return waiting(tail, found)
+    for entry in entries:
+        if entry.first_offset != offset:
+            return False
+        offset = entry.next_offset
+    return offset >= tail.next_offset
 
 
 @guard("the stream record where a tail is gone")

@@ -140,6 +140,37 @@ async def test_without_that_look_what_a_lost_tail_needs_is_released(
     assert [(one.sequence, one.shard) for one in released.gone] == [(1, 1)]
 
 
+async def test_a_lost_entry_lets_nothing_of_its_stream_go(stores: Stores) -> None:
+    await lose_first_entry(stores)
+
+    released = await releases.release(stores.coordination, UID, GENERATION, {1: IDS[:1]}, [0])
+
+    assert released.gone == []
+    assert list(released.unreadable) == [IDS[0]]
+
+
+async def test_without_that_look_what_a_lost_entry_needs_is_released(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "a hole in the index of a tail", lambda *_: True)
+    await lose_first_entry(stores)
+
+    released = await releases.release(stores.coordination, UID, GENERATION, {1: IDS[:1]}, [0])
+
+    assert [(one.sequence, one.shard) for one in released.gone] == [(1, 0)]
+
+
+async def lose_first_entry(stores: Stores) -> None:
+    """As nobody of the product does: of two that are left of the first stream."""
+    await stores.publish(2, 0)
+    await tails.prune(stores.coordination, IDS[0], GENERATION)
+    for _ in range(2):
+        await stores.commit(0)
+    index = tail_index_key(IDS[0])
+    gone = stores.coordination.peek_members(index)[0]
+    stores.coordination.write(Changes(members=[Member(index, gone, False)]))
+
+
 async def test_many_members_go_in_several_transactions_and_none_beyond_is_read(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
