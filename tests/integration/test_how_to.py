@@ -52,10 +52,11 @@ def test_a_page_does_what_it_says(page: Path, request: pytest.FixtureRequest) ->
     assert steps
     tmp_path: Path = request.getfixturevalue("tmp_path")
     if any("bottomless serve" in step.text for step in steps):
-        first, second = lasting_ports(2)
+        first, second, third = lasting_ports(3)
         directory = request.getfixturevalue("short_directory")
         more = {f"{before}8081": f"{before}{second}" for before in ("localhost:", "1:", "--port ")}
-        places = {SAID: f"127.0.0.1:{first}", **more, SAID_DIRECTORY: directory}
+        own = {SAID: f"127.0.0.1:{first}", SAID_METRICS: f"127.0.0.1:{third}"}
+        places = {**own, **more, SAID_DIRECTORY: directory}
     else:
         places = request.getfixturevalue("places")
     here = places[SAID]
