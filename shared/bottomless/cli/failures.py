@@ -71,6 +71,7 @@ _ADVICE: Final[dict[type[StoreError], str]] = {
 }
 
 _ADVICE_BY_CODE: Final = {
+    Code.NOT_FOUND: "see that --url leads to all services and not to one alone, or give another name",
     Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams, `bottomless create` makes one",
     Code.CONSUMER_NOT_FOUND: "`bottomless consumers ls` shows those that stored an offset",
     Code.OFFSET_NOT_FOUND: "`bottomless consumers set` stores one, `bottomless tail --consumer` as it reads",

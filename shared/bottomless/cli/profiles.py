@@ -47,7 +47,9 @@ def load_profile(name: str | None, file: Path) -> Layer | None:
         if name is None:
             return None
         known = ", ".join(sorted(profiles)) or "none"
-        raise _wrong(f"there is no profile of this name in {file}; there are: {known}", "--profile")
+        hint = "; a leaderless stream is made with --leaderless" if name == "leaderless" else ""
+        fault = f"there is no profile of this name in {file}; there are: {known}{hint}"
+        raise _wrong(fault, "--profile")
     return _layer(name or DEFAULT, found, file)
 
 

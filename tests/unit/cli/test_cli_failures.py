@@ -144,3 +144,8 @@ def test_a_stream_that_is_not_there_comes_with_commands_and_not_with_requests() 
     said = sentence_of(stream_not_found())
     assert "`bottomless create`" in said
     assert "PUT" not in said
+
+
+def test_where_nothing_is_served_the_address_may_be_that_of_one_service() -> None:
+    said = sentence_of(NotFound("nothing is served at this path", code=Code.NOT_FOUND))
+    assert "--url leads to all services" in said

@@ -171,3 +171,9 @@ def test_a_profile_that_cannot_be_right_is_wrong_usage(config: Path, text: str, 
 def test_a_profile_that_is_not_there_is_told_with_those_that_are(config: Path) -> None:
     write(config, '[staging]\nurl = "http://h"\n[live]\nurl = "http://h"\n')
     assert "there are: live, staging" in refused("--profile", "stagging", "whoami")
+
+
+def test_who_takes_a_profile_for_the_kind_of_stream_hears_of_the_right_option(config: Path) -> None:
+    write(config, '[staging]\nurl = "http://h"\n')
+    assert "made with --leaderless" in refused("--profile", "leaderless", "whoami")
+    assert "--leaderless" not in refused("--profile", "stagging", "whoami")
