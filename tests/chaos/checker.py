@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 
 import httpx
 from support.stored_stream import Found
+from support.valkey import another_client
 from support.waiting import until
 
-from bottomless.formats.keys import WAL_PREFIX
+from bottomless.formats.keys import WAL_PREFIX, parse_wal_key
 from bottomless.model.names import StreamId
-from chaos.deployment import INGESTS, ChaosDeployment
+from bottomless_server.leaderless.instance import decode_instance
+from bottomless_server.stores.wal import instance_key
+from chaos.deployment import ChaosDeployment
 from chaos.ledger import Ledger, parse
 
 QUIET_SECONDS = 120.0
@@ -140,11 +143,17 @@ def _cleaned(deployment: ChaosDeployment, ledger: Ledger) -> Found | None:
 
 
 def _is_reclaimed(deployment: ChaosDeployment) -> bool:
-    """Of what ingest nodes wrote for all leaderless streams the last notes of each are left.
+    """Whether of all objects of leaderless streams only those are left that are not settled.
 
-    Past all services, so also what was put after its deletion, or after the death of its writer, and
-    is named by nothing.
+    Those wait for the next commit of their writer, which lives. Seen past all services: so also what
+    was put after its deletion, or after the death of its writer, and is named by nothing, has to go.
     """
     _collect_garbage(deployment)
-    left = [key for key in deployment.stored.sizes() if key.startswith(WAL_PREFIX)]
-    return len(left) <= len(INGESTS)
+    left = [parse_wal_key(key) for key in deployment.stored.sizes() if key.startswith(WAL_PREFIX)]
+    with another_client(deployment.coordination_url) as client:
+        for key in left:
+            assert key is not None
+            value: Any = client.get(instance_key(key.instance))
+            if value is None or key.sequence < decode_instance(value).settled:
+                return False
+    return True
