@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
@@ -212,19 +213,30 @@ class Client:
 
 
 def record(
-    recording: Recording, operation_count: int, meanwhile: Callable[[], None] | None = None
+    recording: Recording,
+    operation_count: int,
+    meanwhile: Callable[[], None] | None = None,
+    *,
+    strictly: bool = True,
 ) -> None:
-    """Let five clients work, two of them strictly; in the end look at everything."""
-    clients = [Client(recording, f"c{number}", recording.url) for number in range(3)]
-    strict = [Client(recording, f"s{number}", recording.strict_url) for number in range(2)]
-    with ThreadPoolExecutor(len(clients) + len(strict)) as threads:
-        working = [threads.submit(client.work, operation_count) for client in clients]
-        working += [threads.submit(client.work_strictly, operation_count) for client in strict]
-        if meanwhile is not None:
-            meanwhile()
-        for each in working:
-            each.result()
-    last = Client(recording, "last", recording.direct_url)
-    last.conclude()
-    for client in (*clients, *strict, last):
-        client.close()
+    """Let five clients work, two of them strictly or like the others; in the end look at everything."""
+    with ExitStack() as closing:
+
+        def a_client(name: str, url: str) -> Client:
+            client = Client(recording, name, url)
+            closing.callback(client.close)
+            return client
+
+        clients = [a_client(f"c{number}", recording.url) for number in range(3)]
+        others = [a_client(f"s{number}", recording.strict_url) for number in range(2)]
+        with ThreadPoolExecutor(len(clients) + len(others)) as threads:
+            working = [threads.submit(client.work, operation_count) for client in clients]
+            working += [
+                threads.submit(client.work_strictly if strictly else client.work, operation_count)
+                for client in others
+            ]
+            if meanwhile is not None:
+                meanwhile()
+            for each in working:
+                each.result()
+        a_client("last", recording.direct_url).conclude()

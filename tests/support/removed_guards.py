@@ -53,6 +53,30 @@ LocalAppender._append_chosen = answer_first
 """
 """On a disk that takes 50 ms for it."""
 
+TAIL_NOT_WATCHED: Final = """
+import asyncio
+from bottomless_server.ingest.leaderless import commits
+from bottomless_server.stores.tail_keys import tail_key
+commit = commits.commit
+class Unwatched:
+    def __init__(self, coordination):
+        self._coordination = coordination
+    def __getattr__(self, name):
+        return getattr(self._coordination, name)
+    async def transact(self, keys, decide, **how):
+        tails = [key for key in keys if key.startswith(tail_key(""))]
+        early = dict(zip(tails, await self._coordination.get_many(tails)))
+        await asyncio.sleep(0.05)
+        others = [key for key in keys if key not in early]
+        return await self._coordination.transact(
+            others, lambda values: decide({**values, **early}), **how
+        )
+def commit_unwatched(coordination, *given, **named):
+    return commit(Unwatched(coordination), *given, **named)
+commits.commit = commit_unwatched
+"""
+"""The tails that a commit changes are read 50 ms before it, and not among the keys it watches."""
+
 
 def without(directory: Path, guard: str) -> dict[str, str]:
     """The environment of processes that run without a guard."""
