@@ -85,6 +85,9 @@ class Watch:
         self._drive = drive
         self._nodes = nodes
         self._before = Bounds(0, 0, 0, 0, 0, 0)
+        self._read_of: bytes | None = None
+        self._record: StreamRecord | None = None
+        """As it was read last: it is looked at far more often than it changes."""
         self._root: RootPointer | None = None
         self.manifest = Manifest()
         self._synced: dict[str, tuple[int, int]] = {}
@@ -94,7 +97,9 @@ class Watch:
 
     def record(self) -> StreamRecord | None:
         value = self._coordination.peek(stream_key(self._stream_id))
-        return None if value is None else decode_record(value)
+        if value != self._read_of:
+            self._read_of, self._record = value, None if value is None else decode_record(value)
+        return self._record
 
     def home_without_lease(self) -> str | None:
         """The stream's home, if its lease is gone."""
