@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
-from bottomless.errors import Code, StoreError, Unavailable, WrongOffset
+from bottomless.errors import Code, Corrupt, StoreError, Unavailable, WrongOffset
 from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkKind
 from bottomless.model.names import FullName, StreamId
@@ -241,7 +241,13 @@ class PageReader:
                 break
             if builder.count and not answer.moved:
                 break
-            answer = await self._ask(stream, builder)
+            try:
+                answer = await self._ask(stream, builder)
+            except Corrupt:
+                if not builder.count:
+                    raise
+                # What lies before it is given out; it is told to who asks for it.
+                break
             bounds = answer.bounds
             if answer.moved and builder.count:
                 break

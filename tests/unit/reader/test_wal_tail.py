@@ -375,6 +375,21 @@ async def test_what_a_node_damages_is_read_from_the_store(leaderless: Leaderless
     assert len(leaderless.wal_nodes.asked) == asked, "it is left out"
 
 
+async def test_what_lies_in_fragments_before_a_damaged_entry_is_given_out(
+    leaderless: LeaderlessHarness,
+) -> None:
+    leaderless.fill(20)
+    await leaderless.upload(1, free=True)
+    leaderless.drive.flip(leaderless.object_key(1), -20)
+
+    page = await leaderless.read(0)
+
+    assert shown(page) == leaderless.texts(0, 10)
+    assert page["next_offset"] == 10
+    answer = await leaderless.get("/records?offset=10")
+    assert (answer.status_code, answer.json()["code"]) == (502, Code.DATA_CORRUPT)
+
+
 async def test_a_stream_is_gone_where_manifest_says_so_too(leaderless: LeaderlessHarness) -> None:
     leaderless.fill(10)
     leaderless.exists = False
