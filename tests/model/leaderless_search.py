@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from bottomless.formats.stream_record import encode_record
@@ -25,7 +26,7 @@ from bottomless_server.stores.streams import stream_key
 from model.leaderless import GENERATION, Violation
 from model.leaderless_calls import Calls
 from model.leaderless_checks import check, check_rebuild, entries_of, record_of
-from model.leaderless_state import IDS, State, Step, Story, Writer, first_slots, rebuilt
+from model.leaderless_state import IDS, Slots, State, Step, Story, Writer, first_slots, rebuilt
 from model.leaderless_writer_steps import WriterSteps, numbers_of
 from model.stepping import Call, Done, Failed, Task
 
@@ -49,6 +50,7 @@ class Search:
         self._calls = Calls()
         self._writers = WriterSteps(story, self._calls)
         self._scans: dict[Any, Any] = {}
+        self._rebuilds: dict[Any, Slots] = {}
 
     def run(self, states_max: int = 2_000_000) -> Found:
         """Search to the end, or to the first violation.
@@ -185,18 +187,27 @@ class Search:
             for one, root in zip(IDS, state.roots, strict=True)
         ]
         check_rebuild(state, found, ends, sync=self._story.sync)
+        goes_on_at = tuple(end.goes_on_at for end in ends)
         instances = {one: seen.sequences for one, seen in found.instances.items()}
-        slots = rebuilt([end.goes_on_at for end in ends], instances)
-        return state._replace(slots=slots, generation=GENERATION + 1)
+        after = goes_on_at, frozenset(instances.items())
+        if after not in self._rebuilds:
+            self._rebuilds[after] = rebuilt(goes_on_at, instances)
+        return state._replace(slots=self._rebuilds[after], generation=GENERATION + 1)
 
 
 def _published(state: State, stream: int, next_offset: int) -> State:
     """After a manifest has made fragments part of itself."""
     key = stream_key(IDS[stream])
-    record = record_of(state.held(key))
-    record = replace(record, published_next=next_offset, version=record.version + 1)
+    record = _record_after_publish(state.held(key), next_offset)
     roots = tuple(next_offset if one == stream else root for one, root in enumerate(state.roots))
-    return state.written(Changes({key: encode_record(record)}))._replace(roots=roots)
+    return state.written(Changes({key: record}))._replace(roots=roots)
+
+
+@cache
+def _record_after_publish(data: bytes, next_offset: int) -> bytes:
+    record = record_of(data)
+    record = replace(record, published_next=next_offset, version=record.version + 1)
+    return encode_record(record)
 
 
 def _spelled(task: Task) -> str:
