@@ -13,6 +13,7 @@ import structlog
 
 from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
+from bottomless.model.backoff import backoff
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.ingest.producers.producers import Appended
@@ -31,7 +32,7 @@ async def after_earlier_notes(
     noted; it waits for as long as a put may take."""
     first = said.first_offset if said.replayed and said.first_offset is not None else 0
     until = context.now() + int(context.bounds.put_seconds * 1000)
-    pause = _PAUSE_SECONDS_MIN
+    misses = 0
     while True:
         try:
             # One at a time: each connection more would have the commits wait.
@@ -43,8 +44,8 @@ async def after_earlier_notes(
             log.info("notes cannot be looked for now", stream_id=stream_id, error=str(error))
         if context.now() >= until:
             return not_noted()
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+        await asyncio.sleep(backoff(misses, _PAUSE_SECONDS_MIN, _PAUSE_SECONDS_MAX))
+        misses += 1
 
 
 async def noted_before(context: WriterContext, stream_id: StreamId, said: Appended) -> Appended:
