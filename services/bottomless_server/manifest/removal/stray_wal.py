@@ -37,6 +37,8 @@ async def stray_wal(context: Context, listed: Sequence[ObjectFacts]) -> list[Obj
         Unavailable: `coordination-regressed`, or not now.
     """
     found = [(facts, key) for facts in listed if (key := parse_wal_key(facts.object_key))]
+    if not found:
+        return []
     instances = list(dict.fromkeys(key.instance for _, key in found))
     records = await _records(context, instances)
     return [facts for facts, key in found if is_stray(key, records[key.instance])]
