@@ -377,7 +377,9 @@ async def test_of_two_of_one_name_the_older_is_closed() -> None:
     assert states == [TailState.CLOSED, TailState.OPEN]
 
 
-async def test_it_waits_for_the_notes_of_nodes_that_live() -> None:
+@pytest.mark.parametrize("ahead_ms", [0, 86_400_000, -86_400_000])
+async def test_it_waits_for_the_notes_of_nodes_that_live(ahead_ms: int) -> None:
+    """As long as it has to, also if the clock by which it was asked for is set right then."""
     harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=31_000)
     await a_stream(harness)
     writer = await a_writer(harness)
@@ -385,11 +387,13 @@ async def test_it_waits_for_the_notes_of_nodes_that_live() -> None:
     harness.coordination.lose()
     operations = Operations(harness.context)
     rebuilding = Rebuild(harness.context, operations, nothing)
+    harness.clock.skew_ms = ahead_ms
     operation = await rebuilding.begin(TENANT_DEFAULT)
+    harness.clock.skew_ms = 0
     waiting = replace(operation, progress={"phase": "wal"})
 
     outcome = await rebuilding.step(harness.context, waiting)
-    assert outcome == Again({"phase": "wal"}, operation.created_at + 31_000)
+    assert outcome == Again({"phase": "wal"}, harness.clock.now + 31_000)
 
     await writer.put()
     harness.clock.now += 31_000

@@ -44,9 +44,15 @@ class RebuiltWal:
         self._context = context
         self._found: tuple[int, FoundWal] | None = None
         """The generation of the rebuild, and what was found for it."""
+        self._waits: tuple[int, int] | None = None
+        """The generation, and until when of the time that passes (ms) it waits for notes."""
 
     async def due_at(self, step: RebuildStep) -> int:
-        """When they may be looked at (ms since 1970); 0 for at once.
+        """When they may be looked at (ms since 1970 by this clock); 0 for at once.
+
+        The wait begins at the first look of this process and goes by the time that passes: by the wall
+        clock under which the rebuild was asked for, it might last for days, or be over before a node
+        that lives has put its notes. Another process that goes on waits once more.
 
         Raises:
             DriveUnavailable, DriveRefused
@@ -54,8 +60,11 @@ class RebuiltWal:
         if not self._served or not await _is_any(self._context.drive):
             return 0
         wait_ms = self._context.settings.manifest_rebuild_wal_wait_ms
-        due_at = step.operation.created_at + wait_ms
-        return due_at if due_at > self._context.clock() else 0
+        passed = self._context.elapsed()
+        if self._waits is None or self._waits[0] != step.generation:
+            self._waits = step.generation, passed + wait_ms
+        left = self._waits[1] - passed
+        return self._context.clock() + left if left > 0 else 0
 
     async def look(self, step: RebuildStep) -> None:
         """Look at them, also if an attempt of before did: notes may have come since.
