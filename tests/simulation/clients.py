@@ -152,8 +152,9 @@ class Writer:
 
     def _note(self, node: Program, first_offset: int, next_offset: int) -> None:
         """Remember who has to bring back what was acknowledged. Where others were asked before,
-        one of them may have committed it, and has died without a note (docs/guarantees.md)."""
-        if self.tried != {(node.name, node.lives)}:
+        one of them may have committed it, and has died without a note: whoever waits for notes before
+        it answers has waited for that one too, and of the others nothing is known."""
+        if self.tried != {(node.name, node.lives)} and not node.noted:
             return
         now = asyncio.get_running_loop().time()
         answered = Answered(node.name, node.lives, now, node.noted)
