@@ -23,10 +23,12 @@ OPEN = ("/", "/livez", "/readyz", "/openapi.json")
 NAMING = sorted(name for name in OPERATIONS if "{" in name)
 """Operations that name something."""
 
+OF_ALL = {"GET /v1/admin/wal"}
+"""What is told of the streams of everybody, to the operator alone."""
 NAMING_NOTHING = sorted(
     name
     for name, one in OPERATIONS.items()
-    if name.startswith("GET") and name not in NAMING and one.path not in OPEN
+    if name.startswith("GET") and name not in {*NAMING, *OF_ALL} and one.path not in OPEN
 )
 """Reads that name nothing; what changes something without a name has a test of its own."""
 
@@ -291,6 +293,14 @@ def test_a_rebuild_is_asked_for_by_the_operator_alone(tenants: Tenants) -> None:
     """H5: it would be about everybody's streams."""
     problem_of(tenants.rival.post("/v1/admin/rebuild"), 403, "forbidden")
     problem_of(tenants.operator.post("/v1/admin/rebuild"), 409, "coordination-intact")
+
+
+@pytest.mark.parametrize("name", sorted(OF_ALL))
+def test_what_everybody_has_is_told_to_the_operator_alone(tenants: Tenants, name: str) -> None:
+    """H5: WAL objects have records of all tenants in them."""
+    problem_of(ask(tenants.rival, OPERATIONS[name], {}), 403, "forbidden")
+    answer = ask(tenants.operator, OPERATIONS[name], {})
+    assert answer.is_success, answer.text
 
 
 PAIRS = [

@@ -17,6 +17,10 @@ ALLOWED: dict[tuple[str, str], str] = {
         "drives/s3_multipart.py",
         "_send_parts",
     ): "each has a time limit, and `end_tasks` is floors above",
+    (
+        "ingest/leaderless/answers.py",
+        "give_up",
+    ): "each asks for a limited time, and answers at its end",
     ("manifest/common/held_lease.py", "_renew"): "again and again, until the work has ended",
     ("reader/follow_answer.py", "_wait"): "one read, which has a time limit",
     ("runtime/base/end.py", "end_tasks"): "this is it",

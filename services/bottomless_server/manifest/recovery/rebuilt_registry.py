@@ -122,6 +122,9 @@ async def _read(
 ) -> StreamRecord | None:
     try:
         record = await read_again(partial(_decoded, drive, object_key, served))
+    except NotServed:
+        # It is not damaged, although decoders take it for that where nobody asks: see above.
+        raise
     except (ObjectMissing, Corrupt):
         log.exception("a registry object cannot be read", object_key=object_key)
         return None
