@@ -14,6 +14,7 @@ import httpx._transports.default as httpx_transports
 import psutil
 import pytest
 import structlog
+from soak.left_out import is_left_out
 from support.known_routes import find_out_once
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
@@ -97,8 +98,13 @@ find_out_once()
 gc.disable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by `LONG_FIRST`; what is not named there comes last, as it was. Mark `SLOW`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort by `LONG_FIRST`; what is not named there comes last, as it was. Mark `SLOW`. Leave the
+    dearest out where nobody has named any."""
+    left_out = [one for one in items if is_left_out(one.nodeid, config.args)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [one for one in items if one not in left_out]
     for item in items:
         if item.nodeid.startswith(SLOW) or S3_SERVER.search(item.nodeid):
             item.add_marker("slow")

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from soak.left_out import LEFT_OUT
+
 
 class Run(NamedTuple):
     title: str
@@ -73,6 +75,9 @@ RUNS: Final[dict[str, Run]] = {
         "50 histories of clients, looked at for an order",
         "tests/linearizability/test_linearizability.py",
         BOTTOMLESS_TEST_ROUNDS="50",
+    ),
+    "left-out": _test(
+        "the dearest tests, once each, which a run of everything leaves out", " ".join(LEFT_OUT)
     ),
     "memory": _test(
         "memory over thirty attacks",

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from soak.left_out import LEFT_OUT, is_left_out
 from soak.runs import RUNS, Run
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +31,17 @@ def test_each_long_run_has_a_canary_and_settings_that_somebody_reads(run: Run) -
 def test_the_docs_name_every_long_run() -> None:
     told = (ROOT / "docs/guarantees.md").read_text()
     assert [name for name in RUNS if f"`./dev soak {name}`" not in told] == []
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_run_of_everything_leaves_out_what_is_named_and_no_other_run_does(name: str) -> None:
+    path, _, function = name.partition("::")
+    assert f"def {function or 'test_'}" in (ROOT / path).read_text()
+    assert is_left_out(name, ["tests"])
+    assert is_left_out(name, [f"{ROOT}/tests"])
+    assert not is_left_out(name, [name])
+    assert not is_left_out(name, [str(Path(path).parent), "tests/unit"])
+    assert not is_left_out("tests/unit/test_soak.py::test_other", ["tests"])
 
 
 def test_a_run_that_nobody_knows_is_refused_before_any_is_begun() -> None:
