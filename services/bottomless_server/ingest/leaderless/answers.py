@@ -9,7 +9,10 @@ unknown: it is stored and visible, and not yet what it was promised to be.
 import asyncio
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
+
+import structlog
 
 from bottomless.errors import StoreError
 from bottomless.guards import guard
@@ -24,6 +27,8 @@ from bottomless_server.ingest.leaderless.earlier_notes import (
     waits_for_earlier,
 )
 from bottomless_server.ingest.producers.producers import Appended
+
+log = structlog.get_logger(__name__)
 
 
 class _Held(NamedTuple):
@@ -41,7 +46,7 @@ class Answers:
         self._context = context
         self._notes = notes
         self._held: deque[_Held] = deque()
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking: set[asyncio.Task[Appended | StoreError]] = set()
         """Answers that speak of what was stored before, by whomever."""
 
     def __len__(self) -> int:
@@ -61,9 +66,9 @@ class Answers:
             return
         sync = self._context.bounds.notes_sync
         if stream_id is not None and waits_for_earlier(said, sync=sync):
-            task = asyncio.create_task(self._tell_later(stream_id, append, said))
+            task = asyncio.create_task(after_earlier_notes(self._context, stream_id, said))
             self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            task.add_done_callback(partial(self._tell_found, append))
             return
         mark = self._notes.added
         if may_answer(mark, self._notes.durable_below, sync=sync):
@@ -105,12 +110,17 @@ class Answers:
         for task in self._looking:
             task.cancel()
 
-    async def _tell_later(self, stream_id: StreamId, append: WaitingAppend, said: Appended) -> None:
-        answer: Appended | StoreError = not_noted()
-        try:
-            answer = await after_earlier_notes(self._context, stream_id, said)
-        finally:
-            append.settle(answer)
+    def _tell_found(self, append: WaitingAppend, task: asyncio.Task[Appended | StoreError]) -> None:
+        """Answer when nobody looks any more. A task does not do that by itself, since one that is
+        cancelled before its first step runs no part of itself."""
+        self._looking.discard(task)
+        if task.cancelled():
+            append.settle(not_noted())
+        elif (error := task.exception()) is not None:
+            log.error("notes of before could not be looked for", exc_info=error)
+            append.settle(not_noted())
+        else:
+            append.settle(task.result())
 
 
 @guard("an answer after its notes are durable")

@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from support.guards import remove
@@ -10,6 +12,10 @@ from support.wire import Mishap, Passage
 
 from bottomless.errors import Code, Outcome, StoreError
 from bottomless.model.names import StreamId, Uid
+from bottomless_server.ingest.leaderless.answers import Answers
+from bottomless_server.ingest.leaderless.context import WriterContext
+from bottomless_server.ingest.leaderless.core.notes import Notes
+from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.stores import tails
 from bottomless_server.stores.noted_entries import NotedEntries
@@ -122,3 +128,19 @@ def test_so_many_instances_are_remembered_and_no_more() -> None:
     for digit in "23":
         noted.of(Uid(digit * 32))
     assert noted.of(Uid("1" * 32)) is not first
+
+
+async def test_a_repeat_is_answered_also_if_the_writer_ends_before_it_has_begun_to_look() -> None:
+    """A task that is cancelled before its first step runs no part of itself."""
+    told: list[Appended | StoreError] = []
+    answers = Answers(cast("WriterContext", SimpleNamespace(bounds=SYNC)), Notes(0))
+
+    replayed = Appended(0, 1, 1_000, 0, 1, replayed=True)
+    answers.tell(WaitingAppend(an_append(b"x"), told.append), replayed, IDS[0])
+    answers.give_up()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    [said] = told
+    assert isinstance(said, StoreError)
+    assert (said.outcome, len(answers)) == (Outcome.UNKNOWN, 0)
