@@ -58,9 +58,18 @@ def a_leaderless_record(generation: int = 0, **changes: Any) -> StreamRecord:
     return replace(record, **changes)
 
 
+NEVER_MS: Final = 1_000_000_000
+"""Longer than any test lasts."""
+
+
 async def a_leaderless_harness(**settings: object) -> ManifestHarness:
-    """Stores of one generation that serve leaderless streams, and hold none."""
-    harness = ManifestHarness(SERVED, **{"manifest_rebuild_wal_wait_ms": 0, **settings})
+    """Stores of one generation that serve leaderless streams, and hold none.
+
+    No vacuum comes by itself: writers of tests renew no lease, so it would take them for dead as soon
+    as a test takes longer than its pause.
+    """
+    settings = {"manifest_rebuild_wal_wait_ms": 0, "manifest_wal_vacuum_ms": NEVER_MS, **settings}
+    harness = ManifestHarness(SERVED, **settings)
     harness.streams.generation = await check_generation(harness.drive, harness.coordination)
     return harness
 
