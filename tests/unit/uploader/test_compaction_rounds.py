@@ -369,22 +369,6 @@ async def test_without_its_guard_a_run_begins_with_what_a_fragment_has_already(
             assert await world.published_next(ONE) == (6 if guarded_run else 2)
 
 
-async def test_shards_are_shared_by_leases() -> None:
-    async with a_world() as world:
-        writer, first = await begun(world, ONE), await holding(world)
-        second = world.compactor()
-        await second.shards.renew()
-        await writer.flush(ONE)
-
-        assert len(first.shards.held) == 16
-        assert second.shards.held == frozenset()
-        assert await second.look() == (0, 0)
-        await first.stop()
-        await second.shards.renew()
-        assert len(second.shards.held) == 16
-        assert await second.compact_now() == (1, 1)
-
-
 async def test_300_objects_of_1000_streams_are_read_once_and_placed_byte_by_byte() -> None:
     """L24."""
     async with a_world() as world:
