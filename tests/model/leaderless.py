@@ -531,7 +531,7 @@ class World:
             instance = self.random.choice(sorted(instances)[-4:])
             shards = set(self.random.sample(range(16), 12))
             streams = {
-                sequence: {one for one in held if shard_of(one) in shards}
+                sequence: sorted(one for one in held if shard_of(one) in shards)
                 for (other, sequence), held in self.directories.items()
                 if other == instance
             }

@@ -1,8 +1,11 @@
 """Leaderless streams, beside everything that may happen to them: each run is drawn by its seed."""
 
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -16,6 +19,7 @@ from bottomless_server.stores.streams import stream_key
 from model.leaderless import SERVED, LossKind, Violation, World
 from model.leaderless_variants import believed, held_first, index_first, same_number
 
+TESTS: Final = Path(__file__).parents[1]
 STEPS: Final = int(os.environ.get("BOTTOMLESS_LEADERLESS_STEPS", "2500"))
 """Calls of one run; a long run by hand takes more of them."""
 RARE: Final = (
@@ -48,6 +52,22 @@ def test_no_order_of_events_breaks_what_must_hold() -> None:
     for seed in range(6):
         events += run(seed, STEPS).events
     assert all(events[name] > 0 for name in ("acknowledged", "pruned", "deleted", *RARE)), events
+
+
+def test_a_seed_tells_the_same_story_whatever_the_order_of_sets() -> None:
+    """Else what a run meets is luck: each process has another order of sets of names."""
+    program = "from model.test_leaderless import run; print(sorted(run(1, 800).events.items()))"
+    stories = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONPATH": str(TESTS), "PYTHONHASHSEED": order},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout.splitlines()[-1]
+        for order in ("0", "1")
+    }
+    assert len(stories) == 1
 
 
 @pytest.mark.parametrize("loss", LossKind)

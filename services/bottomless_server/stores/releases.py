@@ -147,7 +147,7 @@ async def release(
         Corrupt: the instance's record cannot be read.
         Unavailable: `coordination-regressed`, or not now.
     """
-    wanted = {one for found in streams.values() for one in found}
+    wanted = list(dict.fromkeys(one for found in streams.values() for one in found))
     settled, needed, unreadable = await look(coordination, instance, wanted)
     # Nobody can tell what these need, so it is everything.
     needed |= {

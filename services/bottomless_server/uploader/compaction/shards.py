@@ -90,9 +90,7 @@ class Shards:
         """Take a seat, or keep it, and find the share that comes with it."""
         values = await self._coordination.get_many([seat_key(one) for one in range(SEAT_COUNT)])
         taken = {
-            seat
-            for seat, value in enumerate(values)
-            if value is not None and value != self._holder
+            seat for seat, value in enumerate(values) if value is not None and value != self._holder
         }
         wanted = [] if self._seat is None else [self._seat]
         for seat in (*wanted, *range(SEAT_COUNT)):
