@@ -70,7 +70,7 @@ async def test_a_lost_reply_to_exec_is_an_unknown_outcome_and_is_not_sent_again(
         calls.append(values["a"])
         return Changes({"a": b"1"}), None
 
-    eater.eating = True
+    eater.eat()
     with pytest.raises(CoordinationUnknown) as raised:
         await through.transact(["a"], change)
 
@@ -88,7 +88,7 @@ async def test_an_exec_that_arrives_late_is_dead_once_its_key_was_changed(
     """The protocol of architecture.md: first make it impossible, then look."""
     await set_value(through, b"version 1")
     eater.deliver.clear()
-    eater.eating = True
+    eater.eat()
     with pytest.raises(CoordinationUnknown):
         await set_value(through, b"version 2, mine")
 
@@ -103,7 +103,7 @@ async def test_an_exec_that_arrives_late_is_dead_once_its_key_was_changed(
 async def test_a_lost_reply_to_a_lease_is_an_unknown_outcome(
     eater: ReplyEater, through: RedisCoordination
 ) -> None:
-    eater.eating = True
+    eater.eat()
     with pytest.raises(CoordinationUnknown):
         await through.hold("lease", b"me", 60_000)
     await asyncio.wait_for(eater.answered.wait(), 10)
@@ -360,7 +360,7 @@ async def test_a_lost_reply_to_settling_is_an_unknown_outcome(
 ) -> None:
     due = Due("queue", b"m", 1)
     await direct.transact(["a"], lambda _: (Changes(queued=[due]), None))
-    eater.eating = True
+    eater.eat()
     with pytest.raises(CoordinationUnknown):
         await through.settle([due])
     await asyncio.wait_for(eater.answered.wait(), 60)

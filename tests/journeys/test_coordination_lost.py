@@ -12,9 +12,10 @@ from pathlib import Path
 
 import httpx
 from support.contract import problem_of
+from support.lost_coordination import REGRESSED, await_loss, flush, rebuild
 from support.separate_processes import four_processes
 from support.server import AllInOne
-from support.valkey import another_client, command, running_valkey
+from support.valkey import running_valkey
 from support.waiting import until
 
 SETTINGS = {
@@ -31,7 +32,6 @@ SETTINGS = {
 }
 FAST = {"fragment": {"target_bytes": 65_536, "max_age_ms": 100}}
 SLOW = {"fragment": {"target_bytes": 2**26, "max_age_ms": 86_400_000}}
-REGRESSED = "coordination-regressed"
 
 
 class Producers:
@@ -119,36 +119,6 @@ def readable(client: httpx.Client, stream: str) -> bool:
 def stored_next(client: httpx.Client, stream: str) -> int:
     answer = client.get(f"/v1/streams/{stream}/offsets")
     return int(answer.json()["object_store_next_offset"]) if answer.status_code == 200 else 0
-
-
-def flush(url: str) -> None:
-    with another_client(url) as valkey:
-        command(valkey, "FLUSHALL")
-
-
-def await_loss(client: httpx.Client) -> None:
-    def refused() -> bool:
-        answer = client.get("/v1/streams")
-        return answer.status_code == 503 and answer.json()["code"] == REGRESSED
-
-    until(refused, what="the loss noticed")
-
-
-def rebuild(client: httpx.Client) -> dict[str, int]:
-    answer = client.post("/v1/admin/rebuild")
-    assert answer.status_code == 202, answer.text
-    path = f"/v1/operations/{answer.json()['operation_id']}"
-
-    def finished() -> dict[str, object] | None:
-        found = client.get(path)
-        assert found.status_code == 200, found.text
-        return found.json() if found.json()["state"] in ("succeeded", "failed") else None
-
-    operation = until(finished, what="the rebuild")
-    assert operation["state"] == "succeeded", operation
-    until(lambda: client.get("/v1/streams").status_code == 200, what="traffic again")
-    result: dict[str, int] = operation["result"]  # type: ignore[assignment]
-    return result
 
 
 @contextmanager
