@@ -62,7 +62,7 @@ class Timeouts:
     """How long a client waits, in seconds."""
 
     connect: float = 10.0
-    """For a connection."""
+    """What making a connection may take."""
     answer: float = 60.0
     """For one attempt of a call in all, however its bytes come: from the wait for a free connection to
     the last byte of the answer."""

@@ -1,4 +1,4 @@
-"""Which shards are whose, where several uploaders compact."""
+"""Shares of the shards, where several uploaders compact."""
 
 from collections.abc import Collection
 
