@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import httpx
+from support.numbered_records import parse
 from support.stored_stream import Found
 from support.valkey import another_client
 from support.waiting import until
@@ -16,7 +17,7 @@ from bottomless.model.names import StreamId
 from bottomless_server.leaderless.instance import decode_instance
 from bottomless_server.stores.wal import instance_key
 from chaos.deployment import ChaosDeployment
-from chaos.ledger import Ledger, parse
+from chaos.ledger import Ledger
 
 QUIET_SECONDS = 120.0
 

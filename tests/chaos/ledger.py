@@ -17,9 +17,9 @@ from enum import Enum, auto
 from types import MappingProxyType
 from typing import Final
 
+from support.numbered_records import parse, split
+
 FAULT_COUNT_MAX: Final = 30
-VALUE_SIZE_MAX: Final = 1_500
-_NUMBER_BITS: Final = 40
 
 
 class Mode(Enum):
@@ -31,30 +31,6 @@ class Mode(Enum):
     """Each with its record."""
     TXN = auto()
     """One for each append."""
-
-
-def record(producer: int, number: int) -> int:
-    """A record as one integer."""
-    return producer << _NUMBER_BITS | number
-
-
-def split(code: int) -> tuple[int, int]:
-    """Producer and number of one."""
-    return code >> _NUMBER_BITS, code & ((1 << _NUMBER_BITS) - 1)
-
-
-def value_of(code: int) -> str:
-    producer, number = split(code)
-    return f"{producer} {number} " + "x" * (number * 7919 % VALUE_SIZE_MAX)
-
-
-def parse(value: str) -> int | None:
-    """The record whose value this is; None if it is nobody's."""
-    words = value.split(" ", 2)
-    if len(words) < 3 or not (words[0].isdecimal() and words[1].isdecimal()):
-        return None
-    code = record(int(words[0]), int(words[1]))
-    return code if value_of(code) == value else None
 
 
 class Ledger:

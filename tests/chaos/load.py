@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any, Final
 
 import httpx
+from support.numbered_records import record, split, value_of
 
 from chaos.deployment import ChaosDeployment
-from chaos.ledger import Ledger, Mode, record, split, value_of
+from chaos.ledger import Ledger, Mode
 
 AWAY_SECONDS: Final = 0.2
 """After an answer that says that it is not now, or none."""

@@ -12,13 +12,14 @@ from typing import Any, Final
 import httpx
 import pytest
 from support.namespaces import Network, refusal, running_network
+from support.numbered_records import record, value_of
 from support.processes import Process
 from support.s3 import S3Server
 from support.waiting import until
 
 from chaos.checker import check
 from chaos.deployment import INGESTS, MANIFEST_OF, ChaosDeployment, chaos_deployment
-from chaos.ledger import Ledger, record, value_of
+from chaos.ledger import Ledger
 from chaos.load import Load
 
 REFUSAL: Final = refusal()

@@ -17,6 +17,7 @@ from support.s3 import BUCKET, CREDENTIALS, S3Server, s3_client
 from bottomless.drives.base import (
     DriveAmbiguous,
     DriveUnavailable,
+    ObjectExists,
     ObjectMissing,
 )
 from bottomless.errors import Corrupt, StoreError
@@ -168,3 +169,23 @@ async def test_a_deletion_whose_reply_is_lost_is_named_and_can_be_asked_for_agai
     assert {key: type(error) for key, error in failures.items()} == {"a/b": DriveUnavailable}
     assert await stored(drive, "a/b") is None
     assert await drive.delete(["a/b"]) == {}
+
+
+async def test_a_drive_and_the_proxy_count_the_same_requests(
+    proxy: FaultProxy, drive: S3Drive
+) -> None:
+    """What a bill asks for: also each part, each page and what was refused."""
+    await drive.put("a/small", [SMALL], crc32c(SMALL))
+    await drive.put("a/big", [BIG], crc32c(BIG))
+    with pytest.raises(ObjectExists):
+        await drive.put("a/small", [SMALL], crc32c(SMALL))
+    await drive.get("a/small")
+    await drive.get("a/small", 10, 20)
+    await drive.head("a/big")
+    assert len([facts async for facts in drive.list()]) == 2
+    with proxy.disturbing(Rule(Fault.REFUSE, "GET", "/a/big", answer=SLOW_DOWN, times=1)):
+        # It asks a second time, by the library.
+        assert await drive.get("a/big") == BIG
+    await drive.delete(["a/small", "a/big"])
+    assert {"put", "get", "head", "list", "delete"} == set(drive.requests)
+    assert drive.requests == proxy.kinds

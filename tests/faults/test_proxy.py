@@ -1,9 +1,13 @@
 """The proxy itself: a test of faults shows nothing if they do not happen."""
 
+import random
+import time
+
 import httpx
 import pytest
 from support.fault_proxy import running_fault_proxy
 from support.faults import Fault, Rule
+from support.latencies import Latency
 from support.s3 import S3Server
 
 
@@ -33,3 +37,12 @@ def test_what_is_not_named_passes_as_it_is(seaweed: S3Server) -> None:
         near, far = (client.get(f"{url}/healthz") for url in (proxy.endpoint, seaweed.endpoint))
     assert (near.status_code, near.content) == (far.status_code, far.content)
     assert proxy.story == []
+
+
+def test_no_reply_comes_earlier_than_the_latency_of_its_method_says(seaweed: S3Server) -> None:
+    latency = Latency(150, 300)
+    drawn = latency.draw(random.Random("latency 7")) / 1000
+    with running_fault_proxy(seaweed.endpoint, 7, {"GET": latency}) as proxy:
+        begun = time.monotonic()
+        assert httpx.get(f"{proxy.endpoint}/healthz").is_success
+    assert time.monotonic() - begun >= drawn

@@ -2,8 +2,8 @@
 
 Bytes are forwarded as they are, the Host header too, so signatures stay valid. What it did
 stands in its story, and a rule that never met a request fails its test: a test of faults
-must have faults. The choice by chance and the byte that is flipped come from a seed; in
-what order connections ask for them is up to the processes.
+must have faults. The choice by chance, the byte that is flipped and how long the store is made
+to take come from a seed; in what order connections ask for them is up to the processes.
 
 It runs on a thread with a loop of its own, so tests of either kind use it.
 """
@@ -13,6 +13,7 @@ import random
 import re
 import socket
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from urllib.parse import urlsplit
 from support.connections import Connections
 from support.faults import CALM, Answer, Fault, Rule
 from support.http_bytes import Head, body_of, read_head
+from support.latencies import StoreLatency
+from support.s3 import bill_kind
 
 DRIP_COUNT = 8
 
@@ -60,24 +63,34 @@ class _Exchange:
 class FaultProxy:
     """Arm it with rules; the first that fits a request disturbs it."""
 
-    def __init__(self, server: str, seed: int = 0) -> None:
+    def __init__(self, server: str, seed: int = 0, latency: StoreLatency | None = None) -> None:
+        """`latency` is how long the server seems to take at least, before its reply."""
         parts = urlsplit(server)
         assert parts.hostname is not None
         assert parts.port is not None
         self._server = (parts.hostname, parts.port)
         self._chance = random.Random(seed)
+        self._latency = latency or {}
+        self._latency_chance = random.Random(f"latency {seed}")
         self._lock = threading.Lock()
         self._rules: list[_Armed] = []
         self.endpoint = ""
         self.story: list[Deed] = []
         self.asked: list[tuple[str, str]] = []
         """Method and path of every request, disturbed or not."""
+        self.kinds = Counter[str]()
+        """These requests, by what a bill calls them."""
         self._stopped = asyncio.Event()
         self._connections = Connections(self._converse)
 
     @property
     def request_count(self) -> int:
         return len(self.asked)
+
+    @property
+    def connection_count(self) -> int:
+        """Connections that are open; without one, no request is under way."""
+        return len(self._connections)
 
     def arm(self, *rules: Rule) -> None:
         """Disturb what these name, beside what is armed already."""
@@ -125,21 +138,33 @@ class FaultProxy:
         behind: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         try:
             while (request := await read_head(reader)) is not None:
-                self.asked.append((request.method, request.path))
+                self._note(request)
+                due = self._due(request)
                 if behind is None:
                     behind = await asyncio.open_connection(*self._server)
                 rule = self._choose(request)
                 if rule is CALM:
-                    await _forward(request, reader, writer, behind)
+                    await _forward(request, reader, writer, behind, due)
                     continue
                 body = b"".join([piece async for piece in body_of(request, reader)])
                 exchange = _Exchange(request, body, reader, writer, rule)
+                await _until(due)
                 await self._disturb(exchange, behind)
         except (_Over, ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
             for closing in (writer, *(() if behind is None else behind[1:])):
                 closing.close()
+
+    def _note(self, request: Head) -> None:
+        self.asked.append((request.method, request.path))
+        self.kinds[bill_kind(request.method, request.path)] += 1
+
+    def _due(self, request: Head) -> float:
+        """When the reply may be given, by the clock of the loop."""
+        latency = self._latency.get(request.method)
+        seconds = latency.draw(self._latency_chance) / 1000 if latency else 0.0
+        return asyncio.get_running_loop().time() + seconds
 
     def _choose(self, request: Head) -> Rule:
         with self._lock:
@@ -249,6 +274,7 @@ async def _forward(
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     behind: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    due: float,
 ) -> None:
     behind[1].write(request.raw)
     async for piece in body_of(request, reader):
@@ -258,6 +284,8 @@ async def _forward(
         reply = await read_head(behind[0])
         if reply is None:
             raise _Over
+        if reply.status >= 200:
+            await _until(due)
         writer.write(reply.raw)
         if reply.status >= 200:
             break
@@ -267,6 +295,12 @@ async def _forward(
     await writer.drain()
     if reply.headers.get("connection", "").lower() == "close":
         raise _Over
+
+
+async def _until(due: float) -> None:
+    left = due - asyncio.get_running_loop().time()
+    if left > 0:
+        await asyncio.sleep(left)
 
 
 async def _ask(
@@ -303,14 +337,16 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 @contextmanager
-def running_fault_proxy(server: str, seed: int = 0) -> Iterator[FaultProxy]:
+def running_fault_proxy(
+    server: str, seed: int = 0, latency: StoreLatency | None = None
+) -> Iterator[FaultProxy]:
     """Start one before the server at this url, on a free port."""
     loop = asyncio.new_event_loop()
     ready = threading.Event()
     made: list[FaultProxy] = []
 
     async def main() -> None:
-        proxy = FaultProxy(server, seed)
+        proxy = FaultProxy(server, seed, latency)
         serving = asyncio.ensure_future(proxy.serve())
         while not proxy.endpoint and not serving.done():
             await asyncio.sleep(0)

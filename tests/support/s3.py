@@ -20,6 +20,18 @@ class S3Server(NamedTuple):
         return ACCOUNT.store_url(self.endpoint, prefix)
 
 
+def bill_kind(method: str, path: str) -> str:
+    """What a bill calls a request, by its method and its path with the query."""
+    words = {word.partition("=")[0] for word in path.partition("?")[2].split("&")}
+    if method == "HEAD":
+        return "head"
+    if method == "DELETE" or "delete" in words:
+        return "delete"
+    if method == "GET":
+        return "list" if "list-type" in words else "get"
+    return "put"
+
+
 @contextmanager
 def s3_client(server: S3Server) -> Iterator[Any]:
     """A client that knows nothing of our drive, and blocks."""
