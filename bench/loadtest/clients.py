@@ -12,6 +12,7 @@ import httpx
 from bench.loadtest.arrivals import arrivals
 from bench.loadtest.ledger import ProducerLedger
 from bench.loadtest.measures import Measures
+from bench.loadtest.place import utc_now
 from bench.loadtest.routing import Remap, Router
 from bench.loadtest.scenarios import Scenario
 from bench.loadtest.tallies import Tally
@@ -55,8 +56,8 @@ class Clients:
         self.measures = Measures()
         """Since the last interval."""
         self.faults: list[str] = []
-        self.remaps: deque[Remap] = deque()
-        """Those that are not written yet."""
+        self.remaps: deque[dict[str, Any]] = deque()
+        """Lines about those that are not written yet."""
         self.lives: dict[str, list[Tally]] = {name: [Tally()] for name in urls}
         """Of each node, what is known of each of its lives."""
         self._urls = urls
@@ -291,7 +292,7 @@ class Clients:
     def _note_remaps(self, remaps: Iterable[Remap]) -> None:
         for remap in remaps:
             self.measures.remaps += 1
-            self.remaps.append(remap)
+            self.remaps.append({"utc": utc_now(), **remap._asdict()})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What each command of `./dev loadtest` does."""
 
 import asyncio
+import os
 import shutil
 import signal
 import subprocess
@@ -18,10 +19,14 @@ from bench.loadtest.summary import exit_code, in_words
 from bench.place import ROOT
 from bottomless_server.coordination.die_with_parent import die_with_parent
 
+PATHS: Final = (ROOT / "tests", ROOT / "docs" / "examples")
+"""Where the keeper finds what starts and disturbs processes."""
 UP_SECONDS: Final = 900.0
 DOWN_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 0.1
 Say = Callable[[str], None]
+_OURS: Final[dict[int, "subprocess.Popen[bytes]"]] = {}
+"""Keepers that this process has started, by their pids: only their parent can see them off."""
 
 
 def up(base: Path, scenario: Scenario, say: Say, *, lasting: bool = True) -> RunDirectory:
@@ -35,12 +40,14 @@ def up(base: Path, scenario: Scenario, say: Say, *, lasting: bool = True) -> Run
         keeper = subprocess.Popen(
             [sys.executable, "-m", "bench.loadtest", "keep", str(run.path)],
             cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, PATHS))},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
             preexec_fn=None if lasting else die_with_parent(),  # noqa: PLW1509
         )
+    _OURS[keeper.pid] = keeper
     try:
         _await_ready(run, keeper)
     except BaseException:
@@ -139,6 +146,8 @@ def down(run: RunDirectory, say: Say, *, keep_state: bool = False) -> None:
     _end([keeper], signal.SIGTERM)
     # With the keeper all others end; who is left is ended by its own number.
     _end([keeper, *others], signal.SIGKILL)
+    if keeper.pid in _OURS:
+        _OURS.pop(keeper.pid).wait()
     if not keep_state:
         shutil.rmtree(run.state, ignore_errors=True)
     kept = f"; the disks are kept in {run.state}" if keep_state and run.state.exists() else ""

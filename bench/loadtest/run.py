@@ -12,7 +12,7 @@ from bench.loadtest.clients import Clients, Producer
 from bench.loadtest.histogram import Histogram
 from bench.loadtest.ledger import ProducerLedger
 from bench.loadtest.measures import Measures
-from bench.loadtest.place import LoadTestError, RunDirectory, utc_now
+from bench.loadtest.place import LoadTestError, RunDirectory
 from bench.loadtest.reading import read_all
 from bench.loadtest.reconcile import Evidence, Verdict, reconcile
 from bench.loadtest.routing import Policy, Router, owners_of
@@ -188,8 +188,7 @@ class Run:
             "client-30s.jsonl", {"at_seconds": round(at, 3), **told, **more, "away": away}
         )
         while self._clients.remaps:
-            remap = self._clients.remaps.popleft()
-            self._run.add_line("remap-events.jsonl", {"utc": utc_now(), **remap._asdict()})
+            self._run.add_line("remap-events.jsonl", self._clients.remaps.popleft())
         self._phases["lines"] = at
         self._all.merge(measures)
 
