@@ -6,7 +6,7 @@ counters, and takes the stack down. After `up`, or `up` and `precreate`, it uses
 leaves it up.
 
 Exit codes: 0, everything adds up; 1, it does not, and summary.json says what; 2, it could not be
-found out. bench/README.md says what each file of a run holds.
+found out. docs/load-tests.md says what each file of a run holds.
 """
 
 import argparse

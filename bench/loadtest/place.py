@@ -4,7 +4,7 @@
     resolved-config.json    the scenario, with all that was changed
     stack.json              who runs where: pids, addresses, lives
     logs/ state/            of services; their disks, which go with the stack
-    …                       what a run found: see bench/README.md
+    …                       what a run found: see docs/load-tests.md
 """
 
 import json

@@ -56,6 +56,7 @@ GROUPS = {
         "docs/errors",
         "docs/metrics",
         "docs/performance",
+        "docs/load-tests",
     ],
     "Inside": [
         "docs/architecture",

@@ -89,6 +89,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/faults/test_mix.py",
         BOTTOMLESS_TEST_SECONDS="600",
     ),
+    "load": Run(
+        "1,000 leaderless streams for half an hour while everything is killed in turn",
+        ["./dev", "loadtest", "run", "soak"],
+        tests="tests/journeys/test_loadtest.py",
+    ),
     "contract": _test(
         "60 examples of each operation of the contract",
         "tests/contract_http/test_schemathesis.py",
