@@ -49,7 +49,9 @@ class Clients:
         urls: Mapping[str, str],
         router: Router,
         producers: list[Producer],
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        """`urls` are those of the nodes, by name; `transport` stands for the network in tests."""
         self.scenario = scenario
         self.router = router
         self.producers = producers
@@ -61,6 +63,7 @@ class Clients:
         self.lives: dict[str, list[Tally]] = {name: [Tally()] for name in urls}
         """Of each node, what is known of each of its lives."""
         self._urls = urls
+        self._room = asyncio.Semaphore(scenario.under_way_max)
         self._joined = asyncio.Event()
         self._ending = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,9 +72,12 @@ class Clients:
         """Of nodes that are away."""
         self._waiting_count = 0
         self._http = httpx.AsyncClient(
-            timeout=httpx.Timeout(REQUEST_SECONDS, connect=10),
+            timeout=REQUEST_SECONDS,
             # An append never waits for a connection: whom it is sent to is decided just before.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=scenario.under_way_max
+            ),
+            transport=transport,
         )
 
     @property
@@ -177,21 +183,29 @@ class Clients:
             producer, f"/v1/streams/{producer.stream}/records", headers, body, values
         )
         while not self._ending.is_set():
-            node = self.router.choose(producer.stream)
-            if node is None:
+            if not self.router.usable(producer.stream):
                 self._joined.clear()
                 await self._joined.wait()
                 continue
-            try:
-                done = await self._send(attempt, node)
-            finally:
-                self.router.end(node)
+            async with self._room:
+                node, done = await self._try(attempt)
+            if done:
+                ms = (asyncio.get_running_loop().time() - intended) * 1000
+                self.measures.acknowledged(node, len(values), len(body), ms)
             if done or producer.broken:
-                if done:
-                    ms = (asyncio.get_running_loop().time() - intended) * 1000
-                    self.measures.acknowledged(node, len(values), len(body), ms)
                 return
             await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _try(self, attempt: "_Attempt") -> tuple[str, bool]:
+        """Send it to one of the owners; to whom, and whether it is acknowledged now."""
+        node = self.router.choose(attempt.producer.stream)
+        if node is None:
+            # All of them have gone while there was no room.
+            return "", False
+        try:
+            return node, await self._send(attempt, node)
+        finally:
+            self.router.end(node)
 
     async def _send(self, attempt: "_Attempt", node: str) -> bool:
         """Send it to a node once; whether it is acknowledged now."""

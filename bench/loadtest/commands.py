@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.loadtest.control import Control
-from bench.loadtest.place import Birth, LoadTestError, RunDirectory
+from bench.loadtest.place import SOCKETS, Birth, LoadTestError, RunDirectory
 from bench.loadtest.run import ROUTING, Run, precreate
 from bench.loadtest.scenarios import SCENARIOS, Scenario, changed
 from bench.loadtest.summary import exit_code, in_words
@@ -148,6 +148,10 @@ def down(run: RunDirectory, say: Say, *, keep_state: bool = False) -> None:
     _end([keeper, *others], signal.SIGKILL)
     if keeper.pid in _OURS:
         _OURS.pop(keeper.pid).wait()
+    sockets = Path(stack["sockets"])
+    if sockets.name.startswith(SOCKETS):
+        # A keeper that was killed has left them.
+        shutil.rmtree(sockets, ignore_errors=True)
     if not keep_state:
         shutil.rmtree(run.state, ignore_errors=True)
     kept = f"; the disks are kept in {run.state}" if keep_state and run.state.exists() else ""

@@ -39,6 +39,9 @@ class ControlServer:
             with connection, suppress(OSError), connection.makefile("rwb") as way:
                 way.write(self.answer(way.readline(LINE_BYTES_MAX)))
 
+    def close(self) -> None:
+        self._listening.close()
+
     def answer(self, line: bytes) -> bytes:
         """What one order is answered with."""
         try:

@@ -22,6 +22,8 @@ from bench.loadtest.scenarios import Scenario
 from bench.place import ROOT
 
 DEFAULT: Final = ROOT / "build" / "loadtest"
+SOCKETS: Final = "bottomless-load-"
+"""So begins the name of the temporary directory with the sockets of a stack."""
 
 
 class LoadTestError(Exception):

@@ -18,9 +18,13 @@ PATIENCE_SECONDS: Final = 300.0
 
 
 async def read_all(
-    url: str, ledgers: Mapping[str, Sequence[ProducerLedger]], latency: Histogram
+    url: str,
+    ledgers: Mapping[str, Sequence[ProducerLedger]],
+    latency: Histogram,
+    transport: httpx.AsyncBaseTransport | None = None,
 ) -> list[StreamReading]:
-    """Read each stream once; a stream that cannot be read has that as its fault."""
+    """Read each stream once; a stream that cannot be read has that as its fault. `transport` stands
+    for the network in tests."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(client: httpx.AsyncClient, stream: str) -> StreamReading:
@@ -29,7 +33,7 @@ async def read_all(
             await _read(client, reading, latency)
         return reading
 
-    async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=60, transport=transport) as client:
         return list(await asyncio.gather(*(one(client, stream) for stream in ledgers)))
 
 

@@ -24,7 +24,8 @@ class Kill:
     at_seconds: float
     service: str
     again_after_seconds: float | None = None
-    """It is started again so much later; without a number it stays away until the load is over."""
+    """It is started again so much later; without a number it stays away, which only a node of
+    leaderless streams can."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Scenario:
     """Of all streams together, in an open loop."""
     clients: int = 16
     """In a closed loop: appends that are under way together."""
+    under_way_max: int = 200
+    """Appends that are sent and not answered; others wait, and their latency goes on."""
     waiting_max: int = 1_000
     """Appends of an open loop that may wait for the one before them, of a producer; more are left
     out, and counted."""
@@ -141,7 +144,14 @@ def _trouble(document: Mapping[str, Any]) -> Kill | StoreTrouble:
 def _problems(scenario: Scenario) -> Sequence[str]:
     numbers = (
         *("nodes", "streams", "seconds", "owners", "producers", "appends_per_second", "clients"),
-        *("waiting_max", "records", "record_bytes", "interval_seconds", "settle_seconds"),
+        *(
+            "under_way_max",
+            "waiting_max",
+            "records",
+            "record_bytes",
+            "interval_seconds",
+            "settle_seconds",
+        ),
         "fragment_age_ms",
     )
     found = [f"{name} is not above 0" for name in numbers if getattr(scenario, name) <= 0]
@@ -158,11 +168,20 @@ def _problems(scenario: Scenario) -> Sequence[str]:
     for one in scenario.troubles:
         if not 0 <= one.at_seconds < scenario.seconds:
             found.append(f"a trouble at {one.at_seconds} s is outside of the load")
-        if isinstance(one, Kill) and one.service not in scenario.service_names:
-            found.append(f"there is no service {one.service}")
         if isinstance(one, StoreTrouble) and one.fault not in Fault.__members__:
             found.append(f"there is no fault {one.fault}")
+        if isinstance(one, Kill):
+            found += _problems_of_a_kill(scenario, one)
     return found
+
+
+def _problems_of_a_kill(scenario: Scenario, kill: Kill) -> list[str]:
+    if kill.service not in scenario.service_names:
+        return [f"there is no service {kill.service}"]
+    can_stay_away = kill.service in scenario.node_names and scenario.profile == "leaderless"
+    if kill.again_after_seconds is None and not can_stay_away:
+        return [f"nobody does the work of {kill.service} while it stays away"]
+    return []
 
 
 def changed(scenario: Scenario, changes: Sequence[str]) -> Scenario:

@@ -56,20 +56,21 @@ class Services:
     async def sample(self, at: float) -> None:
         """A line for each service in metrics-30s.jsonl; one that does not answer has an error."""
         facts = await self.facts()
-        for name in self.names:
-            line: dict[str, Any] = {
-                "at_seconds": round(at, 3),
-                "service": name,
-                "life": facts[name]["life"],
-            }
+
+        async def line(name: str) -> dict[str, Any]:
+            head = {"at_seconds": round(at, 3), "service": name, "life": facts[name]["life"]}
             try:
-                line["metrics"] = {
-                    series: {"kind": shown["kind"], "samples": shown["samples"]}
-                    for series, shown in (await self.metrics(name)).items()
-                }
+                series = await self.metrics(name)
             except LoadTestError as error:
-                line["error"] = str(error)
-            self._run.add_line("metrics-30s.jsonl", line)
+                return {**head, "error": str(error)}
+            shown = {
+                one: {"kind": series[one]["kind"], "samples": series[one]["samples"]}
+                for one in series
+            }
+            return {**head, "metrics": shown}
+
+        for found in await asyncio.gather(*map(line, self.names)):
+            self._run.add_line("metrics-30s.jsonl", found)
 
     async def until_running(self, *names: str, seconds: float = START_SECONDS) -> None:
         """Return when all of these have said that they are ready.

@@ -32,7 +32,7 @@ from support.stored import StoredInS3
 from support.valkey import running_valkey
 
 from bench.loadtest.control import ControlServer
-from bench.loadtest.place import Birth, LoadTestError, RunDirectory
+from bench.loadtest.place import SOCKETS, Birth, LoadTestError, RunDirectory
 from bench.loadtest.scenarios import Scenario
 from bottomless_server.coordination.embedded import EmbeddedValkey
 
@@ -196,7 +196,7 @@ def running_stack(run: RunDirectory, scenario: Scenario) -> Iterator[tuple[LoadS
     """Start all of it; the stack, and where it takes orders. From the main thread only."""
     with ExitStack() as held:
         # Below the directory of a run, a socket's path might be too long for the kernel.
-        sockets = Path(tempfile.mkdtemp(prefix="bottomless-load-"))
+        sockets = Path(tempfile.mkdtemp(prefix=SOCKETS))
         held.callback(shutil.rmtree, sockets, ignore_errors=True)
         valkey = held.enter_context(running_valkey(run.state / "valkey"))
         s3 = held.enter_context(running_seaweed(run.state / "s3"))

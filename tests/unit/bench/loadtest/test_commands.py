@@ -52,7 +52,10 @@ def a_run(base: Path, pid: int, started: float) -> RunDirectory:
     run = RunDirectory.create(base, TINY)
     one = {"pid": pid, "started": started}
     service = {**one, "life": 1, "url": "http://127.0.0.1:1"}
-    run.write("stack.json", {"keeper": one, "valkey": one, "services": {"reader": service}})
+    sockets = base / "bottomless-load-1"
+    sockets.mkdir()
+    document = {"keeper": one, "valkey": one, "services": {"reader": service}}
+    run.write("stack.json", {**document, "sockets": str(sockets)})
     return run
 
 
@@ -62,6 +65,7 @@ def test_a_process_that_only_has_the_number_of_an_old_one_is_never_ended(tmp_pat
     said: list[str] = []
     commands.down(run, said.append)
     assert said == [f"was down already: {run.path}"]
+    assert not (tmp_path / "bottomless-load-1").exists()
     assert "reader: gone" in commands.status(run)
 
 

@@ -117,6 +117,22 @@ def test_an_outcome_that_was_never_known_adds_up_either_way(stored: bool) -> Non
     assert (verdict.unknown, verdict.unknown_stored) == (2, 2 * stored)
 
 
+def test_an_append_that_was_given_up_may_be_stored_after_its_stream_was_read() -> None:
+    late = reading(10, 2)
+    assert reconcile(Evidence([late], [alive(12)], [])).reconciled
+    [fault] = reconcile(Evidence([late], [alive(13)], [])).faults
+    assert "by the counters of ingest it is 13 to 13" in fault
+
+
+def test_an_append_whose_client_has_gone_may_be_stored_and_not_counted() -> None:
+    counts = Counts(1, 10, 900)
+    doubtful = Bounds(counts, counts.plus(Counts(1, 2, 90, 2)))
+    life = IngestLife("ingest-1", counts, doubtful, None)
+    for records in (10, 12):
+        assert faults(life, records=records) == []
+    assert faults(life, records=13)
+
+
 @pytest.mark.parametrize("counted", [4, 6])
 def test_a_request_that_only_one_side_has_counted_is_noticed(counted: int) -> None:
     found = faults(alive(10), stores=(seen(counted, 5, 5),))

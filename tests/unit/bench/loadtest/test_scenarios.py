@@ -69,6 +69,7 @@ def test_troubles_of_nobody_are_refused() -> None:
     for trouble, told in (
         (Kill(1, "ingest-9"), "no service ingest-9"),
         (StoreTrouble(1, 1, "FLOOD"), "no fault FLOOD"),
+        (Kill(1, "reader"), "nobody does the work of reader"),
     ):
         kind = type(trouble).__name__
         with pytest.raises(BadScenario, match=told):
