@@ -59,7 +59,7 @@ def up(base: Path, scenario: Scenario, say: Say, *, lasting: bool = True) -> Run
 
 def _await_ready(run: RunDirectory, keeper: "subprocess.Popen[bytes]") -> None:
     deadline, log = time.monotonic() + UP_SECONDS, run.logs / "stack.log"
-    while not run.has("ready.json"):
+    while not run.has("stack.json"):
         if keeper.poll() is not None:
             raise LoadTestError(f"the stack did not start: {_last_line(log)} (see {log})")
         if time.monotonic() > deadline:

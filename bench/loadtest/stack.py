@@ -93,7 +93,7 @@ class LoadStack(SeparateProcesses):
         return Process([kind], self._run.logs / f"{name}.log", settings, port)
 
     def begin(self) -> None:
-        """Start everything, and return when all are ready."""
+        """Start all services, and write stack.json when all are ready."""
         for name in self.names:
             self._begin_life(name)
         for name in self.names:
@@ -193,7 +193,8 @@ class LoadStack(SeparateProcesses):
 
 @contextmanager
 def running_stack(run: RunDirectory, scenario: Scenario) -> Iterator[tuple[LoadStack, Path]]:
-    """Start all of it; the stack, and where it takes orders. From the main thread only."""
+    """Start everything but the services; the stack, and where it takes orders. From the main thread
+    only."""
     with ExitStack() as held:
         # Below the directory of a run, a socket's path might be too long for the kernel.
         sockets = Path(tempfile.mkdtemp(prefix=SOCKETS))
@@ -213,7 +214,6 @@ def running_stack(run: RunDirectory, scenario: Scenario) -> Iterator[tuple[LoadS
         stack = LoadStack(run, scenario, sockets, stored, valkey, proxies)
         for process in stack.services.values():
             held.push(process)
-        stack.begin()
         yield stack, sockets / "control"
 
 
@@ -229,7 +229,7 @@ def keep(directory: Path) -> int:
     try:
         with running_stack(run, run.scenario()) as (stack, path):
             server = ControlServer(path, _orders(stack))
-            run.write("ready.json", {"control": str(path)})
+            stack.begin()
             server.serve()
     except (LoadTestError, AssertionError, RuntimeError, OSError) as error:
         # The one that waits for it tells this, and the log has the rest.
