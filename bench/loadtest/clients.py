@@ -188,6 +188,10 @@ class Clients:
                 await self._joined.wait()
                 continue
             async with self._room:
+                if not attempt.begun:
+                    attempt.begun = True
+                    late = asyncio.get_running_loop().time() - intended
+                    self.measures.late.add(late * 1000)
                 node, done = await self._try(attempt)
             if done:
                 ms = (asyncio.get_running_loop().time() - intended) * 1000
@@ -309,7 +313,7 @@ class Clients:
             self.remaps.append({"utc": utc_now(), **remap._asdict()})
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Attempt:
     """What is sent, again and again if need be."""
 
@@ -318,3 +322,4 @@ class _Attempt:
     headers: Mapping[str, str]
     body: bytes
     values: list[str]
+    begun: bool = False

@@ -27,6 +27,9 @@ class Measures:
     remaps: int = 0
     latency: Histogram = field(default_factory=Histogram)
     """In an open loop from when an append should have begun, in a closed one from when it did."""
+    late: Histogram = field(default_factory=Histogram)
+    """How much of that was over before the first request was sent: the append waited for the one
+    before it of its producer, for room, for a node, or for this program to get its turn."""
 
     def acknowledged(self, node: str, records: int, size: int, ms: float) -> None:
         self.appends += 1
@@ -46,6 +49,7 @@ class Measures:
         self.attempts += other.attempts
         self.nodes += other.nodes
         self.latency.merge(other.latency)
+        self.late.merge(other.late)
 
     def told(self, seconds: float) -> dict[str, Any]:
         """As files have it, of so many seconds."""
@@ -61,4 +65,5 @@ class Measures:
             "left_out": self.left_out,
             "remaps": self.remaps,
             "latency": self.latency.told(),
+            "late": self.late.told(),
         }

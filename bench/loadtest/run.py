@@ -182,7 +182,12 @@ class Run:
         since = self._phases.get("lines", 0.0)
         under_way = sum(self._clients.router.under_way.values())
         told = measures.told(max(at - since, 1e-9))
-        more = {"under_way": under_way, "waiting": self._clients.waiting_count}
+        more = {
+            "under_way": under_way,
+            "waiting": self._clients.waiting_count,
+            # Of this program since its begin: one that needs a core measures itself.
+            "cpu_seconds": round(time.process_time(), 3),
+        }
         away = sorted(self._clients.router.away)
         self._run.add_line(
             "client-30s.jsonl", {"at_seconds": round(at, 3), **told, **more, "away": away}

@@ -55,7 +55,7 @@ def in_words(summary: Mapping[str, Any]) -> str:
     """For who waits for it at a terminal."""
     records, requests = summary["records"], summary["object_store_requests"]
     clients, pages = summary["clients"], summary["read_pages"]
-    latency = clients["latency"]
+    latency, late = clients["latency"], clients["late"]
     low, high = records["counted_with_what_kills_hide"]
     by_ingest = f"{low:,}" if low == high else f"{low:,} to {high:,}"
     kinds = ", ".join(
@@ -82,7 +82,8 @@ def in_words(summary: Mapping[str, Any]) -> str:
         f"  events: {', '.join(f'{name} {count}' for name, count in summary['events'].items())}",
         (
             f"  {clients['appends']:,} appends, {clients['appends_per_second']} a second; p50"
-            f" {latency['p50_ms']} ms, p99 {latency['p99_ms']} ms, largest {latency['max_ms']} ms;"
+            f" {latency['p50_ms']} ms, p99 {latency['p99_ms']} ms, largest {latency['max_ms']} ms (of"
+            f" which before it was sent: p50 {late['p50_ms']} ms, p99 {late['p99_ms']} ms);"
             f" {clients['repeats']:,} repeats, {clients['left_out']:,} left out,"
             f" {clients['remaps']:,} remaps"
         ),

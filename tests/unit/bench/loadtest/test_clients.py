@@ -92,6 +92,8 @@ async def test_what_is_stored_is_known_of_the_ledger_and_of_the_node() -> None:
     low, high = bounds(clients, "ingest-1")
     assert low == high == Counts(1, 2, low.bytes, 0)
     assert clients.measures.nodes == {"ingest-1": 1}
+    assert clients.measures.late.count == clients.measures.latency.count == 1
+    assert clients.measures.late.max_ms <= clients.measures.latency.max_ms
     await clients.aclose()
 
 
