@@ -5,15 +5,16 @@ in that time would cost what was acknowledged long before it. Whoever calls this
 so nothing more is committed by it. What was committed stands in the tails of the streams that its last
 objects hold pieces of.
 
-The notes get an object of their own under the last sequence that the writer had reserved. It is put only
-if absent, and goes as the last of its instance. It says nothing new of what is settled: a tail that went
-back would not have all entries, and what is undecided stays so.
+The notes get an object of their own under the last sequence that the writer had reserved, or as many of
+the last ones as they need; the very last is put last, and says that all of them are there. Each is put
+only if absent, and they go as the last of their instance. They say nothing new of what is settled: a tail
+that went back would not have all entries, and what is undecided stays so.
 
-After a crash: the object, or nothing; the same again is right.
+After a crash: some of the objects, or none. The next pass finds the notes in them, and puts the others.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -36,6 +37,17 @@ from bottomless_server.stores.wal import load_directory
 log = structlog.get_logger(__name__)
 
 _PUT_SECONDS: Final = 10.0
+NOTE_COUNT_MAX: Final = WAL_NOTE_COUNT_MAX
+"""Notes of one object."""
+
+
+class _Header(NamedTuple):
+    """What the objects of notes say beside them."""
+
+    noted_below: int
+    attempt: int
+    created_at: int
+    generation: int
 
 
 async def note_for_dead(
@@ -76,17 +88,17 @@ async def note_for_dead(
     missing = await _missing(coordination, instance, record.generation, undecided, noted)
     if not missing:
         return 0
-    packed = pack_wal(
-        instance,
-        own,
-        [],
-        missing[:WAL_NOTE_COUNT_MAX],
-        noted_below=noted_below,
-        attempt=record.attempt,
-        created_at=clock,
-        generation=record.generation,
-    )
-    await _put(drive, instance, packed)
+    header = _Header(noted_below, record.attempt, clock, record.generation)
+    parts = [
+        missing[start : start + NOTE_COUNT_MAX] for start in range(0, len(missing), NOTE_COUNT_MAX)
+    ]
+    room = own - present[-1]
+    if len(parts) > room:
+        # A writer has never so much under way; what is left out is in coordination until it is compacted.
+        log.error("no sequence is left for some notes", instance=instance, count=len(parts) - room)
+    parts = parts[:room]
+    for sequence, notes in enumerate(parts, own + 1 - len(parts)):
+        await _put(drive, instance, pack_wal(instance, sequence, [], notes, **header._asdict()))
     log.warning("noted what a dead writer had committed", instance=instance, count=len(missing))
     return len(missing)
 

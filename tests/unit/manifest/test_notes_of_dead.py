@@ -1,5 +1,7 @@
 """What a writer committed and could not note, before it died, is noted by the vacuum."""
 
+from typing import Any
+
 import pytest
 from support.leaderless import (
     WalWriter,
@@ -11,10 +13,12 @@ from support.manifest import NEIGHBOUR, STREAM, ManifestHarness
 from support.rebuilding import put_registry, rebuild
 from unit.manifest.test_rebuild_wal import a_stream, a_writer, found
 
+from bottomless.drives.base import DriveUnavailable
 from bottomless.errors import Code, Unavailable
 from bottomless_server.leaderless.instance import RESERVED_COUNT
 from bottomless_server.leaderless.noted import UNDECIDED_COUNT
 from bottomless_server.manifest.leaderless.vacuum import Vacuum
+from bottomless_server.stores import notes_of_dead
 from bottomless_server.stores.noted_entries import is_noted
 from bottomless_server.stores.wal_check import check_wal
 
@@ -65,6 +69,29 @@ async def test_it_is_done_once_and_goes_with_the_instance() -> None:
     await writer.release()
     await Vacuum(harness.context).make_pass()
     assert (await writer.objects(), writer.record()) == ([], None)
+
+
+async def test_more_notes_than_fit_into_an_object_get_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each pass may die after any of its puts; the next one goes on."""
+    harness, writer = await a_dead_writer()
+    monkeypatch.setattr(notes_of_dead, "NOTE_COUNT_MAX", 1)
+    put = notes_of_dead.put_object
+
+    async def die(*given: Any, **named: Any) -> None:
+        await put(*given, **named)
+        raise DriveUnavailable("the process is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(notes_of_dead, "put_object", die)
+        await Vacuum(harness.context).make_pass()
+    assert await writer.objects() == [0, 1, LAST - 1]
+    await Vacuum(harness.context).make_pass()
+    assert await writer.objects() == [0, 1, LAST - 1, LAST]
+    harness.coordination.lose()
+    await rebuild(harness)
+    assert await found(harness) == [("leaf", 0, 30), ("gap", 30, 30 + UNDECIDED_COUNT)]
 
 
 async def test_of_a_writer_that_noted_everything_nothing_is_put() -> None:
