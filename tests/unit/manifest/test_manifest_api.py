@@ -455,6 +455,12 @@ def test_limits_say_what_ingest_holds_to(monkeypatch: pytest.MonkeyPatch) -> Non
     assert told == IngestSettings().ingest_producer_count_max == 3
 
 
+def test_limits_say_what_the_broker_takes() -> None:
+    told = describe_limits(ManifestSettings())["broker"]
+
+    assert told == {"partitions": 256, "records": 10_000, "bytes": 16 << 20}
+
+
 async def test_ten_who_make_one_stream_at_once_make_one() -> None:
     """L40: what the first produce to a partition asks for, from ten nodes."""
     harness = ManifestHarness(frozenset({LEADERLESS}))

@@ -17,6 +17,11 @@ from bottomless.model import limits
 from bottomless.model.names import REFERENCE_SIZE_MAX
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import LEASE_COUNT_MAX
+from bottomless_server.core.broker.names import (
+    FETCH_RECORD_COUNT_MAX,
+    FETCH_SIZE_MAX,
+    PARTITION_COUNT_MAX,
+)
 from bottomless_server.core.principal import Principal
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.paging import PAGE_COUNT_MAX
@@ -86,6 +91,11 @@ def describe_limits(settings: ManifestSettings) -> dict[str, Any]:
             "records": limits.PAGE_RECORD_COUNT_MAX,
             "bytes": limits.PAGE_SIZE_MAX,
             "wait_ms": limits.LONG_POLL_MS_MAX,
+        },
+        "broker": {
+            "partitions": PARTITION_COUNT_MAX,
+            "records": FETCH_RECORD_COUNT_MAX,
+            "bytes": FETCH_SIZE_MAX,
         },
         "list": {"items": PAGE_COUNT_MAX},
         "stream": {
