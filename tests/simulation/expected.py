@@ -45,6 +45,8 @@ class Expected:
     """How often an operator accepted a loss; without, no gap is right."""
     losses: int = 0
     """How often all of coordination was lost."""
+    removed_below: int = 0
+    """Of a leaderless stream, its floor when coordination was lost last."""
     acknowledged_by: dict[int, Answered] = field(default_factory=dict)
     """Of a leaderless stream, whose answers may depend on a node's memory."""
     lost_of: set[str] = field(default_factory=set)
@@ -79,6 +81,20 @@ class Expected:
             return chance.randint(0, end)
         # Else nearly all would lie within a gap of 2^32 offsets.
         return chance.choice([*far, *sorted(offset for offset in self.seen if offset < end), end])
+
+    def lose_coordination(self, floor: int) -> None:
+        """All of coordination is lost while the manifest begins at `floor`. Where all that a writer
+        was told of a leaderless stream was removed before, and no fragment came since, nothing in the
+        bucket tells of it any more: docs/guarantees.md, known faults."""
+        self.losses += 1
+        if not self.leaderless:
+            return
+        self.removed_below = max(self.removed_below, floor)
+        last: dict[str, int] = {}
+        for offset, value in self.acknowledged.items():
+            name = value.partition(" ")[0]
+            last[name] = max(last.get(name, -1), offset)
+        self.lost_of.update(name for name, offset in last.items() if offset < floor)
 
     def lose(self, first_offset: int, next_offset: int) -> None:
         """An operator's takeover has closed the stream's end with this gap."""
@@ -156,7 +172,10 @@ class Expected:
 
     def _place(self, offset: int, value: str) -> None:
         place = self._places.setdefault(value, offset)
-        if place != offset and not (self.takeovers and value in self.stored_anew):
+        if place < self.removed_below <= offset:
+            self._places[value] = offset
+            self.acknowledged.pop(place, None)
+        elif place != offset and not (self.takeovers and value in self.stored_anew):
             raise Broken(f"{self.name}: {value} is at {place} and at {offset}")
 
 

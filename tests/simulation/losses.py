@@ -129,7 +129,7 @@ class Losses:
             watch.note_loss()
         self.ground.coordination.lose()
         for stream in self.streams:
-            stream.losses += 1
+            stream.lose_coordination(self.watches[stream.name].manifest.floor)
         self._tell("loses all of coordination")
         self.ground.story.count("losses of coordination")
         self._begin(self._rebuild())

@@ -22,6 +22,7 @@ from bottomless_server.leaderless.tail_format import Known
 from bottomless_server.stores.tail_commits import change_known
 from bottomless_server.uploader.compaction.core.tracking_chunks import (
     FragmentTracking,
+    LastTold,
     known_at,
     told_by,
 )
@@ -102,7 +103,7 @@ def test_a_fragment_ends_with_all_that_is_known_where_trailers_take_more_room() 
     )
     for chunk in chunks:
         take(tracking, chunk)
-    telling = FragmentTracking(known_of(tracking, {"p": 80}), 0)
+    telling = FragmentTracking(known_of(tracking, {"p": 80}), LastTold())
 
     assert telling.after(chunks[:2]) is None
     raw = telling.after(chunks[2:])
@@ -110,15 +111,42 @@ def test_a_fragment_ends_with_all_that_is_known_where_trailers_take_more_room() 
     assert raw is not None
     assert decode_header(raw).first_offset == 80
     assert entries_of(raw) == list(tracked("p", tracking.producers["p"]))
-    assert telling.trailer_size == 0
+    assert telling.last == LastTold(80)
 
 
 def test_trailers_of_earlier_runs_count() -> None:
     tracking, chunk = Tracking(BOUNDS), appended(0, "p", 0)
     take(tracking, chunk)
 
-    assert FragmentTracking(known_of(tracking, {"p": 2}), 0).after([chunk]) is None
-    assert FragmentTracking(known_of(tracking, {"p": 2}), 10**4).after([chunk]) is not None
+    assert FragmentTracking(known_of(tracking, {"p": 2}), LastTold()).after([chunk]) is None
+    assert (
+        FragmentTracking(known_of(tracking, {"p": 2}), LastTold(0, 10**4)).after([chunk])
+        is not None
+    )
+
+
+def test_without_its_guard_nothing_tells_of_whom_only_what_was_removed_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else nothing that is left tells of a producer who is silent, and a repeat would be stored anew."""
+    tracking = Tracking(BOUNDS)
+    chunks = [appended(0, "silent", 0), *(appended(2 * n, "busy", 2 * n) for n in range(1, 6))]
+    for chunk in chunks:
+        take(tracking, chunk)
+    known = known_of(tracking, {"silent": 2, "busy": 12})
+
+    def ends_with_all(last: LastTold, floor: int) -> bool:
+        raw = FragmentTracking(known, last, floor).after(chunks[4:])
+        told = [] if raw is None else [one.producer_id for one in entries_of(raw)]
+        assert told == [] or {"silent", "busy"} <= set(told)
+        return raw is not None
+
+    assert not ends_with_all(LastTold(), 0), "everything is still there"
+    assert ends_with_all(LastTold(), 2)
+    assert ends_with_all(LastTold(4), 4), "the chunk that told of it is removed too"
+    assert not ends_with_all(LastTold(6), 4), "the chunk that told of it is there"
+    remove(monkeypatch, "a producer of whom only what was removed told", lambda *_: False)
+    assert not ends_with_all(LastTold(), 2)
 
 
 RAISED: Final = Known(
@@ -129,7 +157,7 @@ RAISED: Final = Known(
 def test_an_epoch_that_was_raised_without_an_append_is_told_at_once_and_once() -> None:
     one, two, three = (appended(2 * number, "q", 2 * number) for number in range(3))
 
-    telling = FragmentTracking([RAISED], 0)
+    telling = FragmentTracking([RAISED], LastTold())
     raw = telling.after([one])
     assert raw is not None
     assert entries_of(raw) == RAISED.entries
@@ -137,11 +165,11 @@ def test_an_epoch_that_was_raised_without_an_append_is_told_at_once_and_once() -
     assert telling.after([two]) is not None
     assert telling.after([three]) is None
     # What was raised later is of the next fragment.
-    assert FragmentTracking([RAISED._replace(changed_at=3)], 0).after([one]) is None
+    assert FragmentTracking([RAISED._replace(changed_at=3)], LastTold()).after([one]) is None
 
 
 def test_what_is_not_known_any_more_is_not_told() -> None:
-    assert FragmentTracking([], 10**6).after([appended(0, "p", 0)]) is None
+    assert FragmentTracking([], LastTold(0, 10**6)).after([appended(0, "p", 0)]) is None
 
 
 def test_keys_are_told_that_were_used_below_the_end() -> None:

@@ -41,7 +41,7 @@ from bottomless_server.uploader.compaction.core.runs import (
     run_of,
     unpublished,
 )
-from bottomless_server.uploader.compaction.core.tracking_chunks import FragmentTracking
+from bottomless_server.uploader.compaction.core.tracking_chunks import FragmentTracking, LastTold
 from bottomless_server.uploader.compaction.core.waiting import Left, Place, Why
 from bottomless_server.uploader.compaction.objects import WalObject
 from bottomless_server.uploader.compaction.run_cut import RunCut
@@ -57,7 +57,7 @@ STREAM_SECONDS_MIN: Final = 30.0
 """What a stream has for a run of a few bytes, and a second for each MiB more."""
 REPORTED_COUNT_MAX: Final = 100
 """Streams that failed which a report names."""
-TRAILER_SIZES_MAX: Final = 100_000
+LAST_TOLD_MAX: Final = 100_000
 """Streams of which trailers are counted; of another one the count begins anew."""
 _OF_ROUND: Final = "compaction"
 """What was being done, where a stream failed."""
@@ -117,8 +117,8 @@ class StreamRuns:
         self._coordination = coordination
         self.aside = AsideStreams()
         self._failing: dict[StreamId, Failures] = {}
-        self._trailer_sizes: dict[StreamId, int] = {}
-        """Bytes of trailers since the last tracking chunk; counted anew after a start."""
+        self._last_told: dict[StreamId, LastTold] = {}
+        """The last tracking chunk of each; looked for anew after a start."""
 
     def report(self) -> dict[StreamId, Mapping[str, Any]]:
         """What failed last, of streams that are set aside; not of all where they are many."""
@@ -287,28 +287,29 @@ class StreamRuns:
             # Others may have published of it meanwhile.
             left = unpublished(run, opened.published_next)
             if left:
-                tracking = await self._tracking(stream_id, seen.tail)
+                tracking = await self._tracking(stream_id, seen)
                 cut = RunCut(self._parts, uploads, objects, seen.tail.epoch, tracking)
                 target_bytes = seen.record.config.fragment.target_bytes
                 await uploads.run(
                     partial(cut.into_fragments, left, opened.published_next, target_bytes)
                 )
-                self._note_trailers(stream_id, tracking)
+                self._note_told(stream_id, tracking)
 
-    async def _tracking(self, stream_id: StreamId, tail: Tail) -> FragmentTracking | None:
+    async def _tracking(self, stream_id: StreamId, seen: _Seen) -> FragmentTracking | None:
         """What fragments end with, of a stream of which anything is known; read after its entries, so
         all that changed below them is in it."""
-        if tail.producer_count + tail.key_count == 0:
+        if seen.tail.producer_count + seen.tail.key_count == 0:
             return None
         known = await all_known(self._coordination, stream_id)
-        return FragmentTracking(known, self._trailer_sizes.get(stream_id, 0))
+        last = self._last_told.get(stream_id, LastTold())
+        return FragmentTracking(known, last, seen.record.condemned_next)
 
-    def _note_trailers(self, stream_id: StreamId, tracking: FragmentTracking | None) -> None:
-        self._trailer_sizes.pop(stream_id, None)
-        if tracking is not None and tracking.trailer_size:
-            self._trailer_sizes[stream_id] = tracking.trailer_size
-        if len(self._trailer_sizes) > TRAILER_SIZES_MAX:
-            del self._trailer_sizes[next(iter(self._trailer_sizes))]
+    def _note_told(self, stream_id: StreamId, tracking: FragmentTracking | None) -> None:
+        self._last_told.pop(stream_id, None)
+        if tracking is not None and tracking.last != LastTold():
+            self._last_told[stream_id] = tracking.last
+        if len(self._last_told) > LAST_TOLD_MAX:
+            del self._last_told[next(iter(self._last_told))]
 
     def _is_well(self, stream_id: StreamId) -> None:
         self.aside.clear(stream_id)

@@ -5,7 +5,9 @@ append did. So what is lost with coordination can be made of fragments again, bu
 epoch that was raised without an append stands in no trailer, and to read every trailer of a stream
 would take too long. A fragment therefore ends with a tracking chunk
 
-- if the epoch of a producer was raised without an append at or below its end, or
+- if the epoch of a producer was raised without an append at or below its end,
+- if the trailers that told of a producer or key went with what was removed from the beginning of the
+  stream, and the last tracking chunk with them, or
 - if trailers since the last tracking chunk take more room than one.
 
 Each of them says everything that was known at the end of its fragment: whoever restores a stream takes
@@ -13,7 +15,7 @@ the last one, and the trailers after it.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from bottomless.formats.chunk import decode_trailer
 from bottomless.formats.placing import Placed
@@ -31,14 +33,24 @@ from bottomless_server.leaderless.tail_format import Known
 _UNBOUNDED: Final = 2**62
 
 
+class LastTold(NamedTuple):
+    """Where the last tracking chunk of a stream stands, as far as one uploader has seen."""
+
+    next_offset: int = 0
+    """The end of its fragment; 0 if none was seen."""
+    trailer_size: int = 0
+    """Bytes of trailers since then."""
+
+
 class FragmentTracking:
     """What the fragments of one run end with, one after the other."""
 
-    def __init__(self, known: Sequence[Known], trailer_size: int) -> None:
+    def __init__(self, known: Sequence[Known], last: LastTold, floor: int = 0) -> None:
         """`known` is what coordination knows of the stream's names, read after the run's entries;
-        `trailer_size` counts the trailers since the last tracking chunk."""
+        what lies below `floor` was removed from the stream."""
         self._known = known
-        self.trailer_size = trailer_size
+        self.last = last
+        self._floor = floor
         self._changed_at = max((one.changed_at for one in known), default=0)
         self._told = told_by([])
         """What trailers say of producers, up to the last fragment after which any has changed."""
@@ -46,7 +58,8 @@ class FragmentTracking:
     def after(self, chunks: Sequence[Placed]) -> bytes | None:
         """The tracking chunk with which a fragment of these chunks ends, the next of the run; None
         if it ends with none."""
-        self.trailer_size += sum(one.header.trailer_size for one in chunks)
+        trailer_size = self.last.trailer_size + sum(one.header.trailer_size for one in chunks)
+        self.last = self.last._replace(trailer_size=trailer_size)
         first, last = chunks[0].header, chunks[-1].header
         if self._changed_at > last.next_offset:
             take_trailers(self._told, chunks)
@@ -54,9 +67,14 @@ class FragmentTracking:
         raised = any(
             is_raised_alone(one, first.first_offset, last.next_offset) for one in self._known
         )
-        if not entries or not (raised or self.trailer_size > len(encode_tracking(entries))):
+        wanted = (
+            raised
+            or is_removed(self._known, self.last, self._floor)
+            or trailer_size > len(encode_tracking(entries))
+        )
+        if not entries or not wanted:
             return None
-        self.trailer_size = 0
+        self.last = LastTold(last.next_offset)
         return b"".join(
             seal_tracking(
                 entries,
@@ -65,6 +83,13 @@ class FragmentTracking:
                 epoch=last.epoch,
             )
         )
+
+
+@guard("a producer of whom only what was removed told")
+def is_removed(known: Sequence[Known], last: LastTold, floor: int) -> bool:
+    """Whether what told of some producer or key lies below the floor, with the last tracking chunk:
+    then no fragment that is left tells of it."""
+    return last.next_offset <= floor and any(one.changed_at <= floor for one in known)
 
 
 @guard("an epoch that no append tells")
