@@ -97,8 +97,8 @@ async def note_for_dead(
         # A writer has never so much under way; what is left out is in coordination until it is compacted.
         log.error("no sequence is left for some notes", instance=instance, count=len(parts) - room)
     parts = parts[:room]
-    for sequence, notes in enumerate(parts, own + 1 - len(parts)):
-        await _put(drive, instance, pack_wal(instance, sequence, [], notes, **header._asdict()))
+    for sequence, some in enumerate(parts, own + 1 - len(parts)):
+        await _put(drive, instance, pack_wal(instance, sequence, [], some, **header._asdict()))
     log.warning("noted what a dead writer had committed", instance=instance, count=len(missing))
     return len(missing)
 

@@ -20,6 +20,7 @@ from bottomless_server.leaderless.noted import UNDECIDED_COUNT
 from bottomless_server.manifest.leaderless.vacuum import Vacuum
 from bottomless_server.stores import notes_of_dead
 from bottomless_server.stores.noted_entries import is_noted
+from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.wal_check import check_wal
 
 LAST = RESERVED_COUNT - 1
@@ -77,10 +78,9 @@ async def test_more_notes_than_fit_into_an_object_get_several(
     """Each pass may die after any of its puts; the next one goes on."""
     harness, writer = await a_dead_writer()
     monkeypatch.setattr(notes_of_dead, "NOTE_COUNT_MAX", 1)
-    put = notes_of_dead.put_object
 
     async def die(*given: Any, **named: Any) -> None:
-        await put(*given, **named)
+        await put_object(*given, **named)
         raise DriveUnavailable("the process is gone")
 
     with monkeypatch.context() as patch:
