@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bottomless.drives.base import Drive, ObjectMissing
+from bottomless.errors import Corrupt
 from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
 from bottomless.formats.wal import WalDirectory
+from bottomless.guards import guard
 from bottomless.model.names import StreamId, Uid
 from bottomless_server.coordination.base import Coordination
-from bottomless_server.leaderless.tail import TailEntry
-from bottomless_server.stores.tail_keys import entries_from
+from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.leaderless.tail import Tail, TailEntry, TailState
+from bottomless_server.stores.tail_keys import entries_from, load_tails
 from bottomless_server.stores.wal import load_directory
 
 INSTANCE_COUNT_MAX: Final = 256
@@ -61,30 +64,54 @@ async def is_noted(
     drive: Drive,
     coordination: Coordination,
     stream_id: StreamId,
+    generation: int,
     first_offset: int,
     end: int,
     known: NotedEntries | None = None,
 ) -> bool:
-    """Tell whether all records from an offset up to an exclusive end would survive a loss of
-    coordination: they lie in a fragment, or a note of their commit is durable.
+    """Tell whether all records from an offset up to an exclusive end, as coordination has them in this
+    generation, would survive a loss of it: they lie in a fragment, or a note of their commit is durable.
 
     Raises:
-        Corrupt: an entry, or an object that may have its note, is damaged.
-        Unavailable: not now.
+        Corrupt: an entry, the tail, or an object that may have a note, is damaged.
+        Unavailable: `coordination-regressed`, so nobody can tell any more; or not now.
     """
-    of_instances: dict[Uid, list[TailEntry]] = {}
+    entries: list[TailEntry] = []
     offset = first_offset
     while offset < end and (page := await entries_from(coordination, stream_id, offset)):
-        for entry in page:
-            # What is in no entry any more lies in a fragment.
-            if entry.first_offset < end:
-                of_instances.setdefault(entry.instance, []).append(entry)
+        entries += page
         offset = page[-1].next_offset
+    # Looked at after them: what is in no entry any more was pruned by then, or was lost.
+    tail = (await load_tails(coordination, [stream_id], generation))[stream_id]
+    if isinstance(tail, Corrupt):
+        raise tail
+    if tail is None or tail.state is TailState.CLOSED:
+        # The stream is deleted, and its records with it.
+        return True
+    if not is_covered(tail, generation, entries, first_offset, end):
+        raise coordination_lost()
+    of_instances: dict[Uid, list[TailEntry]] = {}
+    for entry in entries:
+        if entry.first_offset < end:
+            of_instances.setdefault(entry.instance, []).append(entry)
     known = known or NotedEntries()
     for instance, entries in of_instances.items():
         if not await _are_noted(drive, instance, entries, known.of(instance)):
             return False
     return True
+
+
+@guard("where records lie that no entry has")
+def is_covered(
+    tail: Tail, generation: int, entries: Sequence[TailEntry], first_offset: int, end: int
+) -> bool:
+    """Whether a tail of this generation has pruned all records of this range that none of the entries
+    has, which were read before it."""
+    offset = max(first_offset, tail.pruned_next)
+    for entry in entries:
+        if entry.first_offset <= offset:
+            offset = max(offset, entry.next_offset)
+    return tail.generation == generation and offset >= end
 
 
 async def _are_noted(

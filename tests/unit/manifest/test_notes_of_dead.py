@@ -42,7 +42,7 @@ async def test_its_commits_survive_a_loss_of_coordination_long_after_it() -> Non
     harness, writer = await a_dead_writer()
     await Vacuum(harness.context).make_pass()
     assert await writer.objects() == [0, 1, LAST]
-    assert await is_noted(harness.drive, harness.coordination, STREAM, 0, 30)
+    assert await is_noted(harness.drive, harness.coordination, STREAM, 0, 0, 30)
     harness.coordination.lose()
 
     await rebuild(harness)

@@ -42,8 +42,9 @@ class _Held(NamedTuple):
 class Answers:
     """The answers of one instance."""
 
-    def __init__(self, context: WriterContext, notes: Notes) -> None:
+    def __init__(self, context: WriterContext, notes: Notes, generation: int) -> None:
         self._context = context
+        self._generation = generation
         self._notes = notes
         self._held: deque[_Held] = deque()
         self._looking: set[asyncio.Task[Appended | StoreError]] = set()
@@ -66,7 +67,9 @@ class Answers:
             return
         sync = self._context.bounds.notes_sync
         if stream_id is not None and waits_for_earlier(said, sync=sync):
-            task = asyncio.create_task(after_earlier_notes(self._context, stream_id, said))
+            task = asyncio.create_task(
+                after_earlier_notes(self._context, self._generation, stream_id, said)
+            )
             self._looking.add(task)
             task.add_done_callback(partial(self._tell_found, append))
             return

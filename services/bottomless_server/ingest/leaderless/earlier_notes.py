@@ -26,10 +26,10 @@ _PAUSE_SECONDS_MAX: Final = 2.0
 
 
 async def after_earlier_notes(
-    context: WriterContext, stream_id: StreamId, said: Appended
+    context: WriterContext, generation: int, stream_id: StreamId, said: Appended
 ) -> Appended | StoreError:
     """What an append may be told that was found to be stored before, in whole or in part, once that is
-    noted; it waits for as long as a put may take."""
+    noted; it waits for as long as a put may take. `generation` is that in which it was found."""
     first = said.first_offset if said.replayed and said.first_offset is not None else 0
     until = context.now() + int(context.bounds.put_seconds * 1000)
     misses = 0
@@ -38,7 +38,9 @@ async def after_earlier_notes(
             # One at a time: each connection more would have the commits wait.
             async with context.looking:
                 stores = context.drive, context.coordination
-                if await is_noted(*stores, stream_id, first, said.next_offset, context.noted):
+                if await is_noted(
+                    *stores, stream_id, generation, first, said.next_offset, context.noted
+                ):
                     return said
         except StoreError as error:
             log.info("notes cannot be looked for now", stream_id=stream_id, error=str(error))
@@ -48,7 +50,9 @@ async def after_earlier_notes(
         misses += 1
 
 
-async def noted_before(context: WriterContext, stream_id: StreamId, said: Appended) -> Appended:
+async def noted_before(
+    context: WriterContext, generation: int, stream_id: StreamId, said: Appended
+) -> Appended:
     """What a repeat may be told, as `after_earlier_notes` says it.
 
     Raises:
@@ -56,7 +60,7 @@ async def noted_before(context: WriterContext, stream_id: StreamId, said: Append
     """
     if not waits_for_earlier(said, sync=context.bounds.notes_sync):
         return said
-    answer = await after_earlier_notes(context, stream_id, said)
+    answer = await after_earlier_notes(context, generation, stream_id, said)
     if isinstance(answer, StoreError):
         raise answer
     return answer

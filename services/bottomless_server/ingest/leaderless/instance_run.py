@@ -48,7 +48,7 @@ class InstanceRun:
         self.sequences = Sequences(RESERVED_COUNT)
         self.notes = Notes(0 if bounds.notes_sync else bounds.note_ms)
         self.queue = CommitQueue(int(bounds.commit_seconds * 1000), bounds.commit_stream_count_max)
-        self.answers = Answers(context, self.notes)
+        self.answers = Answers(context, self.notes, numbers.generation)
         self.flusher = Flusher(
             context,
             numbers,

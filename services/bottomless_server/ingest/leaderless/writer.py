@@ -147,8 +147,8 @@ class Writer:
         return await self._staged.commit(stream_id, parts)
 
     async def noted(self, stream_id: StreamId, said: Appended) -> Appended:
-        """What a repeat may be told; as earlier_notes.py says it."""
-        return await noted_before(self._context, stream_id, said)
+        """What a repeat may be told that was just found; as earlier_notes.py says it."""
+        return await noted_before(self._context, self.generation, stream_id, said)
 
     def _require_instance(self) -> None:
         if self._refusal is not None:

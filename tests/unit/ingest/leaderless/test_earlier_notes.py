@@ -12,6 +12,7 @@ from support.wire import Mishap, Passage
 
 from bottomless.errors import Code, Outcome, StoreError
 from bottomless.model.names import StreamId, Uid
+from bottomless_server.coordination.base import Changes, Member
 from bottomless_server.ingest.leaderless.answers import Answers
 from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.ingest.leaderless.core.notes import Notes
@@ -19,6 +20,7 @@ from bottomless_server.ingest.leaderless.core.pieces import WaitingAppend
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.stores import tails
 from bottomless_server.stores.noted_entries import NotedEntries
+from bottomless_server.stores.tail_keys import tail_index_key
 from unit.ingest.leaderless.harness import BOUNDS, Stores, WriterProcess, a_house, until
 from unit.ingest.leaderless.making import IDS, an_append, of_producer
 
@@ -87,6 +89,40 @@ async def compacted(stores: Stores, stream_id: StreamId) -> None:
     await tails.prune(stores.coordination, stream_id, 0)
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+def test_without_its_guard_a_loss_of_coordination_is_taken_for_a_fragment(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lost its entries alone is in no fragment either."""
+    stores, _, other = a_commit_without_its_note(NEVER)
+    if not guarded:
+        remove(monkeypatch, "where records lie that no entry has", lambda *_: True)
+    future = other.put(0, an_append(b"x", conditions=of_producer("p")))
+    stores.do(asyncio.sleep(1))
+    assert not future.done()
+
+    index = tail_index_key(IDS[0])
+    gone = [Member(index, one, False) for one in stores.coordination.peek_members(index)]
+    stores.coordination.write(Changes(members=gone))
+    said = stores.do(asyncio.wait_for(future, 60))
+
+    assert isinstance(said, StoreError) is guarded
+    if isinstance(said, StoreError):
+        assert said.outcome is Outcome.UNKNOWN
+
+
+def test_after_a_loss_of_coordination_no_repeat_is_said_to_be_stored() -> None:
+    stores, _, other = a_commit_without_its_note(NEVER)
+    future = other.put(0, an_append(b"x", conditions=of_producer("p")))
+    stores.do(asyncio.sleep(1))
+
+    stores.coordination.lose()
+    said = stores.do(asyncio.wait_for(future, 60))
+
+    assert isinstance(said, StoreError)
+    assert said.outcome is Outcome.UNKNOWN
+
+
 def test_who_stops_leaves_no_repeat_without_an_answer() -> None:
     stores, _, other = a_commit_without_its_note(NEVER)
     future = other.put(0, an_append(b"x", conditions=of_producer("p")))
@@ -133,7 +169,7 @@ def test_so_many_instances_are_remembered_and_no_more() -> None:
 async def test_a_repeat_is_answered_also_if_the_writer_ends_before_it_has_begun_to_look() -> None:
     """A task that is cancelled before its first step runs no part of itself."""
     told: list[Appended | StoreError] = []
-    answers = Answers(cast("WriterContext", SimpleNamespace(bounds=SYNC)), Notes(0))
+    answers = Answers(cast("WriterContext", SimpleNamespace(bounds=SYNC)), Notes(0), 0)
 
     replayed = Appended(0, 1, 1_000, 0, 1, replayed=True)
     answers.tell(WaitingAppend(an_append(b"x"), told.append), replayed, IDS[0])
