@@ -134,7 +134,7 @@ class Clients:
             while producer.waiting and not self._ending.is_set():
                 intended = producer.waiting.popleft()
                 self._waiting_count -= 1
-                await self._append(producer, intended)
+                await self.append(producer, intended)
         finally:
             producer.at_work = False
 
@@ -152,7 +152,7 @@ class Clients:
             for producer in producers:
                 if loop.time() >= end or self._ending.is_set():
                     return
-                await self._append(producer, loop.time())
+                await self.append(producer, loop.time())
             if all(producer.broken for producer in producers):
                 return
 
@@ -166,8 +166,12 @@ class Clients:
         tasks.add(task)
         task.add_done_callback(ended)
 
-    async def _append(self, producer: Producer, intended: float) -> None:
-        """One append, sent until it is answered; unless that is given up, its outcome is known."""
+    def begin(self, producer: Producer, intended: float) -> None:
+        """Begin one append, which `settle` waits for."""
+        self._begin(self.append(producer, intended), self._tasks)
+
+    async def append(self, producer: Producer, intended: float) -> None:
+        """Send one append until it is answered; unless that is given up, its outcome is known."""
         if producer.broken:
             return
         ledger = producer.ledger

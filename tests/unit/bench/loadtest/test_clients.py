@@ -71,7 +71,7 @@ def made(network: Network) -> Clients:
 async def one_append(clients: Clients) -> ProducerLedger:
     producer = clients.producers[0]
     async with asyncio.timeout(60):
-        await clients._append(producer, asyncio.get_running_loop().time())
+        await clients.append(producer, asyncio.get_running_loop().time())
     return producer.ledger
 
 
@@ -217,7 +217,7 @@ async def test_what_is_given_up_stays_unknown() -> None:
 
     network.planned["ingest-1"] = [never]
     clients = made(network)
-    clients._begin(clients._append(clients.producers[0], 0.0), clients._tasks)
+    clients.begin(clients.producers[0], 0.0)
     while not network.asked:
         await asyncio.sleep(0)
     await clients.settle(0.01)
@@ -246,7 +246,7 @@ async def test_no_more_appends_are_under_way_than_there_is_room_for() -> None:
     urls = {node: f"http://{node}" for node in NODES}
     clients = Clients(scenario, urls, router, producers, network)
     for producer in producers:
-        clients._begin(clients._append(producer, 0.0), clients._tasks)
+        clients.begin(producer, 0.0)
     while len(network.asked) < 2:
         await asyncio.sleep(0)
     let_go.set()
