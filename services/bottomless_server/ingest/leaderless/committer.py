@@ -83,11 +83,18 @@ class Committer:
         self._wake = asyncio.Event()
         self._ends = False
         self._away = False
+        self._doubted = False
+        """Whether somebody found coordination to be of another generation."""
         self._under_way: list[WaitingPiece] = []
         """What the commit under way is of; nobody knows what becomes of it."""
 
     def wake(self) -> None:
         """Look again: an object is durable, or failed."""
+        self._wake.set()
+
+    def doubt(self) -> None:
+        """Find out whether the instance still counts, also where nothing waits to be committed."""
+        self._doubted = True
         self._wake.set()
 
     def end(self) -> None:
@@ -102,7 +109,8 @@ class Committer:
         self._expire()
         group = self._queue.next_group(self._context.now())
         if group is None:
-            if self._settles_alone():
+            if self._settles_alone() or self._doubted:
+                self._doubted = False
                 return await self._settle()
             await self._rest()
             return None

@@ -7,6 +7,7 @@ on what is known of that one producer. In Redis after a crash: the change, or no
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from bottomless.errors import Unavailable
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.not_found import stream_not_found
@@ -56,11 +57,16 @@ class KnownProducers:
         generation, before = self._writer.generation, self._writer.seen.of(stream_id)
         keys = [GENERATION_KEY, tail_key(stream_id), *(known_key(stream_id, one) for one in names)]
         held, value, *known = await self._coordination.get_many(keys)
-        require_generation({GENERATION_KEY: held}, generation)
+        try:
+            require_generation({GENERATION_KEY: held}, generation)
+        except Unavailable:
+            self._writer.doubt()
+            raise
         if value is None:
             raise stream_not_found()
         tail = decode_tail(value)
         if is_of_before(tail, generation, before):
+            self._writer.doubt()
             raise coordination_lost()
         if tail.state is TailState.CLOSED:
             raise stream_not_found()

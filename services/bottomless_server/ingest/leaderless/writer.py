@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 
 from bottomless.errors import Code, Outcome, Overloaded, StoreError
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.core.restated import restated
@@ -104,6 +105,12 @@ class Writer:
         if self._check.agreed is None:
             raise beginning()
         return self._check.agreed
+
+    @guard("a writer with nothing to commit, looked at where coordination is another one")
+    def doubt(self) -> None:
+        """Find out whether the instance that takes appends still counts, as writing.py says."""
+        if self._run is not None:
+            self._run.committer.doubt()
 
     @property
     def waiting_size(self) -> int:

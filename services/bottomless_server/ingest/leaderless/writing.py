@@ -23,6 +23,11 @@ class Writer(Protocol):
         """
         ...
 
+    def doubt(self) -> None:
+        """Find out soon whether it still writes in the generation that coordination has: somebody was
+        shown another one. While nothing waits to be committed the writer would never notice."""
+        ...
+
     @property
     def seen(self) -> SeenTails:
         """The highest that this process has seen of each tail, whoever asked for it."""

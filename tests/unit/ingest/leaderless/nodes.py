@@ -91,6 +91,9 @@ class TurnWriter:
         if self.full is not None:
             raise self.full
 
+    def doubt(self) -> None:
+        """It has nothing that could be of another generation."""
+
     def put(self, stream_id: StreamId, append: WaitingAppend) -> None:
         self._line.append((stream_id, append))
         if self._task is None or self._task.done():

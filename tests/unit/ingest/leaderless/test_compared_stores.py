@@ -2,12 +2,20 @@
 
 import asyncio
 
+import pytest
+from crc32c import crc32c
+from support.guards import remove
 from support.wire import Passage
 
-from bottomless.errors import Code, Outcome, StoreError
+from bottomless.errors import Code, Outcome, StoreError, Unavailable
+from bottomless.formats.keys import generation_key
+from bottomless_server.coordination.base import Changes
+from bottomless_server.ingest.leaderless.known_producers import KnownProducers
 from bottomless_server.ingest.producers.producers import Appended
-from unit.ingest.leaderless.harness import BOUNDS, a_house, until
-from unit.ingest.leaderless.making import an_append
+from bottomless_server.stores import tails
+from bottomless_server.stores.streams import GENERATION_KEY
+from unit.ingest.leaderless.harness import BOUNDS, KNOWN, Stores, a_house, until
+from unit.ingest.leaderless.making import IDS, an_append
 
 
 def test_what_waits_while_the_bucket_is_slow_is_refused_in_time() -> None:
@@ -26,3 +34,41 @@ def test_what_waits_while_the_bucket_is_slow_is_refused_in_time() -> None:
     stores.do(asyncio.sleep(300))
     assert isinstance(writer.append(0, an_append(b"c")), Appended)
     assert stores.values(0) == [b"a", b"c"]
+
+
+async def next_generation(stores: Stores) -> None:
+    """Coordination is lost, and rebuilt as generation 1 with one stream."""
+    stores.coordination.lose()
+    value = b'{"generation":1,"bucket":true}'
+    await stores.objects.put(generation_key(1), [value], crc32c(value))
+    stores.coordination.write(Changes({GENERATION_KEY: value}))
+    stores.streams.generation = 1
+    await tails.create(stores.streams, stores.record(IDS[0]))
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_without_its_guard_an_idle_writer_never_comes_to_the_next_generation(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each append is looked at before it is put in line, so nothing came to be committed any more."""
+    if not guarded:
+        remove(
+            monkeypatch,
+            "a writer with nothing to commit, looked at where coordination is another one",
+            lambda _: None,
+        )
+    stores, process = a_house()
+    producers = KnownProducers(stores.coordination, process.writer, KNOWN, stores.clock)
+    stores.do(next_generation(stores))
+
+    async def look_for_two_minutes() -> bool:
+        for _ in range(120):
+            try:
+                await producers.look(IDS[0])
+            except Unavailable:
+                await asyncio.sleep(1)
+            else:
+                return True
+        return False
+
+    assert stores.do(look_for_two_minutes()) is guarded
