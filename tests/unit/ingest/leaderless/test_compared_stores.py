@@ -3,11 +3,11 @@
 import asyncio
 
 import pytest
-from crc32c import crc32c
 from support.guards import remove
 from support.wire import Passage
 
 from bottomless.errors import Code, Outcome, StoreError, Unavailable
+from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import generation_key
 from bottomless_server.coordination.base import Changes
 from bottomless_server.ingest.leaderless.known_producers import KnownProducers
