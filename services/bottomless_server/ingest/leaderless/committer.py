@@ -85,6 +85,8 @@ class Committer:
         self._away = False
         self._doubted = False
         """Whether somebody found coordination to be of another generation."""
+        self._settling = False
+        """Whether an EXEC without pieces is under way."""
         self._under_way: list[WaitingPiece] = []
         """What the commit under way is of; nobody knows what becomes of it."""
 
@@ -110,8 +112,11 @@ class Committer:
         group = self._queue.next_group(self._context.now())
         if group is None:
             if self._settles_alone() or self._doubted:
-                self._doubted = False
-                return await self._settle()
+                self._doubted, self._settling = False, True
+                try:
+                    return await self._settle()
+                finally:
+                    self._settling = False
             await self._rest()
             return None
         return await self._commit(group)
@@ -119,7 +124,8 @@ class Committer:
     @property
     def is_done(self) -> bool:
         """Whether it was to end, and has nothing left to do."""
-        return self._ends and self._queue.is_empty and not self._settles_alone()
+        left = self._settling or not self._queue.is_empty or self._settles_alone()
+        return self._ends and not left
 
     async def _rest(self) -> None:
         if self.is_done:

@@ -75,6 +75,7 @@ class StagedWriter:
         """Its instance, from the first commit on."""
         self._beginning = asyncio.Lock()
         self._turn = asyncio.Lock()
+        self._retired = False
         self._tasks: set[asyncio.Task[Appended]] = set()
 
     async def commit(self, stream_id: StreamId, parts: AsyncIterator[Append]) -> Appended:
@@ -105,11 +106,24 @@ class StagedWriter:
         """Let the record of the instance say what is settled, where a commit that failed has left it
         behind: else nothing that was put since is ever compacted."""
         run = self.run
-        if run is None or not run.queue.needs_settling(run.commits.settled) or self._turn.locked():
+        if (
+            run is None
+            or self._retired
+            or not run.queue.needs_settling(run.commits.settled)
+            or self._turn.locked()
+        ):
             return
         async with self._turn:
             with suppress(StoreError):
                 await self._try(run, [])
+
+    async def retire(self) -> None:
+        """Give the instance back, once nothing of it is under way: an attempt that came in between
+        would be newer than what the record says in the end."""
+        async with self._turn:
+            self._retired = True
+            if self.run is not None:
+                await self.run.retire()
 
     async def aclose(self) -> None:
         """Wait until no commit is under way."""

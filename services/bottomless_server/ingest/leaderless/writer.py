@@ -195,8 +195,7 @@ class Writer:
                     run = self._run
                     await self._until(lambda: run.committer.is_done)
                     await run.retire()
-                if self._staged.run is not None:
-                    await self._staged.run.retire()
+                await self._staged.retire()
         except TimeoutError:
             log.warning("a writer of leaderless streams could not finish in time")
 

@@ -12,8 +12,10 @@ from bottomless.formats.keys import generation_key
 from bottomless_server.coordination.base import Changes
 from bottomless_server.ingest.leaderless.known_producers import KnownProducers
 from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.leaderless.instance import decode_instance
 from bottomless_server.stores import tails
 from bottomless_server.stores.streams import GENERATION_KEY
+from bottomless_server.stores.wal import instance_key
 from unit.ingest.leaderless.harness import BOUNDS, KNOWN, Stores, a_house, until
 from unit.ingest.leaderless.making import IDS, an_append
 
@@ -34,6 +36,29 @@ def test_what_waits_while_the_bucket_is_slow_is_refused_in_time() -> None:
     stores.do(asyncio.sleep(300))
     assert isinstance(writer.append(0, an_append(b"c")), Appended)
     assert stores.values(0) == [b"a", b"c"]
+
+
+def test_no_attempt_of_an_instance_comes_after_its_end() -> None:
+    """The simulation found a record that went back: who ended the instance had taken its number before
+    another attempt, and wrote it after that."""
+    stores, process = a_house()
+    run = process.writer.run
+    assert run is not None
+    key, attempts = instance_key(run.numbers.instance), list[int]()
+
+    def note() -> None:
+        value = stores.coordination.peek(key)
+        if value is not None:
+            attempts.append(decode_instance(value).attempt)
+
+    stores.coordination.on_write = note
+    stores.trouble.next["coordination.exec"] = [Passage(there_seconds=3.0)]
+    process.writer.doubt()
+    stores.do(asyncio.sleep(0.1))
+    stores.do(process.writer.drain())
+    stores.do(asyncio.sleep(5))
+    assert attempts == sorted(attempts)
+    assert len(attempts) > 1
 
 
 async def next_generation(stores: Stores) -> None:
