@@ -43,7 +43,11 @@ class ReplyEater:
         return True
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        server_reader, server_writer = await asyncio.open_unix_connection(self._server)
+        try:
+            server_reader, server_writer = await asyncio.open_unix_connection(self._server)
+        except OSError:
+            writer.transport.abort()
+            return
         replies = asyncio.create_task(_pump(server_reader, writer))
         try:
             while data := await reader.read(1 << 16):
@@ -63,7 +67,7 @@ class ReplyEater:
             replies.cancel()
             await asyncio.gather(replies, return_exceptions=True)
             for side in (writer, server_writer):
-                side.close()
+                side.transport.abort()
 
 
 @asynccontextmanager
@@ -99,6 +103,8 @@ class EaterThread:
             self._serving.__aexit__(None, None, None), self._loop
         )
         ended.result(30)
+        # What was ended closes its sockets in the next turn of the loop.
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self._loop).result(30)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
