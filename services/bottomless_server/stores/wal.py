@@ -138,6 +138,8 @@ async def hold_live(coordination: Coordination, instance: Uid, lease_ms: int) ->
 async def retire(coordination: Coordination, numbers: AttemptNumbers) -> None:
     """End an instance of which everything is committed and noted: nothing that it reserved is used.
 
+    No commit of the instance is under way meanwhile: whoever commits as it sees to that.
+
     In Redis after a crash: nothing, or `settled` = `reserved` and the lease, which runs out. Without
     it the vacuum could never take the record away for as long as the process lives.
 
@@ -145,18 +147,21 @@ async def retire(coordination: Coordination, numbers: AttemptNumbers) -> None:
         Unavailable: `coordination-regressed`, or not now; the same again is right.
     """
     assert numbers.lost is None, "a lost commit is decided before the instance ends"
-    key, attempt = instance_key(numbers.instance), numbers.take()
+    key = instance_key(numbers.instance)
 
-    def end(values: Values) -> tuple[Changes, None]:
+    def end(values: Values) -> tuple[Changes, int | None]:
         require_generation(values, numbers.generation)
         value = values[key]
         if value is None:
             return Changes(), None
+        # Of each try: what others changed meanwhile may have a higher number than the first one.
+        attempt = numbers.take()
         ended = replace(settled_whole(decode_instance(value)), attempt=attempt)
-        return Changes({key: encode_instance(ended)}), None
+        return Changes({key: encode_instance(ended)}), attempt
 
-    await coordination.transact([GENERATION_KEY, key], end)
-    numbers.decided(attempt)
+    attempt = await coordination.transact([GENERATION_KEY, key], end)
+    if attempt is not None:
+        numbers.decided(attempt)
     await coordination.release(live_key(numbers.instance), numbers.instance.encode("ascii"))
 
 

@@ -21,6 +21,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless.model.config import parse_stored_config
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless_server.coordination.base import Changes, CoordinationUnavailable
+from bottomless_server.coordination.memory import Watched
 from bottomless_server.leaderless.decided import Decided, NewKnown
 from bottomless_server.leaderless.instance import Loss, WalInstance, encode_instance
 from bottomless_server.leaderless.tail import UNSEEN
@@ -189,6 +190,27 @@ async def test_a_writer_that_ends_leaves_nothing_to_settle(stores: Stores) -> No
     assert stores.coordination.peek(wal.live_key(UID)) is None
     assert await stores.commit(0) is Loss.SETTLED
     await wal.retire(stores.coordination, stores.numbers)
+
+
+async def test_an_end_that_meets_another_exec_of_its_writer_has_the_higher_number(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was tried again with its first number, and the record went back: an object that was sealed
+    with the higher one would have proved for ever that coordination is an older copy."""
+    execute, between = stores.coordination.execute, list[int]()
+
+    def meet(watched: Watched, changes: Changes) -> bool:
+        if not between:
+            between.append(stores.numbers.take())
+            record = WalInstance("", GENERATION, 1_024, settled=1, attempt=between[0])
+            write_instance(stores, record)
+        return execute(watched, changes)
+
+    monkeypatch.setattr(stores.coordination, "execute", meet)
+    await wal.retire(stores.coordination, stores.numbers)
+    record = await instance_of(stores)
+    assert record.settled == record.reserved
+    assert record.attempt == stores.numbers.attempt > between[0]
 
 
 @pytest.mark.parametrize("fenced", [True, False])

@@ -10,13 +10,14 @@ instance. In Redis: nothing. After the EXEC everything is visible, with the numb
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 
 import structlog
 
 from bottomless.errors import Overloaded, StoreError, Unavailable
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.ingest.leaderless.commits import NotNow
@@ -120,7 +121,7 @@ class StagedWriter:
     async def retire(self) -> None:
         """Give the instance back, once nothing of it is under way: an attempt that came in between
         would be newer than what the record says in the end."""
-        async with self._turn:
+        async with self._turn_to_end():
             self._retired = True
             if self.run is not None:
                 await self.run.retire()
@@ -129,6 +130,12 @@ class StagedWriter:
         """Wait until no commit is under way."""
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    @guard("the turn of commits for the end of their instance")
+    def _turn_to_end(self) -> AbstractAsyncContextManager[None]:
+        """A commit whose parts were still being put may come beside the end: one waits for the other,
+        and what comes after the end is refused."""
+        return self._turn
 
     async def _begun(self) -> InstanceRun:
         async with self._beginning:

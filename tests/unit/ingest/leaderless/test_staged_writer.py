@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 
+import pytest
+from support.guards import remove
 from support.wire import Mishap, Passage
 
 from bottomless.errors import Code, Outcome, StoreError
@@ -179,3 +182,62 @@ def test_two_commits_are_put_side_by_side() -> None:
     assert all(isinstance(one, Appended) for one in stores.do(both()))
     assert stores.loop.now - before < 3.5
     assert [stores.values(one) for one in (0, 1)] == [[b"a", b"b"], [b"c", b"d"]]
+
+
+def a_commit_beside_the_end(stores: Stores, writer: WriterProcess) -> Appended | StoreError:
+    """What a commit is told that comes to its EXEC just before the writer gives back the instance, and
+    whose reply is lost."""
+    assert isinstance(commit(writer, 0, b"a"), Appended)
+    run = writer.writer.run
+    assert run is not None
+    instance, put, goes_on = run.numbers.instance, asyncio.Event(), asyncio.Event()
+
+    async def slow_parts() -> AsyncIterator[Append]:
+        async for part in parts(1, b"b"):
+            yield part
+        put.set()
+        await goes_on.wait()
+
+    async def told() -> Appended | StoreError:
+        try:
+            return await writer.writer.commit_staged(IDS[0], slow_parts())
+        except StoreError as error:
+            return error
+
+    work = stores.loop.create_task(told())
+    until(stores, put.is_set)
+    # The other instance is given back first: its lease keeps the writer for a moment before this one.
+    stores.trouble.next["coordination.release"] = [Passage(there_seconds=0.5)]
+    end = stores.loop.create_task(writer.writer.drain())
+    until(
+        stores,
+        lambda: stores.instances()[instance].settled == stores.instances()[instance].reserved,
+    )
+    stores.trouble.next["coordination.exec"] = [LOST_REPLY]
+    goes_on.set()
+    said = stores.do(_of(work))
+    stores.do(asyncio.wait_for(end, 60))
+    return said
+
+
+def test_a_commit_beside_the_end_of_its_instance_is_told_what_became_of_it() -> None:
+    stores, writer = a_house()
+    said = a_commit_beside_the_end(stores, writer)
+
+    assert isinstance(said, Appended)
+    assert stores.values(0) == [b"a", b"b"]
+    assert all(one.settled == one.reserved for one in stores.instances().values())
+
+
+def test_without_its_turn_the_end_hides_that_a_commit_was_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(
+        monkeypatch, "the turn of commits for the end of their instance", lambda _: nullcontext()
+    )
+    stores, writer = a_house()
+    said = a_commit_beside_the_end(stores, writer)
+
+    assert isinstance(said, StoreError)
+    assert said.outcome is Outcome.NONE
+    assert stores.values(0) == [b"a", b"b"]
