@@ -16,6 +16,10 @@ Coordination is lost, so nobody says which root was published. What is believed,
 - Of roots of one version, of which some end in the gap of a takeover, what the others hold is
   kept. If the takeover's fence came first, the gap goes to their end. Earlier releases put
   the gap before the takeover was decided: where a home is known, it is not believed.
+- Of roots of one version and one epoch the highest floor is kept, and after its root's end what
+  the longest names. A cut that was answered has its root there, and one that was not may have
+  happened. The root of an attempt that failed just before the cut has the same version and the
+  lower floor: see decision 71.
 - Fragments that go on from its end without a hole, whole, of this stream, of an epoch and a
   time that do not go back, and of none before the epoch that a newer root names there. One after
   a hole never enters the tree: what was in the hole may have been acknowledged, and the home
@@ -166,6 +170,10 @@ class RootSeen(NamedTuple):
 
 def best_of(whole: Collection[RootCandidate], *, home_known: bool) -> RootCandidate:
     """The root to believe among whole ones that were planned for one and the same record."""
+    return _cut_as(_longest_of(whole, home_known=home_known), whole)
+
+
+def _longest_of(whole: Collection[RootCandidate], *, home_known: bool) -> RootCandidate:
     best = max(whole, key=_rank)
     plain = [one for one in whole if not len(one.gap)]
     if not plain or not len(best.gap):
@@ -174,6 +182,28 @@ def best_of(whole: Collection[RootCandidate], *, home_known: bool) -> RootCandid
     if best.fenced:
         return RootCandidate(kept.key, _closed(kept.root, best.gap))
     return kept if home_known else best
+
+
+def _cut_as(best: RootCandidate, whole: Collection[RootCandidate]) -> RootCandidate:
+    """`best` with the highest floor that a root of its epoch has.
+
+    What `best` names after the end of that root goes to the end of it. A group that begins before
+    that end cannot: then `best` stays as it is, since a floor is worth less than records.
+    """
+    floors = [
+        one
+        for one in whole
+        if one.key.epoch == best.key.epoch and one.root.next_offset <= best.root.next_offset
+    ]
+    cut = max(floors, key=lambda one: (one.root.first_offset, one.root.next_offset))
+    if cut.root.first_offset <= best.root.first_offset:
+        return best
+    entries = best.root.entries
+    rest = entries[entries["next_offset"] > cut.root.next_offset]
+    starts_there = not len(rest) or int(rest["first_offset"][0]) == cut.root.next_offset
+    if not starts_there or np.any(rest["kind"] == EntryKind.GROUP):
+        return best
+    return RootCandidate(cut.key, append_entries(cut.root, rest))
 
 
 def in_order(found: Sequence[RootSeen], *, home_known: bool) -> list[RootSeen]:
@@ -187,7 +217,7 @@ def in_order(found: Sequence[RootSeen], *, home_known: bool) -> list[RootSeen]:
     if not whole:
         return broken[-1:]
     best = best_of(whole, home_known=home_known)
-    there = frozenset[Uid]().union(*(one.there for one in found if one.found.key == best.key))
+    there = frozenset[Uid]().union(*(one.there for one in found if not one.missing))
     return [*(_ending_as(one, best) for one in broken[-1:]), RootSeen(best, there)]
 
 
