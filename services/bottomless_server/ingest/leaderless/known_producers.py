@@ -4,10 +4,11 @@ Nothing of it is in a node: each question reads it, and each change is one trans
 on what is known of that one producer. In Redis after a crash: the change, or nothing of it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from bottomless.errors import Unavailable
+from bottomless.errors import Code, Unavailable
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.not_found import stream_not_found
@@ -57,17 +58,14 @@ class KnownProducers:
         generation, before = self._writer.generation, self._writer.seen.of(stream_id)
         keys = [GENERATION_KEY, tail_key(stream_id), *(known_key(stream_id, one) for one in names)]
         held, value, *known = await self._coordination.get_many(keys)
-        try:
+        with self._doubting():
             require_generation({GENERATION_KEY: held}, generation)
-        except Unavailable:
-            self._writer.doubt()
-            raise
         if value is None:
             raise stream_not_found()
         tail = decode_tail(value)
-        if is_of_before(tail, generation, before):
-            self._writer.doubt()
-            raise coordination_lost()
+        with self._doubting():
+            if is_of_before(tail, generation, before):
+                raise coordination_lost()
         if tail.state is TailState.CLOSED:
             raise stream_not_found()
         self._writer.seen.note(stream_id, tail)
@@ -150,9 +148,20 @@ class KnownProducers:
                 raise coordination_lost()
             return decide(tail, known)
 
-        await change_known(
-            self._coordination, stream_id, _producer(producer_id), generation, change
-        )
+        name = _producer(producer_id)
+        with self._doubting():
+            await change_known(self._coordination, stream_id, name, generation, change)
+
+    @contextmanager
+    def _doubting(self) -> Iterator[None]:
+        """Have the writer look whether it still counts, where coordination is found to be another one:
+        a writer to which nobody sends anything would never notice."""
+        try:
+            yield
+        except Unavailable as error:
+            if error.code is Code.COORDINATION_REGRESSED:
+                self._writer.doubt()
+            raise
 
     def _shown(self, known: Mapping[KnownName, Known | None]) -> dict[str, Producer]:
         names = RememberedNames(known, self._bounds)

@@ -1,6 +1,7 @@
 """While the store is compared with the bucket nobody waits for longer than a commit may take."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 from support.guards import remove
@@ -86,14 +87,30 @@ def test_without_its_guard_an_idle_writer_never_comes_to_the_next_generation(
     producers = KnownProducers(stores.coordination, process.writer, KNOWN, stores.clock)
     stores.do(next_generation(stores))
 
-    async def look_for_two_minutes() -> bool:
-        for _ in range(120):
-            try:
-                await producers.look(IDS[0])
-            except Unavailable:
-                await asyncio.sleep(1)
-            else:
-                return True
-        return False
+    async def look() -> None:
+        await producers.look(IDS[0])
 
-    assert stores.do(look_for_two_minutes()) is guarded
+    assert stores.do(is_answered_in_two_minutes(look)) is guarded
+
+
+def test_a_node_that_is_only_asked_to_lock_writers_out_comes_to_the_next_generation() -> None:
+    """Who begins to write locks earlier writers out first, and appends nothing before that is done."""
+    stores, process = a_house()
+    producers = KnownProducers(stores.coordination, process.writer, KNOWN, stores.clock)
+    stores.do(next_generation(stores))
+
+    async def lock_out() -> None:
+        await producers.raise_epoch(IDS[0], "p")
+
+    assert stores.do(is_answered_in_two_minutes(lock_out))
+
+
+async def is_answered_in_two_minutes(ask: Callable[[], Awaitable[None]]) -> bool:
+    for _ in range(120):
+        try:
+            await ask()
+        except Unavailable:
+            await asyncio.sleep(1)
+        else:
+            return True
+    return False
