@@ -19,7 +19,7 @@ from bottomless_server.stores.wal import instance_key
 from chaos.deployment import ChaosDeployment
 from chaos.ledger import Ledger
 
-QUIET_SECONDS = 120.0
+QUIET_SECONDS = 240.0
 
 
 class Checked(NamedTuple):

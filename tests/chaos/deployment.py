@@ -297,7 +297,7 @@ class ChaosDeployment(SeparateProcesses):
         """Upload sessions that ended because of a newer one."""
         return sum(len(_FENCED.findall(self[name].log())) for name in ("uploader", SPARE))
 
-    def retried(self, ask: Callable[[httpx.Client], httpx.Response], seconds: float = 60) -> Any:
+    def retried(self, ask: Callable[[httpx.Client], httpx.Response], seconds: float = 240) -> Any:
         """The body of an answer that has to come, however often it is asked for."""
         deadline = time.monotonic() + seconds
         while True:

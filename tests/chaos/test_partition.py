@@ -6,6 +6,7 @@ believe whatever it believed before. Runs where network namespaces can be made, 
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -30,8 +31,9 @@ pytestmark = [
 
 INTERNAL_PORT: Final = 9_000
 SECRET: Final = "0123456789abcdefghijklmnopqrstuv"
-ANSWER_SECONDS: Final = 60.0
-"""Longer than a node asks others before it answers, on a machine that has too much to do."""
+ANSWER_SECONDS: Final = 240.0
+"""Far longer than a node asks others before it answers: on a machine that has too much to do a
+late answer is no fault."""
 RECOVER_SECONDS: Final = 240.0
 """As in chaos/run.py."""
 PROBER: Final = 9
@@ -181,6 +183,7 @@ def test_who_was_deposed_while_it_was_cut_off_acknowledges_nothing_to_its_client
     deployment: NetworkDeployment,
 ) -> None:
     """M14 of an owner that is awake all the time, with clients who go on asking it."""
+    deployment.network.join()  # whatever the test before has left
     path, lost, new = "/v1/streams/deposed", ["lost 0", "lost 1"], ["new 0"]
     deployment.retried(lambda client: client.put(path, json=SLOW))
     old, other = INGESTS
@@ -196,9 +199,11 @@ def test_who_was_deposed_while_it_was_cut_off_acknowledges_nothing_to_its_client
 
     def ask_on() -> None:
         while not stop.is_set():
-            answer = append(old, "to whom I know")
-            if answer.status_code == httpx.codes.OK:
-                acknowledged.append(answer)
+            # Who is not answered does not know, and asks again; the record may be stored or not.
+            with suppress(httpx.TransportError):
+                answer = append(old, "to whom I know")
+                if answer.status_code == httpx.codes.OK:
+                    acknowledged.append(answer)
 
     node = deployment.network.nodes[0]
     node.cut_off()

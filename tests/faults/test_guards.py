@@ -81,11 +81,11 @@ def test_without_the_checksums_of_chunk_and_batch_wrong_bytes_are_read(
     with without(CHECKSUMS, tmp_path, seaweed) as deployment, deployment.load() as load:
         for _ in range(12):
             load.append()
-        until(load.local_is_free, 90, "local segments to go")
+        until(load.local_is_free, 240, "local segments to go")
         # Not all of them, or no index would be read.
         rule = Rule(Fault.FLIP, "GET", FRAGMENT, chance=0.2)
         with (
             deployment.proxy.disturbing(rule),
             pytest.raises(AssertionError, match=re.escape("holds")),
         ):
-            until(lambda: load.read() is None, 10, "a wrong byte")
+            until(lambda: load.read() is None, 240, "a wrong byte")

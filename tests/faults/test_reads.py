@@ -28,8 +28,8 @@ def stored(deployment: FaultDeployment) -> Iterator[Load]:
     with deployment.load() as load:
         for _ in range(APPENDS):
             load.append()
-        until(load.is_stored, 90, "the tail to be uploaded")
-        until(load.local_is_free, 90, "local segments to go")
+        until(load.is_stored, 240, "the tail to be uploaded")
+        until(load.local_is_free, 240, "local segments to go")
         yield load
 
 

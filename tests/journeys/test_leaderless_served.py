@@ -37,7 +37,7 @@ DEPLOYMENTS: Final[dict[str, Callable[[Path], AbstractContextManager[Deployment]
 }
 OFFSETS = ("first_offset", "last_offset", "next_offset", "timestamp")
 WAIT_MS = 30_000
-PATIENCE_SECONDS = 25
+PATIENCE_SECONDS = 240
 """Less than a long poll waits: who is not woken fails."""
 
 

@@ -109,7 +109,7 @@ def test_a_flooded_stream_is_refused_and_another_is_served(tmp_path: Path) -> No
         rest = memory.now()["all in one"]
 
         with memory.sampled() as peak, flooded(server, victim) as answers:
-            until(lambda: answers[200] and answers[-200], 60, what="the flood to be there")
+            until(lambda: answers[200] and answers[-200], 240, what="the flood to be there")
             loaded = latencies(other, APPEND_COUNT)
 
         taken = peak["all in one"] - rest
@@ -137,7 +137,7 @@ def test_unfinished_bodies_hold_what_they_sent_and_nothing_else(tmp_path: Path) 
                 other.append(f"beside promises {number}")
 
         with unfinished_bodies(server, victim, sent=MIB - 1_000):
-            refused = until(lambda: overloaded(victim), 60, what="a stream that is full")
+            refused = until(lambda: overloaded(victim), 240, what="a stream that is full")
             problem_of(refused, 503, "overloaded")
             assert refused.headers["retry-after"]
             # A stream has its own bound, below that of all: so there is room for the others.

@@ -47,8 +47,8 @@ def load(deployment: FaultDeployment) -> Iterator[Load]:
     with deployment.load() as made:
         for _ in range(12):
             made.append()
-        until(made.is_stored, 90, "all in object storage")
-        until(made.local_is_free, 90, "the local tier to be free")
+        until(made.is_stored, 240, "all in object storage")
+        until(made.local_is_free, 240, "the local tier to be free")
         yield made
     deployment.proxy.calm()
 

@@ -19,7 +19,7 @@ from support.server import STOP_SECONDS, AllInOne
 from support.waiting import until
 
 STREAM = "/v1/streams/trouble"
-PROMPT_SECONDS = 15
+PROMPT_SECONDS = 25
 """Three quarters of what a stop may take, which is what it takes where something is waited for in
 vain; on a machine of its own a prompt one is less than a second."""
 QUICK = {"fragment": {"target_bytes": 65_536, "max_age_ms": 200}}

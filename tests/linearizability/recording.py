@@ -29,7 +29,7 @@ from linearizability.history import (
 
 ANSWER_SECONDS: Final = 3
 """After so long a client takes the answer for lost."""
-DEADLINE_SECONDS: Final = 60
+DEADLINE_SECONDS: Final = 240
 
 
 class NoAnswer(Exception):

@@ -125,7 +125,7 @@ def test_histories_with_lost_answers_and_deaths_are_linearizable(
             def die_and_come_back(recording: Recording = recording) -> None:
                 for number, server in enumerate(running.servers):
                     enough = OPERATIONS * (1 + 2 * number)
-                    until(partial(_has, recording, enough), 60, "the clients to be at work")
+                    until(partial(_has, recording, enough), 240, "the clients to be at work")
                     server.kill()
                     server.start()
 

@@ -178,7 +178,7 @@ def test_an_export_says_that_what_comes_next_was_trimmed(
         if not number:
             export(streams.spark, options(streams, name), str(tmp_path / "out"))
     streams.client.trim(name, 1200)
-    until(lambda: streams.client.offsets(name).first_offset > 600, 30, "the trim")
+    until(lambda: streams.client.offsets(name).first_offset > 600, 240, "the trim")
     floor = streams.client.offsets(name).first_offset
     with pytest.raises(OffsetGone, match="data lost"):
         export(streams.spark, options(streams, name), str(tmp_path / "out"))

@@ -95,7 +95,7 @@ def new_stream(client: httpx.Client, config: Mapping[str, Any] | None = None) ->
 
 def connect(server: AllInOne) -> http.client.HTTPConnection:
     where = urlsplit(server.url)
-    return http.client.HTTPConnection(where.hostname or "", where.port, timeout=30)
+    return http.client.HTTPConnection(where.hostname or "", where.port, timeout=240)
 
 
 def received(answer: http.client.HTTPResponse) -> Answer:

@@ -130,7 +130,7 @@ class Load:
             assert body["next_offset"] == offset
             return bool(body["up_to_date"])
 
-        until(to_the_end, 60, "all records to be read")
+        until(to_the_end, 240, "all records to be read")
         return Read(offset - first, problems)
 
     def refusal(self, *, offset: int) -> tuple[int, str]:
@@ -161,7 +161,7 @@ class Load:
         With `strays`, roots and groups may be left of attempts that the manifest forgot, as a
         crash leaves them: garbage collection is for those. A fragment never may.
         """
-        until(self.is_stored, 90, f"the tail to be uploaded after: {fault}")
+        until(self.is_stored, 240, f"the tail to be uploaded after: {fault}")
         stream = self._deployment.stored_stream(self.stream_id)
         found = stream.look()
         left = {key for key in found.strangers if not strays or key.endswith(".fragment")}
@@ -202,7 +202,7 @@ class FaultDeployment(OnS3):
             def cleaned(stream: StoredStream = stream, strays: frozenset[str] = strays) -> bool:
                 return stream.look().unreachable <= strays
 
-            until(cleaned, 15, f"all that nothing names to be deleted of {stream_id}")
+            until(cleaned, 240, f"all that nothing names to be deleted of {stream_id}")
 
     @contextmanager
     def load(self) -> Iterator[Load]:

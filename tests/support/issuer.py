@@ -8,7 +8,7 @@ import httpx
 from support.signed import AUDIENCE, NAME
 from support.signed import Issuer as Signer
 
-_SECONDS: Final = 60
+_SECONDS: Final = 240
 
 
 class Issuer:

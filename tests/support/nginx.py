@@ -20,7 +20,7 @@ from support.waiting import until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
 UPSTREAMS = ("ingest", "manifest", "reader")
-START_SECONDS = 30
+START_SECONDS = 240
 
 
 def program() -> str:

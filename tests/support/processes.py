@@ -18,7 +18,7 @@ from support.nursery import Forked, Nursery, nursery
 
 READY = re.compile(r"ready (http://[0-9.]+:[0-9]+)\n")
 READY_SECONDS = 300
-STOP_SECONDS = 30
+STOP_SECONDS = 240
 
 
 class Process:
@@ -144,7 +144,7 @@ class Process:
         return code
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30)
+        return httpx.Client(base_url=self.url, timeout=240)
 
     def __enter__(self) -> Self:
         self.start()
@@ -163,4 +163,4 @@ class Process:
 def internal_client(url: str) -> httpx.Client:
     """A client of an internal listener, by its url `unix:///path`."""
     transport = httpx.HTTPTransport(uds=url.removeprefix("unix://"))
-    return httpx.Client(transport=transport, base_url="http://internal", timeout=30)
+    return httpx.Client(transport=transport, base_url="http://internal", timeout=240)

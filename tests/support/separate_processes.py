@@ -41,7 +41,7 @@ class SeparateProcesses:
         return self.services[name]
 
     def client(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=30)
+        return httpx.Client(base_url=self.url, timeout=240)
 
     def internal(self, name: str) -> httpx.Client:
         """A client of the internal listener of a service."""

@@ -13,8 +13,8 @@ from typing import Final
 
 from support.waiting import until
 
-_SHOWN_SECONDS: Final = 60
-_END_SECONDS: Final = 30
+_SHOWN_SECONDS: Final = 240
+_END_SECONDS: Final = 240
 
 
 class Terminal:

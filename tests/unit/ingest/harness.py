@@ -65,7 +65,7 @@ NAME = StreamName("orders")
 FULL_NAME = FullName(TENANT_DEFAULT, NAME)
 ROUTE = f"/v1/streams/{NAME}/records"
 INTERNAL = of_stream(STREAM_PATH, STREAM)
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 120
 
 
 class Call(NamedTuple):

@@ -80,7 +80,7 @@ async def publish_ten(harness: ManifestHarness, *, after_faults: int = 0) -> Sus
         await task.run(Committer.flush)
         assert owners.told == []
     await task.run(Committer.flush)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(240):
         while not owners.told:
             await asyncio.sleep(0)
     await task.aclose()
