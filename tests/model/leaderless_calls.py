@@ -1,5 +1,7 @@
 """What the calls of tasks do to a state of the search: see leaderless_search.py."""
 
+from typing import Any
+
 from bottomless.errors import Code, Unavailable
 from bottomless_server.coordination.base import Changes
 from model.leaderless import Violation
@@ -41,13 +43,17 @@ class Calls:
     def whole(self, state: State, task: Task) -> State | None:
         """The state after all calls of a task, with nothing between them; None if it hears that
         coordination was lost."""
+        return self.asked(state, task)[0]
+
+    def asked(self, state: State, task: Task) -> tuple[State | None, Any]:
+        """The same, and what the task returns."""
         while True:
             at = self.stepper.at(task)
             if isinstance(at, Done):
-                return state
+                return state, at.value
             if isinstance(at, Failed):
                 self.require_expected(state, at)
-                return None
+                return None, None
             if at.kind == "exec":
                 state, task = self.given(state, at.arguments[1]), task.told("done")
             else:

@@ -108,6 +108,8 @@ class Search:
         yield from self._arrivals(state)
         if state.is_whole:
             yield from self._of_others(state)
+            if self._story.repeats:
+                yield from self._repeats(state)
         yield from self._of_tasks(state)
         if state.may_lose:
             yield "coordination is lost", state.emptied()
@@ -141,6 +143,16 @@ class Search:
             fenced = self._calls.whole(state, Task("fence", (0,)))
             assert fenced is not None
             yield "fence of stream 0", fenced._replace(fences=state.fences - 1)
+
+    def _repeats(self, state: State) -> Iterator[Step]:
+        """A node that is neither of the writers answers repeats."""
+        for stream, offset in sorted({(one.stream, one.offset) for one in state.given}):
+            if (stream, offset) in state.noted:
+                continue
+            label = self._calls.doing = f"repeat of offset {offset} of stream {stream}"
+            _, may_answer = self._calls.asked(state, Task("repeat", (stream, offset)))
+            if may_answer:
+                yield label, state._replace(noted=state.noted | {(stream, offset)})
 
     def _of_tasks(self, state: State) -> Iterator[Step]:
         for task in state.tasks:

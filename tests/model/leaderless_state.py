@@ -159,7 +159,7 @@ class State(NamedTuple):
     late: frozenset[Late] = frozenset()
     given: frozenset[Given] = frozenset()
     noted: frozenset[tuple[int, int]] = frozenset()
-    """Stream and offset of what was noted in an object that was durable."""
+    """Stream and offset of what was noted in an object that was durable, or found so by a repeat."""
     roots: tuple[int, ...] = (0, 0)
     """Where the manifest of each stream ends, in the bucket."""
     troubles: int = 0
@@ -233,6 +233,8 @@ class Story(NamedTuple):
     notes_of_object: int = 8
     """Notes that fit into one object."""
     sync: bool = False
+    repeats: bool = False
+    """Whether another node answers repeats of what is stored, once it finds that noted."""
     unwatched: str = ""
     """Keys that begin so are read and not watched: a fault that the search has to find."""
 

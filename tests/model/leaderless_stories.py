@@ -45,6 +45,9 @@ STORIES: Final[dict[str, Story]] = {
     "notes before answers": Story(
         (_TWO[:1], _ONE), loses=True, note_objects=1, troubles=2, sync=True
     ),
+    "repeats before notes": Story(
+        (_TWO[:1], ()), loses=True, note_objects=2, troubles=1, sync=True, repeats=True
+    ),
     "puts that overlap": Story(
         (_TWO, ()), loses=True, puts_overlap=True, note_objects=1, troubles=1, publishes=False
     ),

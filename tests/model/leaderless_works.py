@@ -18,9 +18,10 @@ from bottomless_server.leaderless.tail_changes import Accepted, Committed, Refus
 from bottomless_server.manifest.recovery.wal_scan import FoundWal, scan_wal
 from bottomless_server.stores import releases, tails, wal
 from bottomless_server.stores.lost_commits import Fate, decide_lost
+from bottomless_server.stores.noted_entries import is_noted
 from bottomless_server.stores.tail_commits import Asked, Commit, CommitUnknown, commit
 from model.leaderless import BOUNDS, GENERATION
-from model.leaderless_state import IDS, Told
+from model.leaderless_state import IDS, RECORD_COUNT, Told
 from model.stepping import Work
 
 CLOCK: Final = 1_000_000
@@ -150,6 +151,12 @@ async def _fence(coordination: Any, _: Any, stream: int) -> None:
     await tails.configure(coordination, IDS[stream], GENERATION, fenced)
 
 
+async def _repeat(coordination: Any, drive: Any, stream: int, offset: int) -> bool:
+    """Whether a node that has noted nothing may acknowledge a repeat of what is stored there."""
+    asked = IDS[stream], GENERATION, offset, offset + RECORD_COUNT
+    return await is_noted(drive, coordination, *asked)
+
+
 async def _scan(_: Any, drive: Any) -> FoundWal:
     return await scan_wal(drive, GENERATION)
 
@@ -163,5 +170,6 @@ WORKS: Final[Mapping[str, Work]] = {
     "prune": _prune,
     "release": _release,
     "fence": _fence,
+    "repeat": _repeat,
     "scan": _scan,
 }

@@ -24,10 +24,9 @@ from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of
 from bottomless.formats.keys import parse_wal_key, wal_key
 from bottomless.formats.placing import unplaced_chunks
-from bottomless.formats.wal import decode_directory
+from bottomless.formats.wal import WalDirectory, decode_directory
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
-from bottomless.model.wal import Note
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import NO_CONDITIONS
 from bottomless_server.leaderless.tail import SHARD_COUNT, TailEntry
@@ -81,15 +80,21 @@ class World:
     def __init__(self, seed: int, *, sync: bool = False) -> None:
         self.stores = Stores(seed)
         self.random = Random(seed + 1)
-        self.bounds = BOUNDS._replace(notes_sync=sync, check_seconds=0.5)
+        # In every second world one EXEC commits one stream of an object.
+        count = 1 if seed % 2 else BOUNDS.commit_stream_count_max
+        self.bounds = BOUNDS._replace(
+            notes_sync=sync, check_seconds=0.5, commit_stream_count_max=count
+        )
         self.stores.do(self.stores.create(STREAMS))
         self.history: dict[int, dict[int, Any]] = {one: {} for one in range(STREAMS)}
         """The record at each offset, as the first entry that held it said."""
         self._entries: dict[tuple[int, int], TailEntry] = {}
         self._noted_below: dict[Uid, int] = {}
         """The highest that a durable object of each instance says."""
-        self._known_objects = set[str]()
-        self.notes = set[tuple[Uid, Note]]()
+        self._directories: dict[tuple[Uid, int], WalDirectory] = {}
+        """Of all objects that there ever were."""
+        self.notes = set[tuple[Uid, int, str, int]]()
+        """Instance, sequence, stream and first offset of each note that was ever durable."""
         self.sent: list[Sent] = []
         self.events: Counter[str] = Counter()
         self.nodes: list[WriterProcess] = []
@@ -186,6 +191,11 @@ class World:
     async def _hear(self, sent: Sent, future: "asyncio.Future[Appended | StoreError]") -> None:
         done, _ = await asyncio.wait([future], timeout=_GIVES_UP_SECONDS)
         sent.said = future.result() if done else None
+        if self.bounds.notes_sync and isinstance(sent.said, Appended):
+            try:
+                self._look_at_answer(sent, sent.said)
+            except AssertionError as error:
+                self.failure = self.failure or error
         name = type(sent.said).__name__ if not isinstance(sent.said, StoreError) else sent.said.code
         self.events[f"told {name}"] += 1
 
@@ -293,17 +303,18 @@ class World:
 
     def _look_at_objects(self) -> None:
         for object_key in self.stores.objects.object_keys:
-            if object_key in self._known_objects:
-                continue
-            self._known_objects.add(object_key)
             key = parse_wal_key(object_key)
-            if key is None:
+            if key is None or (key.instance, key.sequence) in self._directories:
                 continue
             directory = decode_directory(self.stores.objects.peek(object_key) or b"")
+            self._directories[key.instance, key.sequence] = directory
             below = self._noted_below.get(key.instance, 0)
             self._noted_below[key.instance] = max(below, directory.header.noted_below)
             for number in range(directory.header.note_count):
-                self.notes.add((key.instance, directory.note(number)))
+                note = directory.note(number)
+                told_of = self._directories[key.instance, note.sequence].line(note.first_piece)
+                place = note.sequence, told_of.stream_id, note.first_offset
+                self.notes.add((key.instance, *place))
 
     def _look_at_stream(self, stream: int) -> None:
         for member in self.stores.coordination.peek_members(tail_index_key(IDS[stream])):
@@ -363,13 +374,23 @@ class World:
 
     def _compare_notes(self) -> None:
         """Whatever counts as settled is noted if it was committed."""
-        noted = {
-            (instance, note.first_offset, note.epoch, note.number) for instance, note in self.notes
-        }
-        for entry in self._entries.values():
+        for (stream, _), entry in self._entries.items():
             if entry.sequence < self._noted_below.get(entry.instance, 0):
-                found = any(
-                    (instance, first) == (entry.instance, entry.first_offset)
-                    for instance, first, _, _ in noted
-                )
-                assert found, "what counts as noted is not"
+                assert self._is_noted(stream, entry), "what counts as noted is not"
+
+    def _is_noted(self, stream: int, entry: TailEntry) -> bool:
+        place = entry.sequence, IDS[stream], entry.first_offset
+        return (entry.instance, *place) in self.notes
+
+    def _look_at_answer(self, sent: Sent, said: Appended) -> None:
+        """What `sync` acknowledges is noted in the bucket by then, or in a fragment."""
+        if said.first_offset is None:
+            # It is so old that nobody knows where it lies.
+            return
+        self._look_at_objects()
+        published = self.stores.tail(sent.stream).pruned_next
+        for (stream, _), entry in self._entries.items():
+            if stream != sent.stream or entry.next_offset <= published:
+                continue
+            if entry.first_offset < said.next_offset and said.first_offset < entry.next_offset:
+                assert self._is_noted(stream, entry), "it is acknowledged, and not noted"

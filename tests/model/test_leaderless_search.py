@@ -112,6 +112,12 @@ REMOVED: Final = [
         "offsets that were seen are given again",
     ),
     Removed(
+        "a note of the very pieces that an entry names",
+        lambda notes, sequence, _: sequence in {one for one, _ in notes},
+        "repeats before notes",
+        "what was noted is not brought back",
+    ),
+    Removed(
         "what is not noted before a loss, taken for undecided",
         lambda *_: False,
         "notes",

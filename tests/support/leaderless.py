@@ -190,12 +190,16 @@ class WalWriter:
         packed: PackedWal,
         known: Mapping[KnownName, NewKnown] | None = None,
         last_chunk: Callable[[PieceLine], int] = lambda line: line.record_count - 2,
+        only: StreamId | None = None,
     ) -> Commit:
-        """Commit all pieces of an object, in one EXEC; `last_chunk` tells how many records of a piece
-        lie before its last chunk."""
+        """Commit all pieces of an object, in one EXEC, or those of one stream alone; `last_chunk` tells
+        how many records of a piece lie before its last chunk."""
         sequence = packed.header.sequence
+        settled = sequence + 1 if only is None else sequence
         of_streams: dict[StreamId, list[Accepted]] = {}
         for number, line in enumerate(packed.lines):
+            if only not in (None, line.stream_id):
+                continue
             place = (line.position, line.size, line.record_count)
             piece = Accepted(self.instance, sequence, number, *place, last_chunk(line))
             of_streams.setdefault(line.stream_id, []).append(piece)
@@ -212,7 +216,7 @@ class WalWriter:
             [asked(stream_id, pieces) for stream_id, pieces in of_streams.items()],
             sequence=sequence,
             clock=self._harness.clock(),
-            settled=sequence + 1,
+            settled=settled,
             next_sequence=self.sequence,
             bounds=_BOUNDS,
         )
@@ -220,7 +224,7 @@ class WalWriter:
         for found in done.streams.values():
             if isinstance(found, Committed):
                 self.owed += [note for _, note in found.notes]
-        self._noted_below = sequence + 1
+        self._noted_below = settled
         return done
 
     async def flush(

@@ -1,11 +1,13 @@
 """Whether what stands in a tail is noted in the bucket, whoever wrote it: then a rebuild gives it back.
 
-Entries of any instance are looked for in the later objects of that instance. What was found is
-remembered, so a thousand repeats that come at once cost hardly more requests than one. Nothing is written.
+Entries of any instance are looked for in the later objects of that instance. A note names pieces by their
+number in their object, and no stream: streams that go on side by side have the same offsets in one object.
+What was found is remembered, so a thousand repeats that come at once cost hardly more requests than one.
+Nothing is written.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,16 +34,45 @@ class _Noted:
     below: int = 0
     """Everything of lower sequences is noted."""
     notes: set[tuple[int, int]] = field(default_factory=set)
-    """Sequence and first offset of each note that is known and not below: those of a few objects."""
+    """Sequence and first piece of each note that is known and not below: those of a few objects."""
+    pieces: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The numbers of pieces of those objects, by sequence and position, as far as it was looked."""
 
     def take(self, directory: WalDirectory) -> None:
         self.below = max(self.below, directory.header.noted_below)
         notes = map(directory.note, range(directory.header.note_count))
-        self.notes |= {(note.sequence, note.first_offset) for note in notes}
+        self.notes |= {(note.sequence, note.first_piece) for note in notes}
         self.notes = {one for one in self.notes if one[0] >= self.below}
+        self.pieces = {one: at for one, at in self.pieces.items() if one[0] >= self.below}
+
+    def take_pieces(self, directory: WalDirectory, stream_id: StreamId) -> None:
+        """Remember which number each piece of a stream has in an object."""
+        for number in directory.pieces_of(stream_id):
+            self.pieces[directory.header.sequence, directory.line(number).position] = number
 
     def has(self, entry: TailEntry) -> bool:
-        return entry.sequence < self.below or (entry.sequence, entry.first_offset) in self.notes
+        return entry.sequence < self.below or is_of_pieces(
+            self.notes, entry.sequence, self.pieces.get((entry.sequence, entry.position))
+        )
+
+    def unknown(self, entries: Sequence[TailEntry]) -> list[int]:
+        """Objects of which some pieces are noted, and nobody has looked whether they are those of an
+        entry."""
+        noted = {sequence for sequence, _ in self.notes}
+        return sorted(
+            {
+                entry.sequence
+                for entry in entries
+                if entry.sequence in noted and (entry.sequence, entry.position) not in self.pieces
+            }
+        )
+
+
+@guard("a note of the very pieces that an entry names")
+def is_of_pieces(notes: Collection[tuple[int, int]], sequence: int, number: int | None) -> bool:
+    """Tell whether one of these notes, each with its sequence and first piece, speaks of the entry that
+    begins with this piece of an object; None if nobody has looked which piece that is."""
+    return (sequence, number) in notes
 
 
 class NotedEntries:
@@ -96,7 +127,7 @@ async def is_noted(
             of_instances.setdefault(entry.instance, []).append(entry)
     known = known or NotedEntries()
     for instance, entries in of_instances.items():
-        if not await _are_noted(drive, instance, entries, known.of(instance)):
+        if not await _are_noted(drive, instance, stream_id, entries, known.of(instance)):
             return False
     return True
 
@@ -115,10 +146,15 @@ def is_covered(
 
 
 async def _are_noted(
-    drive: Drive, instance: Uid, entries: Sequence[TailEntry], noted: _Noted
+    drive: Drive,
+    instance: Uid,
+    stream_id: StreamId,
+    entries: Sequence[TailEntry],
+    noted: _Noted,
 ) -> bool:
-    """Whether the objects of an instance have the notes of these entries, the newest looked at first."""
-    if all(map(noted.has, entries)):
+    """Whether the objects of an instance have the notes of these entries of one stream, the newest looked
+    at first."""
+    if await _has_all(drive, instance, stream_id, entries, noted):
         return True
     first = min(entry.sequence for entry in entries if not noted.has(entry))
     listing = drive.list(f"{WAL_PREFIX}{instance}/", wal_key(instance, first))
@@ -129,6 +165,24 @@ async def _are_noted(
         except ObjectMissing:
             # It went with all before it, which are in fragments.
             continue
-        if all(map(noted.has, entries)):
+        if await _has_all(drive, instance, stream_id, entries, noted):
             return True
     return False
+
+
+async def _has_all(
+    drive: Drive,
+    instance: Uid,
+    stream_id: StreamId,
+    entries: Sequence[TailEntry],
+    noted: _Noted,
+) -> bool:
+    """Whether what is known notes all of these entries. The objects that they name are looked at where
+    a note may be of another stream's piece."""
+    for sequence in noted.unknown(entries):
+        try:
+            noted.take_pieces(await load_directory(drive, instance, sequence), stream_id)
+        except ObjectMissing:
+            # Nothing needs it any more, or it is lost: the next look at the tail tells.
+            return False
+    return all(map(noted.has, entries))

@@ -30,6 +30,7 @@ from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.leaderless.proof import shows_less
 from bottomless_server.leaderless.tail import Tail, TailEntry
+from bottomless_server.stores.noted_entries import is_of_pieces
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.tail_keys import entries_from, load_tails
 from bottomless_server.stores.wal import load_directory
@@ -83,7 +84,7 @@ async def note_for_dead(
         directories[sequence] = directory
         noted_below = max(noted_below, directory.header.noted_below)
         notes = map(directory.note, range(directory.header.note_count))
-        noted |= {(note.sequence, note.first_offset) for note in notes}
+        noted |= {(note.sequence, note.first_piece) for note in notes}
     undecided = {one: directories[one] for one in directories if one >= noted_below}
     missing = await _missing(coordination, instance, record.generation, undecided, noted)
     if not missing:
@@ -110,7 +111,8 @@ async def _missing(
     undecided: Mapping[int, WalDirectory],
     noted: set[tuple[int, int]],
 ) -> list[Note]:
-    """Notes of entries that name one of these objects, and are not noted."""
+    """Notes of entries that name one of these objects, and are not noted. `noted` has sequence and first
+    piece of each note that there is: offsets may be those of another stream."""
     stream_ids = sorted({one for found in undecided.values() for one in found.stream_ids()})
     tails = await load_tails(coordination, stream_ids, generation)
     missing: list[Note] = []
@@ -119,12 +121,13 @@ async def _missing(
             continue
         offset = tail.pruned_next
         while page := await entries_from(coordination, stream_id, offset):
-            missing += [
+            notes = [
                 _note(stream_id, entry, tail.epoch, undecided[entry.sequence])
                 for entry in page
-                if entry.instance == instance
-                and entry.sequence in undecided
-                and (entry.sequence, entry.first_offset) not in noted
+                if entry.instance == instance and entry.sequence in undecided
+            ]
+            missing += [
+                note for note in notes if not is_of_pieces(noted, note.sequence, note.first_piece)
             ]
             offset = page[-1].next_offset
     return sorted(missing, key=lambda note: (note.sequence, note.first_piece))

@@ -94,6 +94,24 @@ async def test_more_notes_than_fit_into_an_object_get_several(
     assert await found(harness) == [("leaf", 0, 30), ("gap", 30, 30 + UNDECIDED_COUNT)]
 
 
+async def test_a_note_of_another_stream_at_the_same_offset_is_none_of_theirs() -> None:
+    """An object is committed by several EXECs, and the writer dies after the note of the first."""
+    harness = await a_leaderless_harness()
+    await a_stream(harness)
+    await put_registry(harness, await a_leaderless_stream(harness, NEIGHBOUR, "neighbours"))
+    writer = await a_writer(harness)
+    packed = await writer.put(NEIGHBOUR, STREAM, count=5)
+    await writer.commit(packed, only=NEIGHBOUR)
+    await writer.put()
+    await writer.commit(packed, only=STREAM)
+    await writer.lapse()
+
+    await Vacuum(harness.context).make_pass()
+    harness.coordination.lose()
+    await rebuild(harness)
+    assert await found(harness) == [("leaf", 0, 10), ("gap", 10, 10 + UNDECIDED_COUNT)]
+
+
 async def test_of_a_writer_that_noted_everything_nothing_is_put() -> None:
     harness = await a_leaderless_harness()
     await a_stream(harness)

@@ -66,6 +66,46 @@ def test_without_its_guard_it_is_answered_before(monkeypatch: pytest.MonkeyPatch
     assert notes == 0
 
 
+def a_note_of_a_neighbour() -> tuple[Stores, WriterProcess]:
+    """Two streams have a piece at one offset in one object; a note speaks of the first alone, and its
+    writer is dead."""
+    bounds = SYNC._replace(commit_stream_count_max=1)
+    stores, first = a_house(bounds=bounds)
+    other = WriterProcess(stores, "ingest-1", bounds).start()
+    until(stores, lambda: other.writer.run is not None)
+    stores.trouble.next["drive.put"] = [Passage(), Passage(), NEVER]
+    stores.trouble.next["coordination.transact"] = [Passage(), Passage(there_seconds=1.0)]
+    told = [first.put(stream, an_append(b"x", conditions=of_producer("p"))) for stream in (0, 1)]
+    until(stores, lambda: stores.tail(1).next_offset == 1)
+    assert [one.done() for one in told] == [True, False]
+    first.process.kill()
+    [(_, note)] = stores.notes()
+    assert (note.first_piece, note.first_offset) == (0, 0)
+    return stores, other
+
+
+def test_a_note_of_another_stream_at_the_same_offset_is_none_of_the_repeat() -> None:
+    stores, other = a_note_of_a_neighbour()
+
+    said = other.append(1, an_append(b"x", conditions=of_producer("p")))
+    assert isinstance(said, StoreError)
+    assert said.outcome is Outcome.UNKNOWN
+
+    said = other.append(0, an_append(b"x", conditions=of_producer("p")))
+    assert isinstance(said, Appended)
+    stores.do(compacted(stores, IDS[1]))
+    said = other.append(1, an_append(b"x", conditions=of_producer("p")))
+    assert isinstance(said, Appended)
+
+
+def test_without_its_guard_a_note_of_another_stream_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = "a note of the very pieces that an entry names"
+    remove(monkeypatch, guard, lambda notes, sequence, _: sequence in {one for one, _ in notes})
+    _, other = a_note_of_a_neighbour()
+    said = other.append(1, an_append(b"x", conditions=of_producer("p")))
+    assert isinstance(said, Appended)
+
+
 def test_a_note_that_died_with_its_writer_is_waited_for_until_a_fragment_has_it() -> None:
     stores, first, other = a_commit_without_its_note(NEVER)
     first.process.kill()
