@@ -4,14 +4,19 @@ Damage of registry objects was tested alone, with one object of each stream: a r
 older one without a word, and deleted by a retention that had been raised since.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
-from support.rebuilding import put, rebuild
+from support.guards import remove
+from support.leaderless import a_leaderless_harness, a_leaderless_stream, tail_of
+from support.manifest import ManifestHarness
+from support.rebuilding import put, put_registry, rebuild
 from unit.manifest.test_deletion import NAME, DeletionHarness
 
 from bottomless.model.config import StreamConfig, parse_config
 from bottomless.model.stream import StreamRecord
+from bottomless_server.leaderless.tail import TailState
 from bottomless_server.manifest.tree.core.retention_decision import limits_of
 from bottomless_server.stores.generation import check_generation
 
@@ -33,16 +38,16 @@ async def a_harness_with_a_raised_retention() -> DeletionHarness:
     return harness
 
 
-async def damage_the_newest(harness: DeletionHarness) -> None:
-    listing = harness.manifest.drive.list("default/")
+async def damage_the_newest(manifest: ManifestHarness) -> None:
+    listing = manifest.drive.list("default/")
     keys = [facts.object_key async for facts in listing if "/stream." in facts.object_key]
-    await harness.manifest.drive.delete([max(keys)])
-    await put(harness.manifest, max(keys), b"damaged")
+    await manifest.drive.delete([max(keys)])
+    await put(manifest, max(keys), b"damaged")
 
 
 async def test_nothing_goes_by_a_retention_that_may_be_an_older_one() -> None:
     harness = await a_harness_with_a_raised_retention()
-    await damage_the_newest(harness)
+    await damage_the_newest(harness.manifest)
     harness.manifest.coordination.lose()
 
     result = await rebuild(harness.manifest)
@@ -58,6 +63,29 @@ async def test_nothing_goes_by_a_retention_that_may_be_an_older_one() -> None:
     again = await harness.manifest.streams.load(harness.stream_id)
     assert again.config.retention.max_age == "7D"
     await harness.mutators.aclose()
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_without_its_guard_a_fence_goes_with_the_object_that_said_it(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        remove(
+            monkeypatch, "what a configuration that is lost may have said", lambda config: config
+        )
+    harness = await a_leaderless_harness()
+    record = await a_leaderless_stream(harness)
+    await put_registry(harness, record)
+    fenced = record.config.model_copy(update={"fenced": True})
+    newer = replace(record, config=fenced, registry_version=record.registry_version + 1)
+    await put_registry(harness, newer)
+    await damage_the_newest(harness)
+    harness.coordination.lose()
+
+    result = await rebuild(harness)
+
+    assert result["damaged_configurations"] == 1
+    assert (await tail_of(harness)).state is (TailState.FENCED if guarded else TailState.OPEN)
 
 
 async def test_a_sound_one_is_believed() -> None:

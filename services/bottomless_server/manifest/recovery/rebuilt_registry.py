@@ -28,7 +28,7 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import parse_registry_key, registry_key, stream_prefix
 from bottomless.formats.stream_record import decode_registry, encode_registry
 from bottomless.guards import guard
-from bottomless.model.config import RetentionConfig
+from bottomless.model.config import RetentionConfig, StreamConfig
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.stores.put_retries import put_object
@@ -70,7 +70,8 @@ async def find_registry(
     """Read the registry objects below a prefix, for a rebuild to a generation; None if none is sound.
 
     Where one that may be newer cannot be read, nobody knows any more for how long records were to
-    be kept: then nothing of the stream goes for its age or size, until somebody says so anew.
+    be kept: then nothing of the stream goes for its age or size, until somebody says so anew. Nor does
+    anybody know whether a leaderless stream was fenced.
 
     Raises:
         NotServed: a later release has put one of them.
@@ -82,13 +83,22 @@ async def find_registry(
         return None
     best = max(counting, key=lambda record: (record.generation, record.registry_version))
     unknown = any(version > best.registry_version for version in damaged)
-    kept = replace(best, config=best.config.model_copy(update={"retention": _ALL}))
     return FoundRegistry(
-        kept if unknown else best,
+        replace(best, config=without_what_is_lost(best.config)) if unknown else best,
         unknown,
         tuple(versions[version] for version in sorted(versions)),
         max(versions),
     )
+
+
+@guard("what a configuration that is lost may have said")
+def without_what_is_lost(config: StreamConfig) -> StreamConfig:
+    """An older configuration where a newer one cannot be read: it keeps all records, and fences a
+    leaderless stream, since the newer one may have."""
+    lost: dict[str, object] = {"retention": _ALL}
+    if config.leaderless:
+        lost["fenced"] = True
+    return config.model_copy(update=lost)
 
 
 async def read_registry(drive: Drive, prefix: str, served: AbstractSet[str]) -> ReadRegistry:

@@ -74,7 +74,7 @@ def a_note_of_a_neighbour() -> tuple[Stores, WriterProcess]:
     other = WriterProcess(stores, "ingest-1", bounds).start()
     until(stores, lambda: other.writer.run is not None)
     stores.trouble.next["drive.put"] = [Passage(), Passage(), NEVER]
-    stores.trouble.next["coordination.transact"] = [Passage(), Passage(there_seconds=1.0)]
+    stores.trouble.next["coordination.exec"] = [Passage(), Passage(there_seconds=1.0)]
     told = [first.put(stream, an_append(b"x", conditions=of_producer("p"))) for stream in (0, 1)]
     until(stores, lambda: stores.tail(1).next_offset == 1)
     assert [one.done() for one in told] == [True, False]
