@@ -457,3 +457,11 @@ async def test_a_store_says_how_full_it_is(shared: Shared) -> None:
         assert share * 0.8 < await shared.coordination.fullness() < share * 1.2
     shared.fill(0)
     assert await shared.coordination.fullness() == 0.0
+
+
+async def test_a_run_of_the_store_has_one_name_and_grows_older(shared: Shared) -> None:
+    first = await shared.coordination.run()
+    again = await shared.coordination.run()
+    assert first.run_id
+    assert again.run_id == first.run_id
+    assert again.up_ms >= first.up_ms >= 0

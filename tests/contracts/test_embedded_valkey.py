@@ -13,7 +13,7 @@ from support.valkey import running_valkey
 from support.waiting import until
 
 from bottomless_server.coordination import embedded
-from bottomless_server.coordination.base import Changes, CoordinationUnavailable
+from bottomless_server.coordination.base import Changes, CoordinationUnavailable, StoreRun
 from bottomless_server.coordination.embedded import EmbeddedValkey
 from bottomless_server.coordination.redis import RedisCoordination
 
@@ -29,9 +29,17 @@ async def stored(url: str, value: bytes | None = None) -> bytes | None:
     return found
 
 
+async def run_of(url: str) -> StoreRun:
+    coordination = RedisCoordination.connect(url)
+    run = await coordination.run()
+    await coordination.aclose()
+    return run
+
+
 async def test_what_was_answered_survives_a_kill_and_a_torn_last_write(tmp_path: Path) -> None:
     with running_valkey(tmp_path) as valkey:
         await stored(valkey.url, b"kept")
+        before = await run_of(valkey.url)
         os.kill(valkey.pid, signal.SIGKILL)
         until(lambda: not valkey.running)
         (log,) = (tmp_path / "appendonlydir").glob("*.incr.aof")
@@ -40,6 +48,7 @@ async def test_what_was_answered_survives_a_kill_and_a_torn_last_write(tmp_path:
 
         valkey.start()
         assert await stored(valkey.url) == b"kept"
+        assert (await run_of(valkey.url)).run_id != before.run_id
 
 
 async def test_it_stops_and_starts_again_on_the_same_data(tmp_path: Path) -> None:

@@ -123,7 +123,8 @@ class World:
         self.stores.processes.append(others)
         beside: list[Coroutine[Any, Any, None]] = [self._vacuum(), self._vacuum(), self._compact()]
         running = [others.spawn(one) for one in beside]
-        meddling = [loop.create_task(self._kill()), loop.create_task(self._sleep())]
+        meddlers = (self._kill(), self._sleep(), self._start_store_anew())
+        meddling = [loop.create_task(one) for one in meddlers]
         await asyncio.gather(*self.clients())
         for one in meddling:
             one.cancel()
@@ -221,6 +222,13 @@ class World:
             self.events["slept"] += 1
             await asyncio.sleep(10 + 15 * self.random.random())
             process.wake()
+
+    async def _start_store_anew(self) -> None:
+        """Coordination ends and begins again, with all that it answered."""
+        while True:
+            await asyncio.sleep(15 + 60 * self.random.random())
+            self.stores.coordination.start_anew()
+            self.events["store begun anew"] += 1
 
     async def _begun(self) -> WriterProcess:
         self._started += 1

@@ -28,7 +28,8 @@ def test_whatever_happens_a_stream_is_what_was_acknowledged(*, sync: bool) -> No
     events: Counter[str] = Counter()
     for seed in range(SEEDS):
         events += run(seed, sync=sync).events
-    assert all(events[name] > 0 for name in ("acknowledged", "killed", "deleted", "slept"))
+    names = ("acknowledged", "killed", "deleted", "slept", "store begun anew")
+    assert all(events[name] > 0 for name in names)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -18,6 +18,7 @@ from bottomless_server.coordination.base import (
     Due,
     Hold,
     Room,
+    StoreRun,
 )
 from bottomless_server.coordination.memory import MemoryCoordination, Watched
 from support.wire import Lost, Wire
@@ -104,6 +105,9 @@ class FaultCoordination(MemoryCoordination):
 
     async def fullness(self) -> float:
         return await self._read("fullness", lambda: MemoryCoordination.fullness(self))
+
+    async def run(self) -> StoreRun:
+        return await self._read("run", lambda: MemoryCoordination.run(self))
 
     async def check(self) -> None:
         await self._read("check", lambda: MemoryCoordination.check(self))

@@ -39,6 +39,15 @@ class CoordinationConflict(Unavailable):
     default_code = Code.COORDINATION_UNAVAILABLE
 
 
+class StoreRun(NamedTuple):
+    """One run of the store's process, from its start to its end."""
+
+    run_id: str
+    """No other run has it."""
+    up_ms: int
+    """How long it has run, by its own clock; at most a second less than it has."""
+
+
 class Due(NamedTuple):
     """One member of a queue that is ordered by time."""
 
@@ -260,6 +269,14 @@ class Coordination(Protocol):
     async def fullness(self) -> float:
         """How full the store's memory is: what is used, over the most that may be; 0 where it has
         no limit. A full store refuses every write, also those that make room.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        ...
+
+    async def run(self) -> StoreRun:
+        """Which run of the store answers: what one run has answered it does not go back on.
 
         Raises:
             CoordinationUnavailable

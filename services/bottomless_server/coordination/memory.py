@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from bottomless_server.coordination.base import (
     Changes,
@@ -17,9 +17,11 @@ from bottomless_server.coordination.base import (
     Due,
     Hold,
     Room,
+    StoreRun,
 )
 
 T = TypeVar("T")
+_DAY_MS: Final = 86_400_000
 
 
 @dataclass(slots=True)
@@ -72,6 +74,9 @@ class MemoryCoordination:
         self.connected_count = 1
         self.used_share = 0.0
         """What `fullness` says."""
+        self._run_count = 1
+        self._runs_since: int | None = None
+        """When this run began, by the clock; None of the first one, which has run for a day."""
 
     async def get(self, redis_key: str) -> bytes | None:
         await asyncio.sleep(0)
@@ -195,6 +200,11 @@ class MemoryCoordination:
         await asyncio.sleep(0)
         return self.used_share
 
+    async def run(self) -> StoreRun:
+        await asyncio.sleep(0)
+        up_ms = _DAY_MS if self._runs_since is None else self._clock() - self._runs_since
+        return StoreRun(f"run-{self._run_count}", up_ms)
+
     async def check(self) -> None:
         """It answers; what it is given lives as long as the process, and callers know that."""
 
@@ -224,7 +234,13 @@ class MemoryCoordination:
         self._stored = deepcopy(copy)
         for redis_key, count in before.items():
             self._stored.changes[redis_key] = count + 1
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Go on as another run of the store, with all that it holds."""
         self.connected_count += 1
+        self._run_count += 1
+        self._runs_since = self._clock()
 
     def share(self, other: "MemoryCoordination") -> None:
         """Hold what another one holds from now on, as two connections to one store do. It ends where

@@ -30,6 +30,7 @@ from bottomless_server.coordination.base import (
     Due,
     Hold,
     Room,
+    StoreRun,
 )
 
 T = TypeVar("T")
@@ -213,10 +214,17 @@ class RedisCoordination:
         return int(seconds) * 1000 + int(microseconds) // 1000
 
     async def fullness(self) -> float:
-        (told,) = await self._ask(("INFO", "memory"))
-        lines = dict(line.partition(":")[::2] for line in told.decode("ascii").split("\r\n"))
-        limit = int(lines["maxmemory"])
-        return int(lines["used_memory"]) / limit if limit else 0.0
+        told = await self._info("memory")
+        limit = int(told["maxmemory"])
+        return int(told["used_memory"]) / limit if limit else 0.0
+
+    async def run(self) -> StoreRun:
+        told = await self._info("server")
+        return StoreRun(told["run_id"], 1_000 * int(told["uptime_in_seconds"]))
+
+    async def _info(self, section: str) -> dict[str, str]:
+        (told,) = await self._ask(("INFO", section))
+        return dict(line.partition(":")[::2] for line in told.decode("utf-8").split("\r\n"))
 
     async def check(self) -> None:
         if self._accept_unsafe:

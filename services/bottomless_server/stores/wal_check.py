@@ -6,8 +6,9 @@ Ingest compares when it starts and after each new connection, before it commits 
 of the store may have taken the place of the one before. The bucket is read first, then coordination:
 so what an object speaks of was there before it is looked for. Nothing is written.
 
-A commit of which no object speaks yet is not found. So who compares after a new connection first waits
-until the writers that live have put their notes (INGEST_WAL_NOTE_MS, and the time of one put).
+A commit of which no object speaks yet is not found. So who compares with another run of the store first
+waits until the writers that live have put their notes (INGEST_WAL_NOTE_MS, and the time of one put), or
+have shown that the store lacks nothing of theirs (other_writers.py).
 """
 
 from collections.abc import AsyncIterator
@@ -64,12 +65,12 @@ async def check_wal(drive: Drive, coordination: Coordination, generation: int) -
         DriveUnavailable, DriveRefused
     """
     run = coordination.connected_count
-    async for instance, sequences in _instances(drive):
+    async for instance, sequences in instances_with_objects(drive):
         await _check_instance(drive, coordination, generation, instance, sequences)
     return run
 
 
-async def _instances(drive: Drive) -> AsyncIterator[tuple[Uid, list[int]]]:
+async def instances_with_objects(drive: Drive) -> AsyncIterator[tuple[Uid, list[int]]]:
     """Each instance that has objects, with their sequences; keys are in the order of instances."""
     current: Uid | None = None
     sequences: list[int] = []
@@ -95,7 +96,7 @@ async def _check_instance(
 ) -> None:
     """Compare one instance by its newest object; one without a record by all of its notes."""
     for sequence in reversed(sequences):
-        directory = await _directory(drive, instance, sequence)
+        directory = await directory_of(drive, instance, sequence)
         if directory is None:
             continue
         keys = [GENERATION_KEY, instance_key(instance)]
@@ -125,7 +126,7 @@ async def _check_notes(
     newest: dict[StreamId, Note] = {}
     for number in range(directory.header.note_count):
         note = directory.note(number)
-        of_note = await _directory(drive, instance, note.sequence)
+        of_note = await directory_of(drive, instance, note.sequence)
         if of_note is not None and note.first_piece < of_note.header.piece_count:
             newest[of_note.line(note.first_piece).stream_id] = note
     tails = await load_tails(coordination, list(newest), generation)
@@ -135,7 +136,7 @@ async def _check_notes(
             raise coordination_lost()
 
 
-async def _directory(drive: Drive, instance: Uid, sequence: int) -> WalDirectory | None:
+async def directory_of(drive: Drive, instance: Uid, sequence: int) -> WalDirectory | None:
     """The directory of an object; None of one that is gone or damaged, which proves nothing."""
     try:
         return await load_directory(drive, instance, sequence)

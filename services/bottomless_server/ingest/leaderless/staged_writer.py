@@ -46,6 +46,7 @@ from bottomless_server.ingest.records.intake import Append
 from bottomless_server.leaderless.instance import Loss
 from bottomless_server.leaderless.tail_changes import Committed
 from bottomless_server.stores.lost_commits import Fate
+from bottomless_server.stores.other_writers import show_life
 from bottomless_server.stores.tail_commits import Commit, CommitUnknown
 
 log = structlog.get_logger(__name__)
@@ -117,6 +118,18 @@ class StagedWriter:
         async with self._turn:
             with suppress(StoreError):
                 await self._try(run, [])
+
+    async def show_life(self) -> None:
+        """Show others that the instance has lost nothing, where no commit does: parts are put for
+        minutes before one comes.
+
+        Raises:
+            Unavailable: `coordination-regressed`, or not now.
+        """
+        if self.run is None or self._retired or self._turn.locked():
+            return
+        async with self._turn:
+            await show_life(self._context.coordination, self.run.numbers)
 
     async def retire(self) -> None:
         """Give the instance back, once nothing of it is under way: an attempt that came in between
@@ -244,7 +257,10 @@ class StagedWriter:
             return done.commit
         if done is NotNow.UNCHECKED:
             try:
-                run.numbers.checked = await self._check.run(run.numbers.generation)
+                run.numbers.checked = await self._check.run(
+                    run.numbers.generation,
+                    lambda: show_life(self._context.coordination, run.numbers),
+                )
             except StoreError as error:
                 return error
         if isinstance(done, Loss):

@@ -1,32 +1,62 @@
 """What a writer finds out of coordination before it commits to it: the generation, and whether it is
 an older copy of itself.
 
+What one run of the store has answered it does not go back on, so a new connection to the same run costs
+a look at the bucket. Another run may be an older copy that was put back a moment ago, of which the bucket
+has no proof yet: then it is waited for what other writers know (stores/other_writers.py), at most until
+the notes of before that run must have come.
+
 Nothing is written here.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from bottomless.errors import Code, Unavailable
+from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.formats.keys import WAL_PREFIX
+from bottomless.model.names import Uid
+from bottomless_server.coordination.base import StoreRun
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.stores.generation import held_generation, stored_generation
+from bottomless_server.stores.other_writers import Unheard, in_doubt
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.wal_check import check_wal
 
 CONNECTION_COUNT: Final = 5
 """Calls of one writer at once: a commit, the renewal of a lease, two looks, and one for notes of
 others. So many connections are there before a run of the store is compared, since each new one would have it compared again."""
+_LOOK_SECONDS: Final = 0.3
+"""How often it is looked whether the others were heard of."""
+
+
+class _Met:
+    """A run of the store, as this process came to know it."""
+
+    def __init__(self, run_id: str, until: int) -> None:
+        self.run_id = run_id
+        self.until = until
+        """When all notes of before that run must have come, by the time that passes."""
+        self.unheard = Unheard()
+
+
+async def nothing_to_show() -> None:
+    """What shows the life of a process that has no instance."""
 
 
 class StoreCheck:
     """The run of the coordination store that was compared with the bucket last."""
 
-    def __init__(self, context: WriterContext) -> None:
+    def __init__(self, context: WriterContext, own: Callable[[], frozenset[Uid]]) -> None:
+        """`own` tells the instances of this process."""
         self._context = context
+        self._own = own
         self._checked: tuple[int, int] | None = None
-        """The run, and the generation."""
+        """The connection of the store that was compared last, and the generation."""
+        self._compared: str | None = None
+        """The run of the store that was compared last."""
+        self._met: _Met | None = None
         self.agreed: int | None = None
         """The generation on which bucket and coordination agreed when it was looked last."""
 
@@ -47,25 +77,63 @@ class StoreCheck:
         self.agreed = stored
         return stored
 
-    async def run(self, generation: int) -> int:
-        """The run of the store that answers now, once it was compared with the bucket.
-
-        A commit of which no object speaks yet is not found, so writers that live have the time to
-        put their notes first.
+    async def run(
+        self, generation: int, show_life: Callable[[], Awaitable[None]] = nothing_to_show
+    ) -> int:
+        """The connection of the store over which it answers now, once it was compared with the bucket;
+        for `AttemptNumbers.checked`. `show_life` tells others that this process still writes.
 
         Raises:
             Unavailable: `coordination-regressed`, or not now.
         """
-        context, bounds = self._context, self._context.bounds
-        if self._checked == (context.coordination.connected_count, generation):
+        coordination = self._context.coordination
+        if self._checked == (coordination.connected_count, generation):
             return self._checked[0]
-        asked = [context.coordination.get(GENERATION_KEY) for _ in range(CONNECTION_COUNT)]
+        asked = [coordination.get(GENERATION_KEY) for _ in range(CONNECTION_COUNT)]
         await asyncio.gather(*asked)
-        if await self._has_objects():
-            await asyncio.sleep(bounds.note_ms / 1000 + bounds.check_seconds)
-        run = await check_wal(context.drive, context.coordination, generation)
-        self._checked = (run, generation)
-        return run
+        # Before the run is asked for: of what is connected to later nothing is known.
+        connected = coordination.connected_count
+        run = await coordination.run()
+        if run.run_id != self._compared and await self._has_objects():
+            await self._hear_others(run, generation, show_life)
+        await check_wal(self._context.drive, coordination, generation)
+        self._checked, self._compared = (connected, generation), run.run_id
+        return connected
+
+    async def _hear_others(
+        self, run: StoreRun, generation: int, show_life: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Wait until every writer that lives has put its notes, or has shown that nothing of what it
+        committed is missing.
+
+        Raises:
+            Unavailable: `coordination-regressed`.
+        """
+        context, bounds = self._context, self._context.bounds
+        met = self._meet(run)
+        await asyncio.sleep(bounds.note_ms / 1000 + bounds.check_seconds)
+        while context.now() < met.until:
+            try:
+                await show_life()
+                stores = context.drive, context.coordination
+                found = await in_doubt(*stores, generation, context.url, self._own())
+            except StoreError as error:
+                # What was heard so far still holds, and the time goes on.
+                if error.code is Code.COORDINATION_REGRESSED:
+                    raise
+            else:
+                if not met.unheard.note(found):
+                    return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    def _meet(self, run: StoreRun) -> _Met:
+        if self._met is None or self._met.run_id != run.run_id:
+            bounds = self._context.bounds
+            # Of the first run that a process meets nobody but the store knows how long it is there.
+            up_ms = run.up_ms if self._met is None else 0
+            left = bounds.note_ms + int(bounds.put_seconds * 1000) - up_ms
+            self._met = _Met(run.run_id, self._context.now() + left)
+        return self._met
 
     async def _has_objects(self) -> bool:
         """Whether anybody ever put something: else there is nothing to wait for."""

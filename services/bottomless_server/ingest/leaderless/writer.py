@@ -22,7 +22,7 @@ import structlog
 
 from bottomless.errors import Code, Outcome, Overloaded, StoreError
 from bottomless.guards import guard
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, Uid
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.core.restated import restated
 from bottomless_server.ingest.leaderless.commits import NotNow
@@ -50,6 +50,7 @@ from bottomless_server.leaderless.instance import Loss
 from bottomless_server.node.pulse import Pulse, wait_for
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
+from bottomless_server.stores.other_writers import show_life
 
 log = structlog.get_logger(__name__)
 
@@ -69,7 +70,7 @@ class Writer:
         self._line = Accumulator(context.bounds.flush)
         self._followers = Followers(self._refuse)
         self.seen = SeenTails()
-        self._check = StoreCheck(context)
+        self._check = StoreCheck(context, self._own)
         self._run: InstanceRun | None = None
         self._losing: InstanceRun | None = None
         """The instance that is lost, while its puts are given up."""
@@ -220,6 +221,11 @@ class Writer:
         losing = [] if self._losing is None else [self._losing]
         return [*self._ending, *losing, *self._living()]
 
+    def _own(self) -> frozenset[Uid]:
+        """The instances as which this process writes; not those of which only notes are left, since what
+        these prove has to be in the bucket first."""
+        return frozenset(run.numbers.instance for run in self._living())
+
     def _living(self) -> list[InstanceRun]:
         return [run for run in (self._run, self._staged.run) if run is not None]
 
@@ -306,7 +312,7 @@ class Writer:
             await self._hear_clock()
             generation = await self._check.generation()
             self._changed.fire()
-            checked = await self._check.run(generation)
+            checked = await self._check.run(generation, self._show_life)
             self._run = await begin_instance(
                 self._context,
                 generation,
@@ -334,13 +340,23 @@ class Writer:
     async def _compare(self, run: InstanceRun) -> float:
         """Compare the store with the bucket, after it was connected to anew."""
         try:
-            checking = self._check.run(run.numbers.generation)
+            checking = self._check.run(run.numbers.generation, self._show_life)
             run.numbers.checked = await run.committer.beside(checking)
         except StoreError as error:
             if error.code is Code.COORDINATION_REGRESSED:
                 await self._lose(run, Loss.REGRESSED)
             return _AGAIN_SECONDS
         return 0
+
+    async def _show_life(self) -> None:
+        """Show others that the instances of this process have lost nothing; its commits wait meanwhile.
+
+        Raises:
+            Unavailable: `coordination-regressed`, or not now.
+        """
+        if self._run is not None:
+            await show_life(self._context.coordination, self._run.numbers)
+        await self._staged.show_life()
 
     async def _lose(self, run: InstanceRun, loss: Loss) -> None:
         """Go on without an instance: what is not decided is put again, or refused."""

@@ -37,6 +37,7 @@ from bottomless_server.coordination.base import (
     Due,
     Hold,
     Room,
+    StoreRun,
 )
 from bottomless_server.core.store_prices import REQUESTS, StorePrices, dollars_of_calls
 from bottomless_server.drives.checked_parts import size_of
@@ -279,6 +280,10 @@ class MeasuredCoordination:
     async def fullness(self) -> float:
         with self._calls.one("fullness"):
             return await self._coordination.fullness()
+
+    async def run(self) -> StoreRun:
+        with self._calls.one("run"):
+            return await self._coordination.run()
 
     async def check(self) -> None:
         with self._calls.one("check"):

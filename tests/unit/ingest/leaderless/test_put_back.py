@@ -1,0 +1,142 @@
+"""Coordination that comes back as another run of itself, perhaps an older copy, while nodes live: whoever
+commits to it hears first of what the others know."""
+
+import asyncio
+
+import pytest
+from support.guards import remove
+from support.wire import Mishap, Passage
+
+from bottomless.errors import Code, Outcome, StoreError
+from bottomless.model.names import Uid
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.stores.other_writers import Unheard
+from unit.ingest.leaderless.harness import BOUNDS, Stores, WriterProcess, a_house, until
+from unit.ingest.leaderless.making import an_append
+
+MOMENT = BOUNDS.note_ms / 1000 + BOUNDS.check_seconds
+LIMIT = BOUNDS.note_ms / 1000 + BOUNDS.put_seconds
+SLOW = Passage(there_seconds=20.0)
+NEVER = Passage(Mishap.LOSE_REQUEST, silence_seconds=60.0)
+
+
+def two_nodes() -> tuple[Stores, WriterProcess, WriterProcess]:
+    stores, first = a_house()
+    second = WriterProcess(stores, "ingest-1").start()
+    until(stores, lambda: second.writer.run is not None)
+    return stores, first, second
+
+
+def an_older_copy(note: Passage = SLOW) -> tuple[Stores, WriterProcess, WriterProcess, Appended]:
+    """The store lacks what the first node has acknowledged, and the note of that is on its way."""
+    stores, first, second = two_nodes()
+    copy = stores.coordination.copy()
+    stores.trouble.next["drive.put"] = [Passage(), note]
+    said = first.append(0, an_append(b"acknowledged"))
+    assert isinstance(said, Appended)
+    until(stores, lambda: not stores.trouble.next["drive.put"])
+    stores.coordination.put_back(copy)
+    return stores, first, second, said
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_without_its_guard_an_offset_is_given_twice(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nobody(*_: object) -> dict[Uid, int | None]:
+        return {}
+
+    if not guarded:
+        remove(monkeypatch, "what other writers may know of, in a new run of the store", nobody)
+    stores, _, second, said = an_older_copy()
+
+    told = second.append(0, an_append(b"another"))
+    if not guarded:
+        assert isinstance(told, Appended)
+        assert told.first_offset == said.first_offset
+        return
+    assert isinstance(told, StoreError)
+    assert told.outcome is Outcome.NONE
+    until(stores, lambda: bool(stores.notes()))
+    stores.do(asyncio.sleep(MOMENT))
+    told = second.append(0, an_append(b"another"))
+    assert isinstance(told, StoreError)
+    assert told.code is Code.COORDINATION_REGRESSED
+
+
+def test_nor_does_the_node_itself_give_it_which_has_heard_that_the_store_went_back() -> None:
+    """It begins anew only when the bucket says what it knows."""
+    stores, first, _, _ = an_older_copy()
+    for stream in (0, 1):
+        told = first.append(stream, an_append(b"another"))
+        assert isinstance(told, StoreError)
+        assert told.code is Code.COORDINATION_REGRESSED
+    until(stores, lambda: bool(stores.notes()))
+    stores.do(asyncio.sleep(2 * MOMENT))
+    assert stores.values(0) == stores.values(1) == []
+
+
+def test_another_run_with_all_that_was_acknowledged_costs_nodes_under_load_a_moment() -> None:
+    """Each has an object that is not committed, and waits for the other to show that it lacks nothing."""
+    stores, first, second = two_nodes()
+    for node in (first, second):
+        assert isinstance(node.append(0, an_append(b"a")), Appended)
+    stores.trouble.always["coordination.watch"] = Passage(Mishap.LOSE_REQUEST, silence_seconds=0.1)
+    waiting = [node.put(number, an_append(b"b")) for number, node in enumerate((first, second))]
+    stores.do(asyncio.sleep(2))
+    stores.trouble.always.clear()
+    stores.coordination.start_anew()
+    begun = stores.loop.now
+
+    said = first.told(*waiting)
+
+    assert all(isinstance(one, Appended) for one in said)
+    assert MOMENT <= stores.loop.now - begun < MOMENT + 2
+    assert (first.counts.instances, second.counts.instances) == (1, 1)
+
+
+def test_of_a_writer_that_died_with_the_store_all_notes_have_come_after_a_put() -> None:
+    stores, first, second = two_nodes()
+    stores.trouble.next["coordination.watch"] = [NEVER] * 4
+    first.put(0, an_append(b"a"))
+    stores.do(asyncio.sleep(2))
+    first.process.kill()
+    stores.trouble.next.clear()
+    stores.coordination.start_anew()
+    begun = stores.loop.now
+    while not isinstance(second.append(1, an_append(b"b")), Appended):
+        assert stores.loop.now - begun < LIMIT + 5
+    assert stores.loop.now - begun > MOMENT + 2
+
+
+def test_nobody_waits_for_the_one_before_at_the_same_address() -> None:
+    stores, first, _ = two_nodes()
+    stores.trouble.next["coordination.watch"] = [NEVER] * 4
+    first.put(0, an_append(b"a"))
+    stores.do(asyncio.sleep(2))
+    first.process.kill()
+    stores.trouble.next.clear()
+    stores.coordination.start_anew()
+    begun = stores.loop.now
+    again = WriterProcess(stores, first.name).start()
+    until(stores, lambda: again.writer.run is not None)
+    assert stores.loop.now - begun < MOMENT + 1
+
+
+def test_a_new_connection_to_the_same_run_is_not_waited_with() -> None:
+    stores, first, _ = two_nodes()
+    assert isinstance(first.append(0, an_append(b"a")), Appended)
+    until(stores, lambda: bool(stores.notes()))
+    stores.coordination.connected_count += 1
+    begun = stores.loop.now
+    assert isinstance(first.append(0, an_append(b"b")), Appended)
+    assert stores.loop.now - begun < 1
+
+
+def test_a_writer_is_heard_of_once_its_record_has_another_attempt() -> None:
+    unheard, one, other = Unheard(), Uid("1" * 32), Uid("2" * 32)
+    assert unheard.note({one: 5, other: None})
+    assert unheard.note({one: 6, other: None})
+    assert not unheard.note({one: 6})
+    assert unheard.note({one: 7, Uid("3" * 32): 0})
+    assert not unheard.note({})
