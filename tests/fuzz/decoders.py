@@ -52,10 +52,17 @@ from bottomless.formats.segment import (
 )
 from bottomless.formats.stream_record import (
     LEADERLESS,
+    SUPER,
     decode_record,
     decode_registry,
     encode_record,
     encode_registry,
+)
+from bottomless.formats.super_record import (
+    decode_super,
+    decode_super_object,
+    encode_super,
+    encode_super_object,
 )
 from bottomless.formats.tracking import decode_tracking
 from bottomless.formats.wal import decode_directory, decode_wal, verify_piece
@@ -215,6 +222,8 @@ def unsealed(data: bytes) -> bytes:
 
 read_record_2 = partial(decode_record, served=frozenset({LEADERLESS}))
 read_registry_2 = partial(decode_registry, served=frozenset({LEADERLESS}))
+read_record_super = partial(decode_record, served=frozenset({SUPER}))
+read_registry_super = partial(decode_registry, served=frozenset({SUPER}))
 INDEX = golden("segment_index")
 INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
 """Of the fragment in the golden file, which has two chunks."""
@@ -260,6 +269,18 @@ DECODERS = {
     ),
     "record 2": Decoder(
         and_back(read_record_2, encode_record), golden("stream_record_2"), unsealed
+    ),
+    "registry of a partition": Decoder(
+        and_back(read_registry_super, encode_registry),
+        golden("stream_registry_super"),
+        sealed_object,
+    ),
+    "record of a partition": Decoder(
+        and_back(read_record_super, encode_record), golden("stream_record_super"), unsealed
+    ),
+    "super record": Decoder(and_back(decode_super, encode_super), golden("super_record"), unsealed),
+    "super object": Decoder(
+        and_back(decode_super_object, encode_super_object), golden("super_object"), sealed_object
     ),
     "WAL object": Decoder(of_wal, golden("wal"), sealed_wal),
     "WAL directory": Decoder(of_directory, golden("wal")[: 128 + 4 * 64], sealed_wal),

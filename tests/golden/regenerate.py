@@ -23,9 +23,11 @@ from unit.formats.examples import (
     HELD,
     LEADERLESS_RECORD,
     OTHER_UID,
+    PARTITION_RECORD,
     RECORD,
     SEGMENT_HEADER,
     STREAM_ID,
+    SUPER_RECORD,
     TAIL,
     TAIL_ENTRY,
     TIMESTAMP,
@@ -54,6 +56,7 @@ from bottomless.formats.segment import (
     encode_segment_header,
 )
 from bottomless.formats.stream_record import encode_record, encode_registry
+from bottomless.formats.super_record import encode_super, encode_super_object
 from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, ChunkKind, ChunkPlace
 from bottomless.model.manifest import (
     ENTRY_DTYPE,
@@ -208,6 +211,10 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "api_key_record": lambda: encode_key_record(API_KEY_RECORD),
     "stream_record_2": lambda: encode_record(LEADERLESS_RECORD),
     "stream_registry_2": lambda: encode_registry(LEADERLESS_RECORD),
+    "stream_record_super": lambda: encode_record(PARTITION_RECORD),
+    "stream_registry_super": lambda: encode_registry(PARTITION_RECORD),
+    "super_record": lambda: encode_super(SUPER_RECORD),
+    "super_object": lambda: encode_super_object(SUPER_RECORD),
     "wal": lambda: b"".join(a_wal().parts),
     "wal_instance": lambda: encode_instance(WAL_INSTANCE),
     "tail_record": lambda: encode_tail(TAIL),

@@ -6,6 +6,7 @@
     {prefix}/{tenant}/{stream_id}/stream.{registry_version:010d}.json
     {prefix}/{tenant}/{stream_id}/metadata/consumers.{version:020d}.{uid}.json
     {prefix}/{tenant}/{stream_id}/staged/{uid}.staged
+    {prefix}/{tenant}/{super_id}/super.{registry_version:010d}.json
     {prefix}/_system/generation.json
     {prefix}/_system/generation.{generation:010d}.json
     {prefix}/_system/keys/{key_id}.{generation:010d}.{version:010d}.json
@@ -22,7 +23,7 @@ from typing import Final, NamedTuple
 
 from bottomless.model.api_key import KeyId
 from bottomless.model.limits import OFFSET_MAX, WAL_SEQUENCE_MAX
-from bottomless.model.names import StreamId, Uid
+from bottomless.model.names import StreamId, SuperId, Uid
 
 GENERATION_KEY: Final = "_system/generation.json"
 GENERATION_PREFIX: Final = "_system/generation."
@@ -42,6 +43,7 @@ _ROOT = re.compile(
     r"root\.([0-9]{10})\.([0-9]{20})\.([0-9]{20})\.([0-9a-f]{32})\.manifest", re.ASCII
 )
 _REGISTRY = re.compile(r"stream\.([0-9]{10})\.json", re.ASCII)
+_SUPER = re.compile(r"super\.([0-9]{10})\.json", re.ASCII)
 _API_KEY = re.compile(r"_system/keys/([0-9a-f]{24})\.([0-9]{10})\.([0-9]{10})\.json", re.ASCII)
 _WAL = re.compile(r"_system/wal/([0-9a-f]{32})/([0-9]{12})\.wal", re.ASCII)
 _STAGED = re.compile(r"staged/([0-9a-f]{32})\.staged", re.ASCII)
@@ -178,6 +180,17 @@ def registry_key(stream_id: StreamId, registry_version: int, tenant: str) -> str
 def parse_registry_key(object_key: str) -> int | None:
     """Read the version from the key of a registry object; None for any other key."""
     match = _REGISTRY.fullmatch(object_key.rpartition("/")[2])
+    return None if match is None else int(match[1])
+
+
+def super_key(super_id: SuperId, registry_version: int, tenant: str) -> str:
+    """Make the key of one version of the object that says what a super stream is."""
+    return f"{tenant}/{super_id}/super.{registry_version:010d}.json"
+
+
+def parse_super_key(object_key: str) -> int | None:
+    """Read the version from the key of a super stream's object; None for any other key."""
+    match = _SUPER.fullmatch(object_key.rpartition("/")[2])
     return None if match is None else int(match[1])
 
 

@@ -16,14 +16,26 @@ import orjson
 
 from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import VERSION, check, check_served, corrupt
-from bottomless.formats.sealed_json import parse_object, seal, unseal, version_of
+from bottomless.formats.json_readers import each, flag, number, optional, row, text
+from bottomless.formats.sealed_json import parse_object, seal, sealed_names, unseal, version_of
 from bottomless.model.config import encode_config, parse_stored_config
-from bottomless.model.limits import OFFSET_MAX, TIMESTAMP_MAX, TIMESTAMP_MIN
-from bottomless.model.names import parse_stream_id, parse_stream_name, parse_uid
+from bottomless.model.limits import (
+    OFFSET_MAX,
+    PARTITION_COUNT_MAX,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+)
+from bottomless.model.names import (
+    parse_stream_id,
+    parse_stream_name,
+    parse_super_id,
+    parse_uid,
+)
 from bottomless.model.stream import (
     EpochStart,
     Intent,
     Lease,
+    PartitionOf,
     RootPointer,
     StreamRecord,
     StreamState,
@@ -46,10 +58,13 @@ REGISTRY_MEMBERS: Final = (
 
 LEADERLESS: Final = "leaderless"
 """The feature of a stream that no ingest node owns: `config.profile` and `config.fenced`."""
+SUPER: Final = "super"
+"""The feature of a stream that is a partition of a super stream: the member `super`."""
 SERVED: Final[frozenset[str]] = frozenset({LEADERLESS})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
-_KNOWN: Final = frozenset({LEADERLESS})
+_FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {LEADERLESS: (), SUPER: (SUPER,)}
+"""The features that are known, in the order of their names, and the members that each has."""
 _NAME_SIZE_MAX: Final = 32
 """What is longer, or no word, is no feature's name and is not shown."""
 
@@ -71,9 +86,9 @@ def decode_record(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRecor
     what = "stream record"
     version = _version_in(data)
     members = parse_object(what, data, version)
-    names = _names(READERS, version)
+    names = _names(what, READERS, version, members, served)
     check(what, members.keys() == set(names), "its members are not those of its version")
-    return _from_json(what, version, members, served)
+    return _from_json(what, version, members)
 
 
 def encode_registry(record: StreamRecord) -> bytes:
@@ -93,18 +108,29 @@ def decode_registry(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRec
     """
     what = "stream registry object"
     version = _version_in(data)
-    members = unseal(what, data, _names(REGISTRY_MEMBERS, version), version)
-    return _from_json(what, version, members, served)
+    if version == VERSION:
+        return _from_json(what, version, unseal(what, data, REGISTRY_MEMBERS, version))
+    # What a feature brings is known to who knows the feature, so the seal is looked at first.
+    members = unseal(what, data, sealed_names(data), version)
+    names = _names(what, REGISTRY_MEMBERS, version, members, served)
+    check(what, list(members) == names, "its members are not those of its version")
+    return _from_json(what, version, members)
 
 
-def _version_of(record: StreamRecord) -> tuple[int, dict[str, list[str]]]:
+def _version_of(record: StreamRecord) -> tuple[int, dict[str, Any]]:
     """The lowest version that can say a record, and the members that this version has more."""
     features = _features_of(record)
-    return (_VERSION_2, {"features": features}) if features else (VERSION, {})
+    if not features:
+        return VERSION, {}
+    also: dict[str, Any] = {"features": features}
+    if record.partition_of is not None:
+        also[SUPER] = [record.partition_of.super_id, record.partition_of.index]
+    return _VERSION_2, also
 
 
 def _features_of(record: StreamRecord) -> list[str]:
-    return [LEADERLESS] if record.config.leaderless else []
+    needed = {LEADERLESS: record.config.leaderless, SUPER: record.partition_of is not None}
+    return [feature for feature in _FEATURE_MEMBERS if needed[feature]]
 
 
 def _version_in(data: bytes) -> int:
@@ -112,8 +138,28 @@ def _version_in(data: bytes) -> int:
     return _VERSION_2 if version_of(data) == _VERSION_2 else VERSION
 
 
-def _names(names: Iterable[str], version: int) -> list[str]:
-    return [*names, "features"] if version == _VERSION_2 else [*names]
+def _names(
+    what: str,
+    names: Iterable[str],
+    version: int,
+    members: Mapping[str, Any],
+    served: AbstractSet[str],
+) -> list[str]:
+    """The names of all members that a record of a version has, by the features that it names.
+
+    A feature that this reader does not know, or may not touch, is refused by its name.
+    """
+    if version != _VERSION_2:
+        return [*names]
+    features = members.get("features", [])
+    check(what, isinstance(features, list), "its features are no list")
+    for feature in features:
+        check(what, isinstance(feature, str), "a feature is no text")
+        name = feature if feature.isidentifier() and len(feature) <= _NAME_SIZE_MAX else "?"
+        check_served(what, feature in _FEATURE_MEMBERS, f"its feature {name} is not known")
+        check_served(what, feature in served, f"its feature {name} is not served by this release")
+    more = [name for one, also in _FEATURE_MEMBERS.items() if one in features for name in also]
+    return [*names, "features", *more]
 
 
 def _as_json(record: StreamRecord) -> dict[str, Any]:
@@ -158,18 +204,12 @@ def _lease_as_json(lease: Lease) -> list[Any]:
     return [lease.lease_id, lease.first_offset, lease.next_offset, lease.expires_at, lease.holder]
 
 
-def _from_json(
-    what: str, version: int, members: dict[str, Any], served: AbstractSet[str]
-) -> StreamRecord:
+def _from_json(what: str, version: int, members: dict[str, Any]) -> StreamRecord:
     features = members.pop("features", [])
-    check(what, isinstance(features, list), "its features are no list")
-    for feature in features:
-        check(what, isinstance(feature, str), "a feature is no text")
-        name = feature if feature.isidentifier() and len(feature) <= _NAME_SIZE_MAX else "?"
-        check_served(what, feature in _KNOWN, f"its feature {name} is not known")
-        check_served(what, feature in served, f"its feature {name} is not served by this release")
+    partition_of = members.pop(SUPER, None)
     try:
-        record = StreamRecord(**{name: READERS[name](value) for name, value in members.items()})
+        read = {name: READERS[name](value) for name, value in members.items()}
+        record = StreamRecord(**read, partition_of=_partition_of(partition_of))
         check_record(record)
     except (AssertionError, TypeError, ValueError, InvalidRequest) as error:
         raise corrupt(what, "its members do not fit its schema") from error
@@ -179,61 +219,18 @@ def _from_json(
     return record
 
 
-def _number(low: int, high: int) -> Callable[[Any], int]:
-    def read(value: Any) -> int:
-        # Not isinstance: JSON's true is not a number.
-        if type(value) is not int or not low <= value <= high:
-            raise ValueError("not a number, or out of its range")
-        return value
-
-    return read
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError("not a flag")
-    return value
-
-
-def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else read(value)
-
-
-def _list(read: Callable[[Any], Any]) -> Callable[[Any], tuple[Any, ...]]:
-    def read_all(values: Any) -> tuple[Any, ...]:
-        if not isinstance(values, list):
-            raise TypeError("not a list")
-        return tuple(read(value) for value in values)
-
-    return read_all
-
-
-def _row(kind: Callable[..., Any], *columns: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def read(values: Any) -> Any:
-        if not isinstance(values, list):
-            raise TypeError("not a list")
-        return kind(*(column(value) for column, value in zip(columns, values, strict=True)))
-
-    return read
-
-
-_count = _number(0, 2**63 - 1)
-_crc = _number(0, 2**32 - 1)
-_offset = _number(0, OFFSET_MAX + 1)
-_timestamp = _number(TIMESTAMP_MIN, TIMESTAMP_MAX)
-_intent = _row(Intent, parse_uid, _offset, _text)
-_lease = _row(Lease, _text, _offset, _offset, _timestamp, _text)
+_count = number(0, 2**63 - 1)
+_crc = number(0, 2**32 - 1)
+_offset = number(0, OFFSET_MAX + 1)
+_timestamp = number(TIMESTAMP_MIN, TIMESTAMP_MAX)
+_intent = row(Intent, parse_uid, _offset, text)
+_partition_of = optional(row(PartitionOf, parse_super_id, number(0, PARTITION_COUNT_MAX - 1)))
+_lease = row(Lease, text, _offset, _offset, _timestamp, text)
 
 READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "stream_id": parse_stream_id,
     "name": parse_stream_name,
-    "tenant": _text,
+    "tenant": text,
     "state": StreamState,
     "created_at": _timestamp,
     "config": parse_stored_config,
@@ -241,20 +238,20 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "generation": _count,
     "version": _count,
     "epoch": _count,
-    "home": _optional(_text),
-    "owner_url": _optional(_text),
-    "dirty": _flag,
+    "home": optional(text),
+    "owner_url": optional(text),
+    "dirty": flag,
     "reserved_next": _offset,
-    "epochs": _list(_row(EpochStart, _count, _offset)),
-    "root": _optional(_row(RootPointer, parse_uid, _count, _count, _count, _count, _crc)),
-    "past_roots": _list(parse_uid),
+    "epochs": each(row(EpochStart, _count, _offset)),
+    "root": optional(row(RootPointer, parse_uid, _count, _count, _count, _count, _crc)),
+    "past_roots": each(parse_uid),
     "published_next": _offset,
     "last_timestamp": _timestamp,
-    "uploader": _optional(_text),
-    "intents": _list(_intent),
-    "quarantine": _list(_intent),
+    "uploader": optional(text),
+    "intents": each(_intent),
+    "quarantine": each(_intent),
     "condemned_next": _offset,
-    "leases": _list(_lease),
+    "leases": each(_lease),
     "registry_version": _count,
 }
 """How each member of a record is read, in the order in which it is written."""

@@ -71,5 +71,7 @@ FANOUT_MIN: Final = 2
 NODE_ENTRY_COUNT_MAX: Final = 1_000_000
 """A decoder refuses a node that claims more before it allocates."""
 
+PARTITION_COUNT_MAX: Final = 1_000
+"""Partitions of one super stream: all of them stand in its record, which one EXEC writes."""
 LABEL_COUNT_MAX: Final = 64
 LABEL_SIZE_MAX: Final = 256

@@ -14,6 +14,8 @@ from bottomless.model.limits import NAME_SIZE_MAX
 StreamName = NewType("StreamName", str)
 StreamId = NewType("StreamId", str)
 """UUIDv7 in its canonical lowercase form."""
+SuperId = NewType("SuperId", str)
+"""The id of a super stream, in the form of a stream id; no stream has the same."""
 Reference = NewType("Reference", str)
 """The name that a producer or a consumer gives itself; it means something within one stream."""
 NodeId = NewType("NodeId", str)
@@ -117,6 +119,15 @@ def parse_stream_id(text: str) -> StreamId:
     if not _STREAM_ID.fullmatch(text):
         raise InvalidRequest("a stream id must be a UUID in lower case", code=Code.BAD_PARAMETER)
     return StreamId(text)
+
+
+def parse_super_id(text: str) -> SuperId:
+    """Check the form of the id of a super stream.
+
+    Raises:
+        InvalidRequest: `bad-parameter`: it is not a canonical lowercase UUID.
+    """
+    return SuperId(parse_stream_id(text))
 
 
 def stream_id_from(timestamp: int, randomness: bytes) -> StreamId:

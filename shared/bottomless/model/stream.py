@@ -10,7 +10,7 @@ from typing import Final
 
 from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
-from bottomless.model.names import FullName, NodeId, StreamId, StreamName, Uid
+from bottomless.model.names import FullName, NodeId, StreamId, StreamName, SuperId, Uid
 
 _GENERATION_SHIFT: Final = 40
 """An epoch's upper bits are its generation: docs/decisions/0005."""
@@ -72,6 +72,14 @@ class EpochStart:
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionOf:
+    """Says of which super stream a stream is a partition, and which of its partitions."""
+
+    super_id: SuperId
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRecord:
     """What coordination holds about one stream. All bounds are exclusive next-offsets."""
 
@@ -120,6 +128,8 @@ class StreamRecord:
     """Leases of ranges. Expired ones are dropped whenever the record is written with new ones."""
     registry_version: int = 1
     """Number of the newest registry object."""
+    partition_of: PartitionOf | None = None
+    """It never changes; None of a stream that is no partition."""
 
     @property
     def full_name(self) -> FullName:
@@ -183,6 +193,7 @@ def check_record(record: StreamRecord) -> None:
         # Nobody owns it, and nothing of it is on a disk.
         assert (record.home, record.owner_url, record.dirty) == (None, None, False)
         assert record.reserved_next == 0
+        assert record.partition_of is None
     live = [intent.uid for intent in (*record.intents, *record.quarantine)]
     assert len(live) == len(set(live))
     assert record.root is None or record.root.version <= record.version

@@ -35,17 +35,21 @@ from bottomless.model.names import (
     parse_reference,
     parse_stream_id,
     parse_stream_name,
+    parse_super_id,
 )
 from bottomless.model.record import Columns
+from bottomless.model.routing import SEED, Strategy
 from bottomless.model.segment import Checkpoint, SegmentHeader
 from bottomless.model.stream import (
     EpochStart,
     Intent,
     Lease,
+    PartitionOf,
     RootPointer,
     StreamRecord,
     StreamState,
 )
+from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperState
 from bottomless.model.wal import Note, Piece, WalFlags
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.leaderless.tail import HeldMember, Tail, TailEntry, TailState
@@ -146,7 +150,28 @@ LEADERLESS_RECORD = replace(
     epochs=(EpochStart((1 << 40) + 1, 0),),
     root=RootPointer(UID, generation=1, epoch=(1 << 40) + 1, version=17, size=384, crc=0xC0FFEE),
 )
+SUPER_ID = parse_super_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c13")
+PARTITION_RECORD = replace(
+    RECORD, name=parse_stream_name("events-1"), partition_of=PartitionOf(SUPER_ID, 1)
+)
 OTHER_STREAM_ID = parse_stream_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12")
+SUPER_RECORD = SuperRecord(
+    super_id=SUPER_ID,
+    name=parse_stream_name("events"),
+    tenant="default",
+    state=SuperState.ACTIVE,
+    created_at=TIMESTAMP,
+    strategy=Strategy.KEY,
+    seed=SEED,
+    layouts=(Layout(1, 1, TIMESTAMP), Layout(2, 2, TIMESTAMP + 60_000)),
+    partitions=(
+        Partition(0, OTHER_STREAM_ID, parse_stream_name("events-0"), "amer"),
+        Partition(1, STREAM_ID, parse_stream_name("events-1"), "é"),
+    ),
+    config=RECORD.config,
+    generation=1,
+    registry_version=2,
+)
 TAIL = Tail(
     state=TailState.OPEN,
     epoch=(1 << 40) + 1,

@@ -27,7 +27,7 @@ from golden.regenerate import (
     golden,
 )
 
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, NotServed
 from bottomless.formats.api_key import decode_key_object, decode_key_record
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.checks import VERSION
@@ -44,7 +44,8 @@ from bottomless.formats.segment import (
     decode_index_record,
     decode_segment_header,
 )
-from bottomless.formats.stream_record import decode_record, decode_registry
+from bottomless.formats.stream_record import SUPER, decode_record, decode_registry
+from bottomless.formats.super_record import decode_super, decode_super_object
 from bottomless.formats.tracking import decode_tracking
 from bottomless.formats.wal import decode_wal
 from bottomless.model.chunk import ChunkFlags, ChunkKind, ChunkPlace
@@ -72,9 +73,11 @@ from unit.formats.examples import (
     LEADERLESS_RECORD,
     NOTE,
     OTHER_STREAM_ID,
+    PARTITION_RECORD,
     RECORD,
     SEGMENT_HEADER,
     STREAM_ID,
+    SUPER_RECORD,
     TAIL,
     TAIL_ENTRY,
     TIMESTAMP,
@@ -126,7 +129,18 @@ def test_a_frozen_file_is_never_made_anew(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 NEWEST = dict.fromkeys(
-    ("plan", "plan 2", "registry", "registry 2", "record", "record 2", "tombstone"), 2
+    (
+        "plan",
+        "plan 2",
+        "registry",
+        "registry 2",
+        "registry of a partition",
+        "record",
+        "record 2",
+        "record of a partition",
+        "tombstone",
+    ),
+    2,
 )
 """Of those that have more than one version."""
 VERSIONLESS = {
@@ -245,6 +259,21 @@ def test_the_records_of_a_leaderless_stream_are_read_by_who_serves_them() -> Non
         (decode_registry, "stream_registry_2"),
     ):
         with pytest.raises(Corrupt, match="its feature leaderless is not served by this release"):
+            decode(golden(name), frozenset())
+
+
+def test_a_super_stream_and_its_partitions_are_read_by_who_serves_them() -> None:
+    assert decode_super(golden("super_record")) == SUPER_RECORD
+    assert decode_super_object(golden("super_object")) == SUPER_RECORD
+    served = frozenset({SUPER})
+    assert decode_record(golden("stream_record_super"), served) == PARTITION_RECORD
+    registry = decode_registry(golden("stream_registry_super"), served)
+    assert registry.partition_of == PARTITION_RECORD.partition_of
+    for decode, name in (
+        (decode_record, "stream_record_super"),
+        (decode_registry, "stream_registry_super"),
+    ):
+        with pytest.raises(NotServed, match="its feature super is not served by this release"):
             decode(golden(name), frozenset())
 
 

@@ -25,6 +25,7 @@ from bottomless.formats import (
     message,
     segment,
     stream_record,
+    super_record,
     tracking,
     wal,
 )
@@ -211,6 +212,11 @@ def test_members_of_the_record_are_as_their_table_says() -> None:
     assert said == ["format", *stream_record.READERS]
     for members in (stream_record.REGISTRY_MEMBERS, consumers.MEMBERS, api_key.OBJECT_MEMBERS):
         assert "\n" + ", ".join(f"`{name}`" for name in members) + "\n" in SPEC
+
+
+def test_members_of_a_super_record_are_as_their_table_says() -> None:
+    said = [row["Member"] for row in table("Super record")]
+    assert said == ["format", *super_record.READERS]
 
 
 def test_the_version_is_in_the_history() -> None:

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, NotServed
 from bottomless.formats.checks import crc32c
 from bottomless.formats.stream_record import (
+    SERVED,
+    SUPER,
     decode_record,
     decode_registry,
     encode_record,
@@ -21,8 +23,10 @@ from bottomless.model.stream import EpochStart, Intent, StreamRecord, StreamStat
 from unit.formats.examples import (
     LEADERLESS_RECORD,
     OTHER_UID,
+    PARTITION_RECORD,
     RECORD,
     STREAM_ID,
+    SUPER_ID,
     UID,
     assert_refuses_damage,
 )
@@ -194,6 +198,65 @@ def test_a_version_says_no_more_than_it_has() -> None:
 def test_a_leaderless_stream_has_no_owner(changes: dict[str, Any]) -> None:
     with pytest.raises(Corrupt):
         decode_record(later(**changes))
+
+
+SUPER_SERVED = frozenset({SUPER})
+
+
+def test_a_partition_says_of_what_it_is_one() -> None:
+    for encode, decode in ((encode_record, decode_record), (encode_registry, decode_registry)):
+        data = encode(PARTITION_RECORD)
+        assert orjson.loads(data)["features"] == ["super"]
+        assert decode(data, SUPER_SERVED).partition_of == PARTITION_RECORD.partition_of
+        with pytest.raises(NotServed, match="feature super is not served"):
+            decode(data)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"super": None},
+        {"super": ["no id", 1]},
+        {"super": [SUPER_ID, 1_000]},
+        {"super": [SUPER_ID, -1]},
+        {"super": [SUPER_ID]},
+        {"features": ["leaderless"]},
+        {"features": ["leaderless", "super"]},
+        {"features": ["super", "super"]},
+        {"super": DELETED},
+    ],
+)
+def test_a_partition_says_it_in_one_way(changes: dict[str, Any]) -> None:
+    members = {**orjson.loads(encode_record(PARTITION_RECORD)), **changes}
+    members = {name: value for name, value in members.items() if value is not DELETED}
+    with pytest.raises(Corrupt):
+        decode_record(orjson.dumps(members), SERVED | SUPER_SERVED)
+    registry = {**orjson.loads(encode_registry(PARTITION_RECORD)), **changes}
+    registry = {name: value for name, value in registry.items() if value is not DELETED}
+    with pytest.raises(Corrupt):
+        decode_registry(sealed(registry), SERVED | SUPER_SERVED)
+
+
+def test_a_leaderless_stream_is_no_partition() -> None:
+    both = replace(LEADERLESS_RECORD, partition_of=PARTITION_RECORD.partition_of)
+    with pytest.raises(AssertionError):
+        encode_record(both)
+
+
+def test_a_feature_of_a_later_release_is_named_whatever_members_it_has() -> None:
+    """A rebuild that took such an object for damaged would give the stream's name away."""
+    members = orjson.loads(encode_registry(PARTITION_RECORD))
+    members["features"] = ["later", "super"]
+    members["more"] = [1]
+    with pytest.raises(NotServed, match="feature later is not known"):
+        decode_registry(sealed(members))
+
+
+def test_a_damaged_feature_is_damage() -> None:
+    data = encode_registry(PARTITION_RECORD).replace(b'["super"]', b'["supes"]')
+    with pytest.raises(Corrupt, match="checksum") as refused:
+        decode_registry(data)
+    assert not isinstance(refused.value, NotServed)
 
 
 @pytest.mark.parametrize("version", [False, 0.0, "0", None, [], DELETED])
