@@ -1,4 +1,7 @@
-"""The sink against a running service: every row becomes one record, whatever is run again."""
+"""The sink against a running service: every row becomes one record, whatever is run again.
+
+Streams of both profiles take part, where the profile can make a difference.
+"""
 
 import itertools
 import json
@@ -33,12 +36,16 @@ def streams(spark_server: AllInOne, spark: SparkSession) -> Iterator[Streams]:
         yield Streams(client, spark, spark_server)
 
 
-@pytest.fixture
-def name(streams: Streams) -> str:
-    """An empty stream."""
+def a_stream(streams: Streams, profile: str) -> str:
     made = f"sink-{next(_numbers)}"
-    streams.client.create_stream(made)
+    streams.client.create_stream(made, {"profile": profile})
     return made
+
+
+@pytest.fixture(params=["local", "leaderless"])
+def name(streams: Streams, request: pytest.FixtureRequest) -> str:
+    """An empty stream of either profile."""
+    return a_stream(streams, request.param)
 
 
 def write(
@@ -136,8 +143,9 @@ def test_a_batch_above_the_bound_is_written_in_parts_under_one_number(
     ],
 )
 def test_what_is_no_record_is_refused_and_nothing_is_written(
-    streams: Streams, name: str, select: str, mode: str, options: dict[str, str], sentence: str
+    streams: Streams, select: str, mode: str, options: dict[str, str], sentence: str
 ) -> None:
+    name = a_stream(streams, "local")
     frame = numbered(streams, 10, 1).selectExpr(*select.split(", ", 1 if "(" not in select else 0))
     with pytest.raises((AnalysisException, PythonException), match=sentence):
         write(streams, frame, name, mode, **options)
