@@ -9,8 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
-from support.contract import QUICK, Stream, new_stream, problem_of
-from support.places import FREEING, LOCAL, free_local
+from support.contract import (
+    QUICK,
+    Stream,
+    first_offset_once_taken,
+    new_stream,
+    problem_of,
+)
+from support.places import FREEING, LEADERLESS, LOCAL, free_local
 from support.served import Served
 from support.server import AllInOne
 from support.waiting import until
@@ -18,7 +24,7 @@ from support.waiting import until
 SSE = "text/event-stream"
 NDJSON = "application/x-ndjson"
 SETTINGS = {**FREEING, "BOTTOMLESS_READER_HEARTBEAT_SECONDS": "0.5"}
-PLACES = ["tail", "object storage", "object storage, restarted"]
+PLACES = ["tail", "leaderless tail", "object storage", "object storage, restarted"]
 
 
 @dataclass(frozen=True)
@@ -59,10 +65,13 @@ def records_of(events: Iterator[Event]) -> Event:
 
 def fifty(running: Served, client: httpx.Client, place: str) -> Stream:
     """Records 0 to 49 in appends of ten, read from one place."""
-    stream = new_stream(client, QUICK if place != "tail" else LOCAL)
+    is_stored = place.startswith("object storage")
+    is_leaderless = place.startswith("leaderless")
+    stream = new_stream(client, QUICK if is_stored else LEADERLESS if is_leaderless else LOCAL)
     for first in range(0, 50, 10):
-        stream.append(*(str(number) for number in range(first, first + 10)))
-    if place != "tail":
+        records = [{"value": str(number)} for number in range(first, first + 10)]
+        assert first_offset_once_taken(lambda records=records: stream.post(*records)) == first
+    if is_stored:
         free_local(running, stream)
     if place == "object storage, restarted":
         running.restart()

@@ -1,4 +1,4 @@
-"""Idempotent and conditional appends over HTTP: scenarios D1 to D15, and M41."""
+"""Idempotent and conditional appends over HTTP: scenarios D1 to D15, and M41; over both profiles."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -7,7 +7,14 @@ from typing import Any
 
 import httpx
 import pytest
-from support.contract import QUICK, Stream, new_stream, pointers, problem_of
+from support.contract import (
+    QUICK,
+    Stream,
+    first_offset_once_taken,
+    new_stream,
+    pointers,
+    problem_of,
+)
 from support.served import Served
 from support.server import AllInOne
 from support.waiting import until
@@ -17,6 +24,26 @@ SMALL = {
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "200",
 }
 """Segments that fill up and go within a test."""
+
+
+SETTINGS = {"BOTTOMLESS_INGEST_WAL_LINGER_MS": "1"}
+"""A leaderless append waits for nobody."""
+
+
+@pytest.fixture(scope="module", params=["local", "leaderless"])
+def profile(client: httpx.Client, request: pytest.FixtureRequest) -> str:
+    """Of the streams; appends to such a stream are taken."""
+    # A writer of leaderless streams compares what it finds with the bucket first.
+    first = new_stream(client, {"profile": request.param})
+    first_offset_once_taken(lambda: first.post({"value": "first"}))
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def stream(client: httpx.Client, profile: str) -> Stream:
+    """A stream of its own, of either profile."""
+    return new_stream(client, {"profile": profile})
 
 
 def send(stream: Stream, *values: str, **headers: object) -> httpx.Response:

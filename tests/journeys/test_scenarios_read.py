@@ -1,7 +1,7 @@
 """Pages over HTTP, from every place that they are read from: scenarios R1 to R10, R26, M1, M3 to M5, M30.
 
-All of them run on what is in the tail, on what object storage alone holds, and on both again
-after a restart, with a reader that keeps nothing.
+All of them run on what is in the tail, on what object storage alone holds, on both again after a
+restart, with a reader that keeps nothing, and then on what WAL objects alone hold.
 """
 
 import time
@@ -74,8 +74,10 @@ def empty(here: Here) -> Stream:
 def test_each_place_is_what_it_says(here: Here) -> None:
     """With the objects out of the way only the tail is read; and nothing wrong, ever."""
     stream = here.streams["trimmed"]
-    objects = list(here.server.objects.rglob(f"{stream.bounds()['stream_id']}/**/*.fragment"))
-    assert bool(objects) == here.place.freed
+    own = f"{stream.bounds()['stream_id']}/**/*.fragment"
+    of_all = "_system/wal/**/*.wal"
+    objects = list(here.server.objects.rglob(of_all if here.place.leaderless else own))
+    assert bool(objects) == (here.place.freed or here.place.leaderless)
     for path in objects:
         path.rename(path.with_suffix(".hidden"))
     try:
@@ -83,7 +85,7 @@ def test_each_place_is_what_it_says(here: Here) -> None:
     finally:
         for path in objects:
             path.with_suffix(".hidden").rename(path)
-    if here.place.freed:
+    if objects:
         problem_of(answer, 502, "data-missing")
     else:
         assert answer.status_code == 200

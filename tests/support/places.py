@@ -1,17 +1,18 @@
 """The same scenario in each place that a record is read from, on one server per module.
 
-A module that names its streams as `FILLS` gets each of them twice: in the tail alone, and in
-object storage alone, with nothing left of it on the ingest node. Both are read at once; then
-everything is restarted, with a reader that keeps nothing, and both are read again: every read
-after the restart is a cold one.
+A module that names its streams as `FILLS` gets each of them three times: in the tail alone, in
+object storage alone, with nothing left of it on the ingest node, and in the tail of a leaderless
+stream. The first two are read at once; then everything is restarted, with a reader that keeps
+nothing, and all are read: every read after the restart is a cold one, and what is leaderless comes
+from WAL objects alone.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pytest
 
-from support.contract import QUICK, Stream, new_stream
+from support.contract import QUICK, Stream, first_offset_once_taken, new_stream
 from support.served import Served
 from support.waiting import until
 
@@ -20,14 +21,16 @@ FREEING: Final = {
     "BOTTOMLESS_MANIFEST_FANOUT": "4",
     "BOTTOMLESS_INGEST_SEGMENT_CHUNK_COUNT_MAX": str(SEGMENT_CHUNKS),
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "1",
+    "BOTTOMLESS_INGEST_WAL_LINGER_MS": "1",
 }
-"""Segments that are soon full, and go as soon as they are uploaded."""
+"""Segments that are soon full, and go as soon as they are uploaded; leaderless appends wait for nobody."""
 COLD: Final = {
     "BOTTOMLESS_READER_CACHE_BYTES": "0",
     "BOTTOMLESS_READER_ROOT_TTL_MS": "0",
     "BOTTOMLESS_READER_NAME_TTL_MS": "0",
 }
 LOCAL: Final = {"fragment": {"max_age_ms": 86_400_000}}
+LEADERLESS: Final = {"profile": "leaderless", "fragment": {"max_age_ms": 1_800_000}}
 
 Fill = Callable[[Stream, bool], None]
 """Appends what a scenario reads; with True each append is to be a fragment of its own."""
@@ -37,13 +40,32 @@ class Place(NamedTuple):
     freed: bool
     """Object storage alone holds it."""
     cold: bool
+    leaderless: bool = False
 
     def __str__(self) -> str:
         tier = "object storage" if self.freed else "tail"
-        return f"{tier}, restarted" if self.cold else tier
+        return f"{'leaderless ' * self.leaderless}{tier}{', restarted' * self.cold}"
+
+    @property
+    def kind(self) -> str:
+        """What streams share that are read in several places."""
+        return str(self._replace(cold=False))
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """Of streams whose records come to lie there."""
+        if self.leaderless:
+            return LEADERLESS
+        return QUICK if self.freed else LOCAL
 
 
-PLACES: Final = (Place(False, False), Place(True, False), Place(False, True), Place(True, True))
+PLACES: Final = (
+    Place(False, False),
+    Place(True, False),
+    Place(False, True),
+    Place(True, True),
+    Place(False, True, leaderless=True),
+)
 
 
 class Here(NamedTuple):
@@ -73,28 +95,32 @@ def free_local(server: Served, stream: Stream) -> None:
 
 
 @pytest.fixture(scope="module")
-def both_tiers(request: pytest.FixtureRequest, running: Served) -> dict[bool, dict[str, str]]:
-    """Names of streams by whether they were freed, filled once for all places."""
+def filled(request: pytest.FixtureRequest, running: Served) -> dict[str, dict[str, str]]:
+    """Names of streams by the kind of their place, filled once for all places."""
     fills: Mapping[str, Fill] = request.module.FILLS
-    names: dict[bool, dict[str, str]] = {False: {}, True: {}}
+    made: dict[str, dict[str, str]] = {}
     with running.client() as client:
-        for freed, found in names.items():
-            for name, fill in fills.items():
-                stream = new_stream(client, QUICK if freed else LOCAL)
-                fill(stream, freed)
-                if freed:
+        # A writer compares what it finds with the bucket first, and may be asked too early.
+        first = new_stream(client, LEADERLESS)
+        first_offset_once_taken(lambda: first.post({"value": "first"}))
+        for place in PLACES:
+            found = made.setdefault(place.kind, {})
+            for name, fill in fills.items() if not found else ():
+                stream = new_stream(client, place.config)
+                fill(stream, place.freed)
+                if place.freed:
                     free_local(running, stream)
                 found[name] = stream.name
-    return names
+    return made
 
 
 @pytest.fixture(scope="module", params=PLACES, ids=str)
 def here(
-    request: pytest.FixtureRequest, running: Served, both_tiers: dict[bool, dict[str, str]]
+    request: pytest.FixtureRequest, running: Served, filled: dict[str, dict[str, str]]
 ) -> Iterator[Here]:
     place: Place = request.param
     if place.cold and not running.holds(COLD):
         running.restart(COLD)
     with running.client() as client:
-        names = both_tiers[place.freed]
+        names = filled[place.kind]
         yield Here(place, running, {key: Stream(client, name) for key, name in names.items()})
