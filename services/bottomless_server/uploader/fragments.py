@@ -163,6 +163,7 @@ class FragmentUploads:
         uids = await self._parts.manifest.intents(
             self._stream_id, self._name, [piece.first_offset for piece in pieces]
         )
+        await reach("uploader.put.after-intent")
         for uid in uids:
             self.window.started(uid)
         packed = [await self._pack(uid, piece) for uid, piece in zip(uids, pieces, strict=True)]
@@ -194,6 +195,7 @@ class FragmentUploads:
         self.window.uploaded(info.uid)
         self._woken.set()
         await self._register(info)
+        await reach("uploader.put.after-register")
         self.window.applied(info.uid)
         del self._uploads[info.first_offset]
         self.applied_count += 1

@@ -10,6 +10,7 @@ import structlog
 from bottomless.errors import StoreError
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores import tails
 
 log = structlog.get_logger(__name__)
@@ -25,6 +26,7 @@ async def prune_published(context: Context, record: StreamRecord) -> bool:
         while True:
             done = await tails.prune(context.coordination, record.stream_id, record.generation)
             if done is not None and done.gone:
+                await reach("manifest.prune.after-exec")
                 context.counts.prunes += 1
                 context.counts.pruned_entries += len(done.gone)
             if done is None or len(done.gone) < tails.PRUNE_COUNT_MAX:

@@ -20,6 +20,7 @@ from bottomless.model.names import Uid
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.metrics import WalCounts
+from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores import wal
 from bottomless_server.stores.notes_of_dead import note_for_dead
 
@@ -82,8 +83,10 @@ class Vacuum:
         record = await wal.settle(context.coordination, instance, generation)
         if record is None:
             return 0
-        if record.settled == record.reserved and instance not in self._noted:
-            await self._note(instance, record)
+        if record.settled == record.reserved:
+            await reach("manifest.vacuum.after-settle")
+            if instance not in self._noted:
+                await self._note(instance, record)
         found = await wal.deletable(context.drive, context.coordination, instance, generation)
         if not found.sequences:
             if record.deleted == record.reserved:
@@ -94,8 +97,10 @@ class Vacuum:
             return 0
         there, end = await self._listed(instance, found.sequences)
         await wal.delete_objects(context.drive, instance, there)
+        await reach("manifest.vacuum.after-delete")
         context.counts.deleted_wal_objects += len(there)
         await wal.note_deleted(context.coordination, instance, generation, end)
+        await reach("manifest.vacuum.after-exec")
         return len(there)
 
     async def _note(self, instance: Uid, record: WalInstance) -> None:
