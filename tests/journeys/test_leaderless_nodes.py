@@ -1,33 +1,47 @@
 """Leaderless streams over two ingest nodes, one of them without a disk: under load, each as it was told.
 
-Real processes behind nginx, some seconds for all of it. What is compared are offsets and answers; what
+Real processes behind nginx, some seconds of CPU for all of it. What is compared are offsets and answers; what
 comes first is left to the machine, so every check holds in any order.
 """
 
+import asyncio
 import itertools
+import os
 import re
+import secrets
+import signal
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 import httpx
 import pytest
 from support.separate_processes import TwoNodes, two_nodes
+from support.skewed_clock import SkewedClock
+from support.valkey import another_client
 from support.waiting import until
 
 SETTINGS = {
     "BOTTOMLESS_INGEST_WAL_LINGER_MS": "5",
     "BOTTOMLESS_INGEST_WAL_NOTE_MS": "100",
     "BOTTOMLESS_DRAIN_SECONDS": "10",
+    "BOTTOMLESS_MANIFEST_WAL_VACUUM_MS": "500",
+    "BOTTOMLESS_UPLOADER_WAL_LEASE_MS": "5000",
 }
 NODES: Final = ("ingest", "ingest-2")
 CLIENTS_PER_NODE = 3
 STEPS = 8
 """Appends of each client that a check waits for."""
+WAITING_AT_EACH = 20
+"""Long polls at each stream that somebody waits at."""
 NEW_STREAM: Final = ("producer-unknown", "producer-sequence-gap")
 """What a producer hears whose numbers are those of a stream that was deleted."""
 
@@ -260,3 +274,260 @@ def test_nodes_restart_in_turn_and_every_request_is_answered(deployment: TwoNode
     values = everything(deployment, path)
     check(load, values)
     assert len(values) == len(load.told)
+
+
+PRODUCERS: Final = ("strict", "highwater", "keyed", "plain")
+
+
+def test_producers_of_all_modes_go_from_node_to_node(deployment: TwoNodes) -> None:
+    """L10: each append and its repeat meet different nodes, with appends of others under way at both."""
+    path = a_stream(deployment)
+    told: dict[str, list[tuple[int, str]]] = {mode: [] for mode in PRODUCERS}
+
+    def produce(mode: str) -> None:
+        with httpx.Client(timeout=60) as client:
+            for number in range(2 * STEPS):
+                value = f"{mode} {number}"
+                headers, record = said_by(mode, number, value)
+                first, again = (
+                    stored(client, deployment[node].url + path, headers, record)
+                    for node in (NODES[number % 2], NODES[1 - number % 2])
+                )
+                told[mode].append((first["first_offset"], value))
+                if mode == "plain":
+                    told[mode].append((again["first_offset"], value))
+                else:
+                    # A key stands for its first answer, whole.
+                    assert again["duplicates"] == (0 if mode == "keyed" else 1)
+                    assert again["first_offset"] in (first["first_offset"], None)
+
+    with ThreadPoolExecutor(len(PRODUCERS)) as pool:
+        for one in [pool.submit(produce, mode) for mode in PRODUCERS]:
+            one.result()
+    values = everything(deployment, path)
+    flat = [one for found in told.values() for one in found]
+    assert sorted(flat) == list(enumerate(values))
+    for found in told.values():
+        assert [offset for offset, _ in found] == sorted(offset for offset, _ in found)
+
+
+def said_by(mode: str, number: int, value: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Headers and record of the append of one number."""
+    headers = {"producer-id": mode, "producer-seq": str(number)}
+    if mode == "strict":
+        return headers, {"value": value}
+    if mode == "highwater":
+        return {"producer-id": mode}, {"value": value, "publishing_id": number}
+    return {"idempotency-key": f"{number}"} if mode == "keyed" else {}, {"value": value}
+
+
+def stored(
+    client: httpx.Client, url: str, headers: dict[str, str], record: dict[str, Any]
+) -> dict[str, Any]:
+    """Append one record; a refusal for a moment is said again."""
+
+    def answered() -> httpx.Response | None:
+        answer = client.post(f"{url}/records", json={"records": [record]}, headers=headers)
+        return None if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else answer
+
+    answer = until(answered, what="an append")
+    assert answer.status_code == httpx.codes.OK, answer.text
+    said: dict[str, Any] = answer.json()
+    return said
+
+
+def test_a_node_that_slept_until_it_was_given_up_commits_nothing_that_is_gone(
+    deployment: TwoNodes,
+) -> None:
+    """L26: between put and EXEC, until its writer is settled, and until nothing is known of it."""
+    path = a_stream(deployment)
+    url = deployment["ingest-2"].url + path
+    expected = ["before"]
+    with httpx.Client(timeout=240) as client, ThreadPoolExecutor(1) as pool:
+        told = [stored(client, url, {}, {"value": "before"})["first_offset"]]
+        for gone in (is_dead, is_forgotten):
+            writer, late = living(deployment, "ingest-2"), f"late {secrets.token_hex(16)}"
+            with coordination_asleep(deployment):
+                appending = pool.submit(stored, client, url, {}, {"value": late})
+                until(partial(is_in_the_store, deployment, late), what="the put of the append")
+                deployment["ingest-2"].send(signal.SIGSTOP)
+            try:
+                until(partial(gone, deployment, writer), what="the end of the writer")
+            finally:
+                deployment["ingest-2"].send(signal.SIGCONT)
+            told.append(appending.result()["first_offset"])
+            told.append(stored(client, url, {}, {"value": "after"})["first_offset"])
+            expected += [late, "after"]
+    assert everything(deployment, path) == expected
+    assert told == [*range(len(expected))]
+
+
+@contextmanager
+def coordination_asleep(deployment: TwoNodes) -> Iterator[None]:
+    """Nothing is committed inside the block."""
+    with another_client(deployment.coordination_url) as client:
+        pid = int(client.info("server")["process_id"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def is_in_the_store(deployment: TwoNodes, value: str) -> bool:
+    for key in deployment.stored.sizes():
+        # What nobody needs any more is deleted meanwhile.
+        with suppress(FileNotFoundError):
+            if key.endswith(".wal") and value.encode() in deployment.stored.read(key):
+                return True
+    return False
+
+
+def instances(deployment: TwoNodes) -> dict[str, dict[str, Any]]:
+    with deployment.client() as client:
+        report = client.get("/v1/admin/wal").raise_for_status().json()
+    return {one["instance"]: one for one in report["instances"]}
+
+
+def living(deployment: TwoNodes, node: str) -> str:
+    """The instance with which a node writes."""
+
+    def found() -> str | None:
+        url = deployment.internal_url(node)
+        lives = [
+            name
+            for name, one in instances(deployment).items()
+            if one["state"] == "live" and one["url"] == url
+        ]
+        return lives[0] if len(lives) == 1 else None
+
+    return until(found, what="one writer of the node")
+
+
+def is_dead(deployment: TwoNodes, instance: str) -> bool:
+    found = instances(deployment).get(instance)
+    return found is None or (found["state"] == "dead" and found["settled"] == found["reserved"])
+
+
+def is_forgotten(deployment: TwoNodes, instance: str) -> bool:
+    """Ask for a round, so that nothing holds what it put; whether its record is gone."""
+    with deployment.internal("uploader") as uploader:
+        uploader.post("/internal/v1/compact").raise_for_status()
+    found = instances(deployment).get(instance)
+    return found is None or found["state"] == "forgotten"
+
+
+def test_an_uploader_that_slept_changes_nothing_when_it_wakes(deployment: TwoNodes) -> None:
+    """L23: it is stopped where a fragment of its round is in the store, and another one does it all."""
+    path = a_stream(deployment)
+    with deployment.client() as client, ThreadPoolExecutor(1) as pool:
+        for number in range(3):
+            stored(client, deployment["ingest"].url + path, {}, {"value": f"{number}"})
+        stream_id = client.get(path).json()["stream_id"]
+        late = pool.submit(compact, deployment, "uploader")
+        until(lambda: fragments(deployment, stream_id), what="a fragment in the store")
+        deployment["uploader"].send(signal.SIGSTOP)
+        try:
+            with deployment.another("uploader") as second:
+                deployment.services["uploader-2"] = second
+
+                def done() -> bool:
+                    compact(deployment, "uploader-2")
+                    return bool(client.get(path).json()["tail"]["entries"] == 0)
+
+                until(done, what="the round of the second")
+                listed = client.get(f"{path}/fragments").raise_for_status().json()["fragments"]
+                deployment["uploader"].send(signal.SIGCONT)
+                late.result()
+                after = client.get(f"{path}/fragments").raise_for_status().json()["fragments"]
+        finally:
+            deployment["uploader"].send(signal.SIGCONT)
+            deployment.services.pop("uploader-2", None)
+    assert after == listed
+    assert everything(deployment, path) == ["0", "1", "2"]
+
+
+def compact(deployment: TwoNodes, uploader: str) -> None:
+    """Ask for a round; one that slept may have lost what it needs for it."""
+    with deployment.internal(uploader) as client:
+        client.timeout = httpx.Timeout(240)
+        client.post("/internal/v1/compact")
+
+
+def fragments(deployment: TwoNodes, stream_id: str) -> set[str]:
+    keys = deployment.stored.sizes()
+    return {key for key in keys if stream_id in key and key.endswith(".fragment")}
+
+
+def test_a_node_whose_clock_is_an_hour_ahead_refuses_and_moves_no_time(
+    deployment: TwoNodes, tmp_path: Path
+) -> None:
+    """L34."""
+    clock = SkewedClock(tmp_path)
+    clock.set(3_600_000)
+    path = a_stream(deployment)
+    own = {
+        **clock.environment,
+        "BOTTOMLESS_INGEST_PROFILES": "leaderless",
+        "BOTTOMLESS_INGEST_URL": deployment.internal_url("ingest-3"),
+    }
+    with deployment.another("ingest", 3, own) as third, httpx.Client(timeout=60) as client:
+        stored(client, deployment["ingest"].url + path, {}, {"value": "0"})
+
+        def refused() -> dict[str, Any] | None:
+            answer = client.post(f"{third.url}{path}/records", json={"records": [{"value": "x"}]})
+            assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE, answer.text
+            problem: dict[str, Any] = answer.json()
+            return problem if problem["code"] == "clock-skew" else None
+
+        assert until(refused, what="the refusal")["outcome"] == "none"
+        stored(client, deployment["ingest"].url + path, {}, {"value": "1"})
+        records = client.get(f"{deployment.url}{path}/records?offset=0").json()["records"]
+    assert [one["value"] for one in records] == ["0", "1"]
+    assert all(moment(one) < time.time() + 1_800 for one in records)
+
+
+def moment(record: dict[str, Any]) -> float:
+    return datetime.fromisoformat(record["timestamp"]).timestamp()
+
+
+def test_readers_that_wait_and_readers_of_everything_disturb_no_append(
+    deployment: TwoNodes,
+) -> None:
+    """L35, smaller: each long poll is woken by the append that it waits for."""
+    paths = [a_stream(deployment) for _ in range(5)]
+    load = Load(direct(deployment), paths[0])
+
+    async def all_of_them() -> list[list[str]]:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=deployment.url, timeout=120, limits=limits) as client:
+            waiting = [
+                asyncio.create_task(first_of(client, path))
+                for path in paths[1:]
+                for _ in range(WAITING_AT_EACH)
+            ]
+            scans = [client.get(f"{paths[0]}/records?offset=0") for _ in range(WAITING_AT_EACH)]
+            assert all(one.is_success for one in await asyncio.gather(*scans))
+            assert not any(one.done() for one in waiting)
+            for path in paths[1:]:
+                answer = await client.post(f"{path}/records", json={"records": [{"value": path}]})
+                answer.raise_for_status()
+            return await asyncio.gather(*waiting)
+
+    with load.going():
+        load.goes_on()
+        found = asyncio.run(all_of_them())
+        load.goes_on()
+    assert not load.broken
+    assert not load.refused
+    assert found == [[path] for path in paths[1:] for _ in range(WAITING_AT_EACH)]
+    check(load, everything(deployment, paths[0]))
+
+
+async def first_of(client: httpx.AsyncClient, path: str) -> list[str]:
+    """Wait at the beginning of a stream until there is something."""
+    while True:
+        asked = {"offset": 0, "max_wait_ms": 30_000}
+        answer = (await client.get(f"{path}/records", params=asked)).raise_for_status()
+        if found := [one["value"] for one in answer.json()["records"]]:
+            return found

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx
@@ -70,7 +71,7 @@ def fifty(running: Served, client: httpx.Client, place: str) -> Stream:
     stream = new_stream(client, QUICK if is_stored else LEADERLESS if is_leaderless else LOCAL)
     for first in range(0, 50, 10):
         records = [{"value": str(number)} for number in range(first, first + 10)]
-        assert first_offset_once_taken(lambda records=records: stream.post(*records)) == first
+        assert first_offset_once_taken(partial(stream.post, *records)) == first
     if is_stored:
         free_local(running, stream)
     if place == "object storage, restarted":

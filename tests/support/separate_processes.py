@@ -124,16 +124,19 @@ class FourProcesses(SeparateProcesses):
             name: self._process(name, port) for name, port in zip(self.names, ports, strict=True)
         }
 
-    def another(self, kind: str) -> Process:
+    def another(
+        self, kind: str, number: int = 2, settings: Mapping[str, str] | None = None
+    ) -> Process:
         """One more of a service, which nginx does not know of. Not started."""
-        return self._process(f"{kind}-2", lasting_ports(1)[0])
+        return self._process(f"{kind}-{number}", lasting_ports(1)[0], settings)
 
-    def _process(self, name: str, port: int) -> Process:
-        kind = name.removesuffix("-2")
+    def _process(self, name: str, port: int, more: Mapping[str, str] | None = None) -> Process:
+        kind = name.partition("-")[0]
         settings = {
             **self._settings,
             f"BOTTOMLESS_{kind.upper()}_INTERNAL_LISTEN": self.internal_url(name),
             **self._own_settings.get(name, {}),
+            **(more or {}),
         }
         return Process([kind], self.directory / f"{name}.log", settings, port)
 

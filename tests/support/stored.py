@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,8 +36,13 @@ class StoredFiles:
         self._root = root
 
     def sizes(self) -> dict[str, int]:
-        files = [path for path in self._root.rglob("*") if path.is_file()]
-        return {str(path.relative_to(self._root)): path.stat().st_size for path in files}
+        found: dict[str, int] = {}
+        for path in self._root.rglob("*"):
+            # Who writes moves drafts to their place meanwhile, and others delete.
+            with suppress(FileNotFoundError):
+                if path.is_file():
+                    found[str(path.relative_to(self._root))] = path.stat().st_size
+        return found
 
     def read(self, object_key: str) -> bytes:
         return (self._root / object_key).read_bytes()
