@@ -190,7 +190,7 @@ GUARDS: Final[dict[str, Guard]] = {
         _without_stray_roots_of(lambda one: one.height > 0 and one.range is None), 0
     ),
     "roots of lost attempts go before what was removed": Guard(
-        _without_stray_roots_of(lambda one: one.range is not None), 6
+        _without_stray_roots_of(lambda one: one.range is not None), 7
     ),
     "what failed waits, and pages are fair": Guard(_without_putting_off, 3),
     "leases before condemning": Guard(_without_leases, 0),

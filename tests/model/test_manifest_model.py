@@ -10,8 +10,9 @@ verified, and compared (architecture.md, section 7):
 6. floor ≤ published ≤ reserved, condemned ≤ floor, and nothing goes back
 7. sizes sum up; rebalancing neither loses nor reorders entries
 
-BOTTOMLESS_MODEL_STEPS (5,000 where it is not set) says how many steps, and
-BOTTOMLESS_MODEL_SEED with which seed they begin; the seeds that were used are printed.
+BOTTOMLESS_MODEL_STEPS (3,600 where it is not set) says how many steps, and
+BOTTOMLESS_MODEL_SEED with which seed they begin; the seeds that were used are printed. A few more
+are taken where a way was not come to yet: any change of the model makes other stories of a seed.
 """
 
 import os
@@ -49,6 +50,7 @@ WAYS = {
     "a delete was under way in a rebuild",
 }
 """A model that never comes there proves nothing."""
+FURTHER_STEPS = 4_000
 EXAMPLE_COUNT = 50
 STEP_COUNT = 40
 
@@ -78,20 +80,26 @@ def run_seeds(count: int, first: int) -> None:
         run_seed(number, [Phase.generate])
 
 
+def missing_ways() -> set[str]:
+    return {name for name in WAYS if not ManifestBesideAList.events[name]}
+
+
 # A failure is shrunk before it is reported, which takes longer than a run.
 @pytest.mark.timeout(24 * 3600)
 def test_the_manifest_is_what_the_list_says() -> None:
-    wanted = int(os.environ.get("BOTTOMLESS_MODEL_STEPS", "5000"))
+    wanted = int(os.environ.get("BOTTOMLESS_MODEL_STEPS", "3600"))
     first = int(os.environ.get("BOTTOMLESS_MODEL_SEED", "0"))
     number, begun = first, ManifestBesideAList.steps
-    while (taken := ManifestBesideAList.steps - begun) < wanted:
+    taken, latest = 0, wanted + FURTHER_STEPS
+    while taken < wanted or (missing_ways() and taken < latest):
         print(f"seed {number}, after {taken} steps", flush=True)
         run_seed(number)
         number += 1
+        taken = ManifestBesideAList.steps - begun
     events = ManifestBesideAList.events
     print("; ".join(f"{name}: {count}" for name, count in sorted(events.items())))
     print(f"seeds {first} to {number - 1}: {taken} steps")
-    assert {name for name, count in events.items() if count} >= WAYS
+    assert not missing_ways()
 
 
 @pytest.mark.timeout(900)
