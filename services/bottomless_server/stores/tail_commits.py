@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import Corrupt, Unavailable
+from bottomless.errors import Corrupt, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import (
@@ -178,6 +178,13 @@ async def commit(
             numbers.lose(attempt, sequence)
         if last and isinstance(error, CoordinationUnknown):
             raise CommitUnknown(last[0]) from error
+        raise
+    except StoreError:
+        raise
+    except Exception:
+        # A bug, of which nobody knows whether EXEC came before it: no note may say that it did not.
+        if last:
+            numbers.lose(attempt, sequence)
         raise
     if isinstance(done, Commit):
         numbers.decided(attempt)

@@ -76,6 +76,11 @@ class Flusher:
             and self._sequences.may_take
         )
 
+    @property
+    def puts_notes(self) -> bool:
+        """Whether an object with notes alone is on its way."""
+        return self._note_put is not None
+
     def begin(self, pieces: Sequence[WaitingPiece]) -> None:
         """Put an object with these pieces; `can_begin` was true."""
         sequence = self._sequences.take()

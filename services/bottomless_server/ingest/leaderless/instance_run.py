@@ -72,6 +72,20 @@ class InstanceRun:
         )
         self._context = context
 
+    def notes_due_at(self, now: int) -> int | None:
+        """When an object with notes alone is put unless a flush comes before; None where the bucket has
+        been told everything, or is being told. Times are in ms of a clock that never goes back."""
+        due_at = self.notes.due_at()
+        decided = self.queue.decided_end
+        if len(self.notes) or decided is None or self.numbers.lost is not None:
+            return due_at
+        # Of one that has used up its sequences nothing more can be told.
+        return self.notes.untold_at(decided, now) if self.sequences.left else None
+
+    def owes(self, now: int) -> bool:
+        """Tell whether the bucket does not know yet what became of everything that was put."""
+        return bool(len(self.notes)) or self.notes_due_at(now) is not None
+
     async def give_up(self) -> None:
         """End it as it is: whoever still waits is told that nothing is known, or that nothing is
         stored."""

@@ -15,7 +15,7 @@ On the record's path: after records/intake.py; here it waits until it is durable
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Final
 
 import structlog
@@ -190,7 +190,7 @@ class Writer:
             async with asyncio.timeout(bounds.put_seconds + bounds.commit_seconds):
                 await self._until(lambda: not len(self._line) and self._is_idle())
                 await self._staged.aclose()
-                await self._until(lambda: not any(len(run.notes) for run in self._runs()))
+                await self._until(lambda: not any(self._owe(self._runs())))
                 if self._run is not None:
                     self._run.committer.end()
                     run = self._run
@@ -213,6 +213,11 @@ class Writer:
             changed = self._changed.next()
             if not is_so():
                 await wait_for(changed, _LOOK_SECONDS)
+
+    def _owe(self, runs: Iterable[InstanceRun]) -> Iterator[bool]:
+        """Whether each of these has something to tell the bucket still, or is telling it."""
+        now = self._context.now()
+        return (run.owes(now) or run.flusher.puts_notes for run in runs)
 
     def _is_idle(self) -> bool:
         return self._run is None or self._run.queue.is_empty
@@ -388,7 +393,7 @@ class Writer:
             given_up = len(self._ending) > _ENDING_COUNT_MAX
             if given_up and len(run.notes):
                 log.error("notes of a lost instance are given up", count=len(run.notes))
-            if given_up or not len(run.notes):
+            if given_up or not any(self._owe([run])):
                 self._ending.remove(run)
                 await run.flusher.aclose()
                 run.answers.give_up()
@@ -399,7 +404,7 @@ class Writer:
 
     def _put_notes(self, run: InstanceRun, now: int) -> float | None:
         """Put the notes of an instance if it is time; else in how many seconds it is."""
-        due_at = run.notes.due_at()
+        due_at = run.notes_due_at(now)
         if due_at is None:
             return None
         if due_at > now and run not in self._ending and not self._ends:

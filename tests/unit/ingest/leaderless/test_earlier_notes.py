@@ -170,7 +170,7 @@ def test_who_stops_leaves_no_repeat_without_an_answer() -> None:
     assert not future.done()
 
     other.stop()
-    stores.do(asyncio.sleep(0))
+    stores.do(asyncio.sleep(0.01))
     said = future.result()
     assert isinstance(said, StoreError)
     assert said.outcome is Outcome.UNKNOWN

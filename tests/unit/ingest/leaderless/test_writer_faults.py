@@ -11,8 +11,11 @@ from support.wire import Mishap, Passage
 from bottomless.errors import Code, Outcome, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import generation_key
+from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Changes
+from bottomless_server.coordination.memory import Watched
 from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.manifest.recovery.wal_scan import scan_wal
 from bottomless_server.stores import tails, wal
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.tail_keys import tail_key
@@ -398,3 +401,86 @@ def test_room_that_nobody_looks_at_is_missed(monkeypatch: pytest.MonkeyPatch) ->
     stores.do(asyncio.sleep(4))
 
     writer.writer.require_space()
+
+
+# What the bucket is told.
+
+
+def undecided(stores: Stores) -> set[StreamId]:
+    """Streams that a rebuild would have to believe more was committed of than is noted."""
+    return stores.do(scan_wal(stores.objects, 0)).undecided
+
+
+def test_what_is_refused_while_coordination_is_away_is_undecided_for_nobody() -> None:
+    """A rebuild left a gap of 2^32 offsets, and named objects in doubt of which nothing was stored."""
+    stores, writer = a_house()
+    appended(writer.append(0, an_append(b"a")))
+    until(stores, lambda: bool(stores.notes()))
+    away(stores, "coordination.watch")
+    assert refused(writer.append(0, an_append(b"b"))) == (
+        Code.COORDINATION_UNAVAILABLE,
+        Outcome.NONE,
+    )
+    assert undecided(stores) == {IDS[0]}
+
+    stores.do(asyncio.sleep(2))
+
+    assert undecided(stores) == set()
+
+
+def test_nor_is_what_was_refused_since_coordination_was_lost() -> None:
+    stores, writer = a_house()
+    appended(writer.append(0, an_append(b"a")))
+    until(stores, lambda: bool(stores.notes()))
+    stores.coordination.lose()
+    assert refused(writer.append(0, an_append(b"b"))) == (
+        Code.COORDINATION_REGRESSED,
+        Outcome.NONE,
+    )
+
+    stores.do(asyncio.sleep(2))
+
+    assert undecided(stores) == set()
+
+
+def test_a_commit_of_which_nobody_knows_stays_undecided() -> None:
+    stores, writer = a_house()
+    stores.trouble.next["coordination.exec"] = [LOST_REPLY]
+    stores.trouble.always["coordination.watch"] = LOST_REQUEST
+    stores.trouble.next["coordination.watch"] = [Passage()]
+    future = writer.put(0, an_append(b"a"))
+    stores.do(asyncio.sleep(60))
+    assert future.done()
+    assert undecided(stores) == {IDS[0]}
+
+
+def test_a_writer_to_which_nobody_sends_anything_puts_nothing() -> None:
+    stores, writer = a_house()
+    appended(writer.append(0, an_append(b"a")))
+    stores.do(asyncio.sleep(5))
+    count = len(stores.directories())
+    stores.do(asyncio.sleep(300))
+    assert len(stores.directories()) == count == 2
+
+
+def test_a_bug_after_an_exec_leaves_what_it_stored_undecided(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A note said that nothing was left to decide, and a rebuild would have given its offsets again."""
+    stores, writer = a_house()
+    execute = stores.coordination.execute
+
+    def broken(watched: Watched, changes: Changes) -> bool:
+        execute(watched, changes)
+        raise AssertionError("a reply that nobody expects")
+
+    monkeypatch.setattr(stores.coordination, "execute", broken)
+    future = writer.put(0, an_append(b"a"))
+    until(stores, lambda: stores.tail(0).next_offset == 1)
+    monkeypatch.setattr(stores.coordination, "execute", execute)
+    assert refused(writer.told(future)[0])[1] is Outcome.UNKNOWN
+    appended(writer.append(1, an_append(b"b")))
+
+    stores.do(asyncio.sleep(10))
+
+    assert undecided(stores) == {IDS[0]}

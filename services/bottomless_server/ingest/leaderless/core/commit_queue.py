@@ -126,6 +126,11 @@ class CommitQueue:
         where there is none."""
         return min([default, *(one for one in self._undecided if one not in without)])
 
+    @property
+    def decided_end(self) -> int | None:
+        """After the last sequence with any piece, where nothing is left to decide; else None."""
+        return None if self._undecided else self._end
+
     def needs_settling(self, settled: int) -> bool:
         """Whether the instance's record says less than is settled, and nothing will be committed
         that says more: then what was put stays for ever."""

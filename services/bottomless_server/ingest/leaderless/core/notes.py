@@ -6,7 +6,8 @@ way, and so may be the next one. Notes that no flush takes along in time get an 
 
 What is settled is told with them (`noted_below`): of all objects below it the notes are in this
 object, or in one that was durable when this one was sealed. What is only on its way counts for
-nothing.
+nothing. Where everything is decided and no note says so, as after a refusal, an object without notes
+does: else a rebuild would have to believe that more was committed.
 """
 
 from collections.abc import Iterable
@@ -42,6 +43,11 @@ class Notes:
         self._count = 0
         self._in_flight: dict[int, list[int]] = {}
         """The numbers of the notes that an object on its way carries, by its sequence."""
+        self._says: dict[int, int] = {}
+        """What an object on its way says is settled and noted, by its sequence."""
+        self._told_below = 0
+        """What durable objects say is settled and noted."""
+        self._untold_since: int | None = None
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -71,14 +77,16 @@ class Notes:
         self._in_flight[sequence] = numbers
         notes = [pending.note for pending in self._pending.values()]
         told, missing = notes[: self._count_max], notes[self._count_max :]
-        return Carried(told, noted_below(min(settled, sequence), missing))
+        below = self._says[sequence] = noted_below(min(settled, sequence), missing)
+        return Carried(told, below)
 
     def end(self, sequence: int, *, durable: bool) -> list[int]:
         """Note what became of an object that was told its notes. Returns when each was added of those
         that are durable by this one."""
-        numbers = self._in_flight.pop(sequence)
+        numbers, below = self._in_flight.pop(sequence), self._says.pop(sequence)
         if not durable:
             return []
+        self._told_below = max(self._told_below, below)
         return [self._pending.pop(one).at for one in numbers if one in self._pending]
 
     def due_at(self) -> int | None:
@@ -89,6 +97,16 @@ class Notes:
             if number not in on_their_way:
                 return pending.at + self._linger_ms
         return None
+
+    def untold_at(self, settled: int, now: int) -> int | None:
+        """When an object is put that says that everything below `settled` is, unless one comes before;
+        None where one says it, or is on its way."""
+        if settled <= max([self._told_below, *self._says.values()]):
+            self._untold_since = None
+            return None
+        if self._untold_since is None:
+            self._untold_since = now
+        return self._untold_since + self._linger_ms
 
 
 @guard("notes that are durable nowhere do not count as noted")
