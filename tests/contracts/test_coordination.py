@@ -198,6 +198,34 @@ async def test_a_lease_that_runs_out_during_a_transaction_is_a_conflict(shared: 
     assert seen == [b"me", None]
 
 
+async def test_it_is_told_how_long_leases_still_run(shared: Shared) -> None:
+    coordination = shared.coordination
+    await coordination.hold("over", b"me", 30_000)
+    shared.expire("over")
+    await coordination.hold("first", b"me", 60_000)
+    await coordination.hold("second", b"you", 600_000)
+
+    first, nobodys, over, second = await coordination.remaining(
+        ["first", "nobody's", "over", "second"]
+    )
+
+    assert (nobodys, over) == (None, None)
+    assert first is not None
+    assert second is not None
+    assert 0 < first <= 60_000 < second <= 600_000
+    assert await coordination.remaining([]) == []
+
+
+async def test_a_lease_that_is_renewed_runs_from_then_on(coordination: Coordination) -> None:
+    await coordination.hold("lease", b"me", 5_000)
+    await coordination.hold("lease", b"me", 600_000)
+
+    (left,) = await coordination.remaining(["lease"])
+
+    assert left is not None
+    assert 5_000 < left <= 600_000
+
+
 async def test_only_the_holder_gives_a_lease_up(coordination: Coordination) -> None:
     await coordination.hold("lease", b"me", 60_000)
 

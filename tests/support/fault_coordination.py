@@ -78,6 +78,9 @@ class FaultCoordination(MemoryCoordination):
     async def release(self, redis_key: str, value: bytes) -> None:
         await self._change("release", lambda: MemoryCoordination.release(self, redis_key, value))
 
+    async def remaining(self, redis_keys: Sequence[str]) -> list[int | None]:
+        return await self._read("remaining", lambda: MemoryCoordination.remaining(self, redis_keys))
+
     async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
         return await self._read("due", lambda: MemoryCoordination.due(self, redis_key, now, limit))
 

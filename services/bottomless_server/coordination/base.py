@@ -209,6 +209,15 @@ class Coordination(Protocol):
         """
         ...
 
+    async def remaining(self, redis_keys: Sequence[str]) -> list[int | None]:
+        """How many ms each of these leases still runs by the store's clock; None where nobody
+        holds one. A lease that is renewed runs longer than was said.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        ...
+
     async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
         """The members of a queue that are due at `now` (ms), earliest first.
 

@@ -150,6 +150,17 @@ class MemoryCoordination:
         if self.peek(redis_key) == value:
             self._set(redis_key, None)
 
+    async def remaining(self, redis_keys: Sequence[str]) -> list[int | None]:
+        await asyncio.sleep(0)
+        return [self._remaining(redis_key) for redis_key in redis_keys]
+
+    def _remaining(self, redis_key: str) -> int | None:
+        if self.peek(redis_key) is None:
+            return None
+        expires_at = self._stored.values[redis_key].expires_at
+        assert expires_at is not None, "the key is no lease"
+        return expires_at - self._clock()
+
     async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
         await asyncio.sleep(0)
         queue = self._stored.queues.get(redis_key, {})

@@ -165,6 +165,14 @@ class RedisCoordination:
 
         await self._until_written([redis_key], [("GET", redis_key)], decide)
 
+    async def remaining(self, redis_keys: Sequence[str]) -> list[int | None]:
+        if not redis_keys:
+            return []
+        left = await self._ask(*(("PTTL", redis_key) for redis_key in redis_keys))
+        # -2 is of a key that is absent, -1 of one that never runs out.
+        assert -1 not in left, "a key is no lease"
+        return [None if ms == -2 else int(ms) for ms in left]
+
     async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
         (found,) = await self._ask(
             ("ZRANGEBYSCORE", redis_key, "-inf", now, "WITHSCORES", "LIMIT", 0, limit)

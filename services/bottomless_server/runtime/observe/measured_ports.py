@@ -249,6 +249,10 @@ class MeasuredCoordination:
         with self._calls.one("release"):
             await self._coordination.release(redis_key, value)
 
+    async def remaining(self, redis_keys: Sequence[str]) -> list[int | None]:
+        with self._calls.one("remaining"):
+            return await self._coordination.remaining(redis_keys)
+
     async def due(self, redis_key: str, now: int, limit: int) -> list[Due]:
         with self._calls.one("due"):
             return await self._coordination.due(redis_key, now, limit)
