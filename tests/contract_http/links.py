@@ -107,6 +107,19 @@ LINKS: Final = (
         Link("create_key", "201", target, {"path.key_id": "$response.body#/key_id"})
         for target in ("get_key", "rotate_key", "revoke_key")
     ),
+    *(
+        Link(
+            "join_group",
+            "201",
+            target,
+            {**_STREAM, "path.g": "$request.path.g", "path.m": "$response.body#/member_id"},
+        )
+        for target in ("heartbeat_member", "leave_group")
+    ),
+    *(
+        Link("join_group", "201", target, {**_STREAM, "path.g": "$request.path.g"})
+        for target in ("get_group", "activate_member", "delete_group")
+    ),
     Link(
         "list_streams",
         "200",

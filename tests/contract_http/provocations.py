@@ -117,6 +117,28 @@ def _back(scene: Scene) -> Answer:
     return scene.ask("PUT", path, {"offset": 1})
 
 
+def _member(scene: Scene, name: str = CANARY) -> str:
+    made = scene.ask("POST", scene.stream(f"/groups/{CANARY}/members"), {"member": name})
+    assert made.status == 201, made.body
+    return str(made.json()["member_id"])
+
+
+def _fenced_by_a_group(scene: Scene) -> Answer:
+    _member(scene)
+    return scene.ask("PUT", scene.stream(f"/consumers/{CANARY}/offset"), {"offset": 1})
+
+
+def _of_another_strategy(scene: Scene) -> Answer:
+    _member(scene)
+    body = {"member": CANARY, "strategy": "range"}
+    return scene.ask("POST", scene.stream(f"/groups/{CANARY}/members"), body)
+
+
+def _with_a_member(scene: Scene) -> Answer:
+    _member(scene)
+    return scene.ask("DELETE", scene.stream(f"/groups/{CANARY}"))
+
+
 def _too_many(scene: Scene) -> Answer:
     for _ in range(64):
         granted = scene.ask("POST", scene.stream("/leases"), {"first_offset": 0})
@@ -186,6 +208,10 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.STAGED_NOT_FOUND: _unstaged,
     Code.OFFSET_NOT_FOUND: lambda scene: scene.get(f"/consumers/{CANARY}/offset"),
     Code.KEY_NOT_FOUND: lambda scene: scene.ask("GET", f"/v1/keys/{'0' * 24}"),
+    Code.GROUP_NOT_FOUND: lambda scene: scene.get(f"/groups/{CANARY}"),
+    Code.MEMBER_EXPIRED: lambda scene: scene.ask(
+        "POST", scene.stream(f"/groups/{CANARY}/members/{'0' * 32}/heartbeat"), {}
+    ),
     Code.METHOD_NOT_ALLOWED: lambda scene: scene.ask("DELETE", scene.stream("/records")),
     Code.NOT_ACCEPTABLE: lambda scene: scene.get("/offsets", ("Accept", f"text/{CANARY}")),
     Code.UNSUPPORTED_MEDIA_TYPE: lambda scene: scene.raw(b"{}", f"text/{CANARY}"),
@@ -199,6 +225,9 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.PRODUCER_UNKNOWN: lambda scene: scene.strict(7),
     Code.PRODUCER_MODE_CONFLICT: _in_another_mode,
     Code.OFFSET_REGRESSION: _back,
+    Code.CONSUMER_FENCED: _fenced_by_a_group,
+    Code.GROUP_MISMATCH: _of_another_strategy,
+    Code.GROUP_NOT_EMPTY: _with_a_member,
     Code.HOME_LIVE: lambda scene: scene.ask(
         "POST",
         f"/v1/admin/streams/{scene.name}/takeover",

@@ -17,6 +17,9 @@ BODIES: Final[dict[str, Any]] = {
     "put_stream": {"fragment": {"max_age_ms": 60_000}, "labels": {"a": "b"}},
     "patch_stream": {"fragment": {"max_age_ms": 70_000}},
     "put_consumer_offset": {"offset": 3},
+    "join_group": {"member": "pod-a", "lease_ms": 30_000},
+    "heartbeat_member": {"holding": {"0": 7}, "released": {}},
+    "activate_member": {"partition": 0, "member": "pod-a"},
     "preview_retention": {"retention": {"max_bytes": 1_000_000}},
     "evaluate_retention": {},
     "trim_stream": {"before_offset": 1},
@@ -90,6 +93,8 @@ def places(known: Known) -> dict[str, str]:
         "lease_id": str(known["leases"][0]),
         "operation_id": str(known["operations"][0]),
         "key_id": str(known["keys"][0]),
+        "g": "auditors",
+        "m": str(known["members"][0]),
     }
 
 

@@ -29,6 +29,8 @@ def seed(client: httpx.Client) -> Known:
         "leases": [],
         "operations": [],
         "keys": [],
+        "groups": ["auditors"],
+        "members": [],
     }
     made = client.post("/v1/keys", json={"scopes": ["read:audit"]})
     assert made.status_code == 201, made.text
@@ -66,6 +68,8 @@ def _describe(stream: Stream, known: Known, created: httpx.Response) -> None:
     client = stream.client
     known["stream_ids"].append(created.json()["stream_id"])
     known["etags"].append(created.headers["etag"])
+    joined = client.post(f"{stream.path}/groups/auditors/members", json={"member": "pod-a"})
+    known["members"].append(joined.json()["member_id"])
     listed = client.get(f"{stream.path}/fragments").json()["fragments"]
     known["fragments"] += [fragment["id"] for fragment in listed]
     lease = client.post(f"{stream.path}/leases", json={"first_offset": 0, "ttl_seconds": 3600})

@@ -33,6 +33,8 @@ BINDINGS: Final = {
     "path.s": ("streams", 0.8),
     "path.c": ("consumers", 0.7),
     "path.p": ("producers", 0.7),
+    "path.g": ("groups", 0.7),
+    "path.m": ("members", 0.7),
     "path.offset": ("offsets", 0.7),
     "path.fragment_id": ("fragments", 0.8),
     "path.lease_id": ("leases", 0.7),

@@ -18,6 +18,9 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.metrics import manifest_metrics, stored_metrics
 from bottomless_server.manifest.common.owners import Owners, PeerOwners
 from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.manifest.consumers.group_changes import GroupChanges
+from bottomless_server.manifest.consumers.group_checks import GroupChecks
+from bottomless_server.manifest.consumers.group_watch import GroupWatch
 from bottomless_server.manifest.front.internal_routes import internal_api
 from bottomless_server.manifest.front.routes import public_api
 from bottomless_server.manifest.keys.key_upkeep import KeyUpkeep
@@ -65,6 +68,9 @@ class ManifestService:
         self._operations = Operations(context)
         self._deletions = Deletions(context, self._registry, self._mutators, self._operations)
         self._snapshots = ConsumerSnapshots(context)
+        self._group_watch = GroupWatch(context.coordination, context.counts.groups)
+        groups = GroupChanges(context, self._group_watch.tell)
+        self._group_checks = GroupChecks(context, groups)
         keys = Keys(context)
         self._key_upkeep = KeyUpkeep(context, keys)
         self._root_key = RootKey(context.settings.root_key_file)
@@ -90,6 +96,8 @@ class ManifestService:
             self._snapshots,
             self._rebuild,
             keys,
+            groups,
+            self._group_watch,
         )
         self.public: ASGIApp = self._regression.around(public)
         internal = internal_api(context, self._registry, self._mutators, keys, self._root_key)
@@ -139,13 +147,16 @@ class ManifestService:
             asyncio.create_task(self._retention.run(), name="manifest retention"),
             asyncio.create_task(self._garbage.run(), name="manifest garbage"),
             asyncio.create_task(self._far_times.run(), name="manifest far times"),
+            asyncio.create_task(self._group_checks.run(), name="manifest consumer groups"),
+            asyncio.create_task(self._group_watch.run(), name="manifest group watch"),
         ]
         if LEADERLESS in self._context.served:
             upkeep = asyncio.create_task(self._leaderless.run(), name="manifest leaderless")
             self._tasks.append(upkeep)
 
     async def drain(self) -> None:
-        """Publish what waits for its time; uploaders have stopped by now."""
+        """Publish what waits for its time; uploaders have stopped by now. Nobody waits any more."""
+        self._group_watch.end()
         await self._mutators.flush()
 
     async def stop(self) -> None:

@@ -55,6 +55,11 @@ class ManifestSettings(CommonSettings):
     """Consumers of one stream whose offsets are kept."""
     manifest_consumer_snapshot_ms: int = Field(2_000, ge=10)
     """At most so long after a commit of an offset it is in the object store too."""
+    manifest_group_count_max: int = Field(1_000, ge=1)
+    """Consumer groups that a stream may have."""
+    manifest_group_check_ms: int = Field(500, ge=10)
+    """How often it is looked for members of consumer groups whose lease has run out, and for
+    partitions that were not released in time: so late others may get them."""
 
     root_key_file: Path | None = None
     """A file with the secret of the root key, `sk_root_` and that: good without any store."""

@@ -7,7 +7,7 @@ bottomless:consumers-version:{stream_id}      the highest version that was given
 bottomless:consumer-snapshots                 streams whose object lacks a commit, by the last one
 
 A commit is one EXEC that also watches the stream's record: one that is being deleted takes
-none. After a crash at any moment all of a commit is there or nothing of it, and with it the
+none; and who of a consumer group of this name holds the stream (`groups.py`): others commit nothing. After a crash at any moment all of a commit is there or nothing of it, and with it the
 stream stands in the queue for its next snapshot. Its time there grows with each commit and is
 no clock's alone: whoever read the queue before a commit does not take the stream out after it.
 
@@ -32,6 +32,7 @@ from bottomless.model.names import Reference, StreamId, Uid
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.stores.groups import Claim, holder_key, place_of, require_holder
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import is_restored
 from bottomless_server.stores.streams import stream_key
@@ -156,6 +157,7 @@ class ConsumerOffsets:
         decide: Callable[[StoredOffset | None], StoredOffset | None],
         now: int,
         room: Room | None = None,
+        claim: Claim | None = None,
     ) -> StoredOffset | None:
         """Replace what is stored by what `decide` makes of it, None for nothing.
 
@@ -164,11 +166,16 @@ class ConsumerOffsets:
         Raises:
             IndexFull: the consumer is new, and the stream has as many as `room` says.
             NotFound: there is no such stream, or it is being deleted.
+            WrongOffset: `consumer-fenced`: a group of this name shares the stream, and who holds
+                it is another one than `claim` says; or nobody holds it, and `claim` says so.
         """
         key, record_key = consumer_key(stream_id, consumer), stream_key(stream_id)
+        scope, index = place_of(stream_id)
+        held_key = holder_key(scope, consumer, index)
 
         def change(values: Values) -> tuple[Changes, StoredOffset | None]:
             self._require_active(values[record_key])
+            require_holder(values[held_key], claim)
             value = values[key]
             before = None if value is None else decode_offset(value)
             after = decide(before)
@@ -176,7 +183,8 @@ class ConsumerOffsets:
                 return Changes(), after
             return _written(stream_id, consumer, after, now), after
 
-        return await self._coordination.transact([key, record_key], change, room=room)
+        watched = [key, record_key, held_key]
+        return await self._coordination.transact(watched, change, room=room)
 
     async def is_behind(self, stream_id: StreamId) -> bool:
         """Whether there are commits that may not be in a snapshot yet."""

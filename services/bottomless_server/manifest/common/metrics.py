@@ -23,6 +23,20 @@ class WalCounts(NamedTuple):
 
 
 @dataclass(slots=True)
+class GroupCounts:
+    """What became of members of consumer groups, in this process since its start."""
+
+    joined: int = 0
+    expired: int = 0
+    forced: int = 0
+    """Partitions that were taken from a holder who did not release them in time."""
+    fenced: int = 0
+    """Commits of who does not hold the partition."""
+    waiting: int = 0
+    """Heartbeats that wait for a change now."""
+
+
+@dataclass(slots=True)
 class ManifestCounts:
     """Since the start of the process."""
 
@@ -43,6 +57,7 @@ class ManifestCounts:
     """EXECs that took entries out of tails."""
     pruned_entries: int = 0
     wal: WalCounts = field(default_factory=WalCounts)
+    groups: GroupCounts = field(default_factory=GroupCounts)
     stored: StoredSizes | None = None
     """What lies in the bucket, as far as anybody has looked."""
     unreadable_consumers: int = 0
@@ -158,6 +173,7 @@ def manifest_metrics(
         "Offsets of consumers that could not be read when a snapshot was written.",
         counts.unreadable_consumers,
     )
+    yield from _group_metrics(counts.groups)
     yield gauged(
         f"{name}_clock_doubted",
         "1 while nothing is deleted for its age, since clocks disagree.",
@@ -167,4 +183,27 @@ def manifest_metrics(
         f"{name}_regressed",
         "1 while coordination is empty or older than the bucket.",
         int(regressed),
+    )
+
+
+def _group_metrics(counts: GroupCounts) -> Iterable[Metric]:
+    name = "bottomless_manifest_group"
+    yield counted(f"{name}_joins", "Members that joined a consumer group.", counts.joined)
+    yield counted(
+        f"{name}_expiries", "Members of consumer groups whose lease ran out.", counts.expired
+    )
+    yield counted(
+        f"{name}_forced_releases",
+        "Partitions that were taken from a member which did not release them in time.",
+        counts.forced,
+    )
+    yield counted(
+        f"{name}_fenced_commits",
+        "Commits of offsets that were refused, since somebody else holds the partition.",
+        counts.fenced,
+    )
+    yield gauged(
+        f"{name}_waiting_heartbeats",
+        "Heartbeats of members that wait for a change of their group.",
+        counts.waiting,
     )

@@ -3,13 +3,14 @@
 After a crash the commit is stored or it is not; the consumer that heard nothing makes it again.
 """
 
-from bottomless.errors import NotFound
+from bottomless.errors import Code, NotFound, WrongOffset
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.consumers.core.consumers import Commit, commit
 from bottomless_server.stores.consumers import ConsumerOffsets, room_for
+from bottomless_server.stores.groups import Claim
 
 
 class ConsumerCommits:
@@ -19,8 +20,11 @@ class ConsumerCommits:
         self._context = context
         self._offsets = ConsumerOffsets(context.coordination, context.served)
 
-    async def commit(self, record: StreamRecord, asked: Commit) -> tuple[StoredOffset, bool]:
-        """What is stored then, and whether it is other than before.
+    async def commit(
+        self, record: StreamRecord, asked: Commit, claim: Claim | None = None
+    ) -> tuple[StoredOffset, bool]:
+        """What is stored then, and whether it is other than before. `claim` says as which member of
+        a consumer group it is asked.
 
         Raises:
             Overloaded: `quota-exceeded`: the consumer is new, and there are too many.
@@ -42,11 +46,18 @@ class ConsumerCommits:
         async with self._context.quotas.entering(room, sentence, is_in=known is not None):
             try:
                 try:
-                    stored = await self._offsets.change(stream_id, consumer, decide, now, room)
+                    stored = await self._offsets.change(
+                        stream_id, consumer, decide, now, room, claim
+                    )
                 except CoordinationUnknown:
                     # The same again is the same: either it finds what the first attempt stored.
-                    stored = await self._offsets.change(stream_id, consumer, decide, now, room)
+                    stored = await self._offsets.change(
+                        stream_id, consumer, decide, now, room, claim
+                    )
                     changed[:] = [True]
+            except WrongOffset as error:
+                self._context.counts.groups.fenced += error.code is Code.CONSUMER_FENCED
+                raise
             except NotFound:
                 # A stream that was found a moment ago was not deleted, if all streams are gone.
                 await self._context.streams.check_generation()

@@ -15,6 +15,7 @@ from bottomless.model.consumer import StoredOffset
 from bottomless.model.limits import KIB, OFFSET_MAX
 from bottomless.model.names import Reference, parse_reference
 from bottomless.model.stream import StreamRecord
+from bottomless_server.core.consumer_group import GENERATION_MAX
 from bottomless_server.manifest.common.closed_body import JSON, ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import check_stream_id, require_match
@@ -34,6 +35,7 @@ from bottomless_server.runtime.http.app import header, json_response, negotiate,
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.runtime.identity.audit import note_action
 from bottomless_server.stores.consumers import ConsumerOffsets
+from bottomless_server.stores.groups import Claim
 
 _BODY_SIZE_MAX: Final = 4 * KIB
 
@@ -43,6 +45,8 @@ class _CommitBody(ClosedBody):
     next_offset: Annotated[int, Field(ge=0, le=OFFSET_MAX + 1)] | None = None
     allow_regression: bool = False
     expect_stream_id: str | None = None
+    member_id: str | None = None
+    generation: Annotated[int, Field(ge=0, le=GENERATION_MAX)] | None = None
 
 
 def add_consumer_routes(
@@ -126,7 +130,7 @@ class _ConsumerRoutes:
         check_stream_id(record, body.expect_stream_id)
         first_offset, committed_next = await self._ends(record)
         self._check(asked, record, committed_next)
-        stored, changed = await self._commits.commit(record, asked)
+        stored, changed = await self._commits.commit(record, asked, _claim(body))
         described = await self._describe(record, stored, first_offset, committed_next)
         return json_response({**described, "changed": changed}, 200, _headers(record, stored))
 
@@ -199,6 +203,18 @@ def _asked(consumer: Reference, body: _CommitBody, if_match: str | None) -> Comm
     next_offset = body.next_offset if body.offset is None else body.offset + 1
     assert next_offset is not None
     return Commit(consumer, next_offset, body.allow_regression, if_match)
+
+
+def _claim(body: _CommitBody) -> Claim | None:
+    """The member of a consumer group as which the commit is asked; None of whoever is in none."""
+    if body.member_id is None and body.generation is None:
+        return None
+    if body.member_id is None or body.generation is None:
+        sentence = "member_id and generation are given together"
+        raise InvalidRequest(
+            sentence, code=Code.VALIDATION_FAILED, faults=[Fault("value", sentence, pointer="")]
+        )
+    return Claim(body.member_id, body.generation)
 
 
 def _headers(record: StreamRecord, stored: StoredOffset | None) -> dict[str, str]:

@@ -22,6 +22,7 @@ from bottomless_server.core.broker.names import (
     FETCH_SIZE_MAX,
     PARTITION_COUNT_MAX,
 )
+from bottomless_server.core.consumer_group import MEMBER_COUNT_MAX
 from bottomless_server.core.principal import Principal
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.paging import PAGE_COUNT_MAX
@@ -102,6 +103,8 @@ def describe_limits(settings: ManifestSettings) -> dict[str, Any]:
             "labels": limits.LABEL_COUNT_MAX,
             "label_length": limits.LABEL_SIZE_MAX,
             "consumers": settings.manifest_consumer_count_max,
+            "groups": settings.manifest_group_count_max,
+            "group_members": MEMBER_COUNT_MAX,
             "producers": settings.ingest_producer_count_max,
             "leases": LEASE_COUNT_MAX,
             "fragment_target_bytes": [

@@ -9,6 +9,9 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.paging import Paging
 from bottomless_server.manifest.consumers.consumer_routes import add_consumer_routes
 from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
+from bottomless_server.manifest.consumers.group_changes import GroupChanges
+from bottomless_server.manifest.consumers.group_routes import add_group_routes
+from bottomless_server.manifest.consumers.group_watch import GroupWatch
 from bottomless_server.manifest.front.discovery_routes import add_discovery_routes
 from bottomless_server.manifest.front.index_page import add_index_routes
 from bottomless_server.manifest.keys.key_routes import add_key_routes
@@ -40,12 +43,15 @@ def public_api(
     snapshots: ConsumerSnapshots,
     rebuild: Rebuild,
     keys: Keys,
+    groups: GroupChanges,
+    watch: GroupWatch,
 ) -> FastAPI:
     api = create_api("Bottomless manifest")
     describe(api)
     bounds, paging = StreamBounds(context, mutators), Paging(context.coordination)
     add_stream_routes(api, context, registry, bounds, deletions, paging)
     add_consumer_routes(api, context, registry, bounds, snapshots, paging)
+    add_group_routes(api, context, registry, bounds, groups, watch, paging)
     add_operation_routes(api, operations)
     add_index_routes(api)
     add_discovery_routes(api, context)

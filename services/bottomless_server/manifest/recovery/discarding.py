@@ -1,6 +1,6 @@
 """Discard what an older coordination still says: the first part of a rebuild.
 
-A page at a time of streams with the offsets of their consumers and their tails, then of API keys,
+A page at a time of streams with the offsets of their consumers, their consumer groups and their tails, then of API keys,
 then of instances of writers of WAL objects, then of queues and operations. After a crash at any moment less is left, and the same step goes on. What was
 restored already for the generation of the rebuild stays: an operation that is entered anew may
 begin over what the one before it has restored. So each page begins after the last one.
@@ -17,6 +17,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.key_rebuild import QUEUES as KEY_QUEUES
 from bottomless_server.manifest.keys.key_rebuild import discard_keys
 from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets
+from bottomless_server.stores.groups import CHECKS_KEY, ConsumerGroups
 from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import discard_stream
@@ -30,6 +31,7 @@ _QUEUES: Final = (
     DELETES_KEY,
     FAILING_DELETES_KEY,
     SNAPSHOTS_KEY,
+    CHECKS_KEY,
     SILENT_KEY,
     *KEY_QUEUES,
     OPERATIONS_KEY,
@@ -48,6 +50,7 @@ async def discard_some(context: Context, step: RebuildStep, progress: dict[str, 
     for member in members:
         stream_id = StreamId(member.decode("ascii"))
         await ConsumerOffsets(coordination).discard(stream_id, step)
+        await ConsumerGroups(coordination).discard(stream_id, step)
         # Before the record, which leads to it.
         await discard_tail(coordination, stream_id, step)
         await discard_stream(coordination, stream_id, step)

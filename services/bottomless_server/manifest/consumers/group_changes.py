@@ -1,0 +1,298 @@
+"""What changes a consumer group: joining, heartbeats, leaving, expiry, and what an operator asks.
+
+Each is one EXEC on the group, decided in `core/groups.py`. After a crash it is done or it is not.
+Who heard nothing of a join joins again under the same name: that ends the member that nobody is.
+Who heard nothing of a release releases again, which changes nothing if it was done.
+
+Leases run by the clock of coordination, and so do the times by which partitions are taken away.
+Generations guard what is stored, so a clock that is wrong moves partitions too early or too late,
+and does no other harm.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from bottomless.errors import Code, NotFound, WrongOffset
+from bottomless.model.names import Reference, StreamId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import CoordinationUnknown, Values
+from bottomless_server.core.consumer_group import ConsumerGroup, GroupMember, MemberId, Strategy
+from bottomless_server.core.regressed import coordination_outdated
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.consumers.core.groups import (
+    activate,
+    grow,
+    join,
+    leave,
+    new_group,
+    release,
+    release_overdue,
+    require_strategy,
+)
+from bottomless_server.stores.groups import (
+    ConsumerGroups,
+    Lease,
+    member_key,
+    partition_count_of,
+    require_over,
+    room_for,
+)
+from bottomless_server.stores.streams import stream_key
+
+
+class Joining(NamedTuple):
+    """What somebody asks who joins."""
+
+    name: Reference
+    lease_ms: int
+    strategy: Strategy | None
+
+
+class GroupChanges:
+    """The changes of all consumer groups. `told` hears of each group that has changed here; `count`
+    says how many partitions there are to share."""
+
+    def __init__(
+        self,
+        context: Context,
+        told: Callable[[str, Reference], None] = lambda _, __: None,
+        count: Callable[[StreamRecord], int] = partition_count_of,
+    ) -> None:
+        self._context = context
+        self._told = told
+        self._count = count
+        self.groups = ConsumerGroups(context.coordination, context.served)
+
+    async def join(
+        self, record: StreamRecord, group: Reference, asked: Joining
+    ) -> tuple[MemberId, ConsumerGroup]:
+        """Let somebody into a group, which is made if there is none.
+
+        Raises:
+            Overloaded: `quota-exceeded`: the group is full, or there are too many.
+            WrongOffset: `group-mismatch`.
+            NotFound: there is no such stream any more.
+        """
+        scope = record.stream_id
+        member_id = MemberId(self._context.new_uid())
+        now = await self._context.coordination.clock()
+        member = GroupMember(member_id, asked.name, now, asked.lease_ms)
+        lease = Lease(scope, group, asked.lease_ms)
+
+        def decide(before: ConsumerGroup | None, values: Values) -> ConsumerGroup:
+            found = self.groups.require_active(values[stream_key(scope)])
+            if before is not None and before.member(member_id) is not None:
+                return before
+            if before is None:
+                strategy = asked.strategy or Strategy.STICKY
+                before = new_group(scope, group, strategy, found.generation, now)
+            require_strategy(before, asked.strategy)
+            return join(grow(before, self._count(found), now), member, now)
+
+        room = room_for(scope, group, self._context.settings.manifest_group_count_max)
+        sentence = "the stream has as many consumer groups as it may; delete one that is not used"
+        known = await self.groups.find(scope, group)
+        await self.groups.hold(member_id, lease)
+        entered = False
+        try:
+            async with self._context.quotas.entering(room, sentence, is_in=known is not None):
+                watched = (stream_key(scope),)
+                try:
+                    after = await self.groups.change(scope, group, decide, watched, room)
+                except CoordinationUnknown:
+                    # Either it finds the member that the first attempt let in, or it kills that.
+                    after = await self.groups.change(scope, group, decide, watched, room)
+            entered = True
+        except NotFound:
+            await self._context.streams.check_generation()
+            raise
+        finally:
+            if not entered:
+                # Not in the group, or nobody hears of it: then its lease ends it by itself.
+                await self._give_back(member_id, lease)
+        assert after is not None
+        self._context.counts.groups.joined += 1
+        self._told(scope, group)
+        return member_id, after
+
+    async def _give_back(self, member_id: MemberId, lease: Lease) -> None:
+        try:
+            await self.groups.give_back(member_id, lease)
+        except Exception:  # noqa: BLE001 it runs out anyhow, and why there is no member is raised
+            return
+
+    async def beat(
+        self,
+        scope: StreamId,
+        group: Reference,
+        member_id: str,
+        holding: Mapping[int, int],
+        released: Mapping[int, int],
+    ) -> ConsumerGroup:
+        """Renew the lease of a member, and take back what it has released; the group then.
+
+        Raises:
+            NotFound: `member-expired`: it is none, or not any more.
+            Unavailable: `coordination-regressed`: it holds what was never given.
+        """
+        lease = await self.groups.lease_of(member_id)
+        if lease is None or (lease.scope, lease.group) != (scope, group):
+            await self._context.streams.check_generation()
+            raise member_expired()
+        mine = MemberId(member_id)
+        if not await self.groups.hold(mine, lease):
+            raise member_expired()
+        found = await self._released(scope, group, mine, released)
+        if found is None or found.member(member_id) is None:
+            await self.groups.give_back(mine, lease)
+            raise member_expired()
+        if max((*holding.values(), *released.values()), default=0) > found.counter:
+            raise coordination_outdated("the group gave out generations that it does not know of")
+        return found
+
+    async def _released(
+        self, scope: str, group: Reference, member_id: MemberId, released: Mapping[int, int]
+    ) -> ConsumerGroup | None:
+        if not released:
+            return await self.groups.find(scope, group)
+        now = await self._context.coordination.clock()
+
+        def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup | None:
+            after = before
+            if after is not None:
+                for index, generation in released.items():
+                    after = release(after, index, member_id, generation, now)
+            return after
+
+        after = await self.groups.change(scope, group, decide)
+        self._told(scope, group)
+        return after
+
+    async def leave(self, scope: StreamId, group: Reference, member_id: str) -> None:
+        """Let a member go at once.
+
+        Raises:
+            NotFound: `member-expired`: it is none, or not any more.
+        """
+        now = await self._context.coordination.clock()
+
+        def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup:
+            if before is None or before.member(member_id) is None:
+                raise member_expired()
+            return leave(before, MemberId(member_id), now)
+
+        try:
+            await self.groups.change(scope, group, decide)
+        except NotFound:
+            await self._context.streams.check_generation()
+            raise
+        self._told(scope, group)
+        lease = await self.groups.lease_of(member_id)
+        if lease is not None:
+            await self._give_back(MemberId(member_id), lease)
+
+    async def expire(self, scope: str, group: Reference, member_id: MemberId) -> bool:
+        """Strike out a member whose lease has run out; false if it lives after all."""
+        key = member_key(member_id)
+        now = await self._context.coordination.clock()
+        gone = [True, False]
+
+        def decide(before: ConsumerGroup | None, values: Values) -> ConsumerGroup | None:
+            gone[:] = [True, False]
+            if before is None or before.member(member_id) is None:
+                return before
+            if not require_over(values[key]):
+                gone[:] = [False, False]
+                return before
+            gone[:] = [True, True]
+            return leave(before, member_id, now)
+
+        await self.groups.change(scope, group, decide, (key,))
+        if gone[1]:
+            self._context.counts.groups.expired += 1
+            self._told(scope, group)
+        return gone[0]
+
+    async def take_overdue(self, scope: str, group: Reference) -> None:
+        """Give what was not released in time to those who follow."""
+        now = await self._context.coordination.clock()
+        taken = [0]
+
+        def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup | None:
+            after = None if before is None else release_overdue(before, now)
+            taken[:] = [0 if before is None or after is None else _moved(before, after)]
+            return after
+
+        await self.groups.change(scope, group, decide)
+        if taken[0]:
+            self._context.counts.groups.forced += taken[0]
+            self._told(scope, group)
+
+    async def activate(
+        self, scope: StreamId, group: Reference, index: int, name: Reference
+    ) -> ConsumerGroup:
+        """Have a partition go to a member, after its holder has released it.
+
+        Raises:
+            NotFound: `group-not-found`, `member-expired`, `not-found`.
+        """
+        now = await self._context.coordination.clock()
+
+        def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup:
+            if before is None:
+                raise group_not_found()
+            return activate(before, index, name, now)
+
+        after = await self._change_known(scope, group, decide)
+        assert after is not None
+        return after
+
+    async def remove(self, scope: StreamId, group: Reference) -> None:
+        """Forget a group that nobody is in.
+
+        Raises:
+            NotFound: `group-not-found`.
+            WrongOffset: `group-not-empty`.
+        """
+
+        def decide(before: ConsumerGroup | None, _: Values) -> None:
+            if before is None:
+                raise group_not_found()
+            if before.members:
+                raise WrongOffset(
+                    "the group has members; end them, or wait until their leases have run out",
+                    code=Code.GROUP_NOT_EMPTY,
+                    facts={"members": len(before.members)},
+                )
+
+        await self._change_known(scope, group, decide)
+
+    async def _change_known(
+        self,
+        scope: StreamId,
+        group: Reference,
+        decide: Callable[[ConsumerGroup | None, Values], ConsumerGroup | None],
+    ) -> ConsumerGroup | None:
+        try:
+            after = await self.groups.change(scope, group, decide)
+        except NotFound:
+            await self._context.streams.check_generation()
+            raise
+        self._told(scope, group)
+        return after
+
+
+def member_expired() -> NotFound:
+    return NotFound(
+        "this member is not in the group, or its lease ran out; stop what it reads, and join again",
+        code=Code.MEMBER_EXPIRED,
+    )
+
+
+def group_not_found() -> NotFound:
+    return NotFound("the stream has no consumer group of this name", code=Code.GROUP_NOT_FOUND)
+
+
+def _moved(before: ConsumerGroup, after: ConsumerGroup) -> int:
+    pairs = zip(before.partitions, after.partitions, strict=True)
+    return sum(old.holder != new.holder for old, new in pairs)

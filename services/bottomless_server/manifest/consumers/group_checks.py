@@ -1,0 +1,102 @@
+"""Look after consumer groups: strike out who died, take what was not released in time.
+
+Any process does it, for all groups, by one queue in coordination. Each member stands in it with the
+earliest time when its lease can have run out; who is found alive then stands in it for the time when
+the lease, as it is by now, can. So a member that lives costs a question in each lease, whatever it
+says in between. A lease is looked at again in the EXEC that strikes its member out: a heartbeat that
+comes at the last moment wins, or hears that it was too late.
+
+Nothing is taken out of the queue before what it says is done: after a crash it is done again, which
+changes nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from bottomless.errors import StoreError
+from bottomless_server.coordination.base import Changes, Due
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.consumers.group_changes import GroupChanges
+from bottomless_server.runtime.base.endless import endless
+from bottomless_server.stores.groups import CHECKS_KEY, Check, member_key
+from bottomless_server.stores.streams import GENERATION_KEY
+
+log = structlog.get_logger(__name__)
+
+_PAGE_COUNT: Final = 500
+
+
+class GroupChecks:
+    """The task of this process that looks after all consumer groups."""
+
+    def __init__(self, context: Context, changes: GroupChanges) -> None:
+        self._context = context
+        self._changes = changes
+
+    async def run(self) -> None:
+        """Look for ever."""
+        await endless("manifest-consumer-groups", self._look_once)
+
+    async def _look_once(self) -> float:
+        try:
+            await self.look()
+        except StoreError as error:
+            log.warning("consumer groups were not looked after", error=str(error))
+        return self._context.settings.manifest_group_check_ms / 1000
+
+    async def look(self) -> None:
+        """Do all that is due now; what fails stays due, and keeps nothing else from being done.
+
+        Raises:
+            StoreError: the first that something met.
+        """
+        met: list[StoreError] = []
+        while True:
+            now = await self._context.coordination.clock()
+            page = await self._changes.groups.due(now, _PAGE_COUNT)
+            dead = await self._postpone_living(page, now)
+            for due, check in dead:
+                try:
+                    await self._do(due, check)
+                except StoreError as error:
+                    met.append(error)
+            if len(page) < _PAGE_COUNT or met:
+                break
+        if met:
+            raise met[0]
+
+    async def _postpone_living(
+        self, page: Sequence[tuple[Due, Check]], now: int
+    ) -> list[tuple[Due, Check]]:
+        """Queue who lives for the time when that may be over; the rest of the page."""
+        members = [check.member_id for _, check in page if check.member_id is not None]
+        left = await self._context.coordination.remaining([member_key(one) for one in members])
+        runs = dict(zip(members, left, strict=True))
+        living: list[Due] = []
+        dead: list[tuple[Due, Check]] = []
+        for due, check in page:
+            ms = None if check.member_id is None else runs[check.member_id]
+            if ms is None:
+                dead.append((due, check))
+            else:
+                # At least one later, else it would be due now again.
+                living.append(due._replace(due_at=now + max(ms, 1)))
+        if living:
+            await self._queue(living)
+        return dead
+
+    async def _do(self, due: Due, check: Check) -> None:
+        if check.member_id is None:
+            await self._changes.take_overdue(check.scope, check.group)
+        elif not await self._changes.expire(check.scope, check.group, check.member_id):
+            # A heartbeat came in between: the next look finds out for how long.
+            return
+        await self._context.coordination.settle([due])
+
+    async def _queue(self, dues: Sequence[Due]) -> None:
+        assert all(due.redis_key == CHECKS_KEY for due in dues)
+        again = Changes(queued=dues)
+        # It depends on nothing, and the key changes at a rebuild only.
+        await self._context.coordination.transact([GENERATION_KEY], lambda _: (again, None))

@@ -1,0 +1,339 @@
+"""Consumer groups over HTTP: join, heartbeats, leave; list, show, activate, delete.
+
+Contract: openapi/manifest.yaml. A member is known by its id, which nobody else is told: whoever
+has it is the member. So no answer but that of the join has one, and no log.
+"""
+
+import asyncio
+import re
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.limits import KIB
+from bottomless.model.names import Reference, parse_reference
+from bottomless.model.offset_spec import format_timestamp
+from bottomless.model.stream import StreamRecord
+from bottomless_server.core.consumer_group import (
+    GENERATION_MAX,
+    PARTITION_COUNT_MAX,
+    ConsumerGroup,
+    Partition,
+    Strategy,
+)
+from bottomless_server.manifest.common.closed_body import JSON, ClosedBody, read_closed_body
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
+from bottomless_server.manifest.consumers.core.consumers import describe_offset
+from bottomless_server.manifest.consumers.core.groups import differs, held_by, revoked_from
+from bottomless_server.manifest.consumers.group_changes import (
+    GroupChanges,
+    Joining,
+    group_not_found,
+    member_expired,
+)
+from bottomless_server.manifest.consumers.group_watch import GroupWatch
+from bottomless_server.manifest.mutators.bounds import StreamBounds
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.protocol.parameters import integer
+from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.full_names import full_name_of
+from bottomless_server.stores.consumers import ConsumerOffsets
+
+LEASE_MS_MIN: Final = 5_000
+LEASE_MS_MAX: Final = 300_000
+_LEASE_MS_DEFAULT: Final = 30_000
+_WAIT_MS_MAX: Final = 20_000
+_BODY_SIZE_MAX: Final = 4 * KIB
+_BEAT_SIZE_MAX: Final = 128 * KIB
+"""Two numbers of each of a thousand partitions, twice."""
+_PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,2}", re.ASCII)
+_UNSEEN: Final = {"cache-control": "no-store"}
+
+
+class _Join(ClosedBody):
+    member: str
+    lease_ms: Annotated[int, Field(ge=LEASE_MS_MIN, le=LEASE_MS_MAX)] = _LEASE_MS_DEFAULT
+    strategy: str | None = None
+
+
+class _Beat(ClosedBody):
+    holding: Annotated[dict[str, Any], Field(default_factory=dict)]
+    released: Annotated[dict[str, Any], Field(default_factory=dict)]
+
+
+class _Activate(ClosedBody):
+    partition: Annotated[int, Field(ge=0, lt=PARTITION_COUNT_MAX)]
+    member: str
+
+
+def add_group_routes(
+    api: FastAPI,
+    context: Context,
+    registry: Registry,
+    bounds: StreamBounds,
+    changes: GroupChanges,
+    watch: GroupWatch,
+    paging: Paging,
+) -> None:
+    routes = _GroupRoutes(context, registry, bounds, changes, watch, paging)
+    groups = "/v1/streams/{s}/groups"
+    group, member = groups + "/{g}", groups + "/{g}/members/{m}"
+    api.add_api_route(groups, routes.list, methods=["GET"])
+    api.add_api_route(group, routes.show, methods=["GET"])
+    api.add_api_route(group, routes.delete, methods=["DELETE"])
+    api.add_api_route(group + "/activate", routes.activate, methods=["POST"])
+    api.add_api_route(group + "/members", routes.join, methods=["POST"])
+    api.add_api_route(member, routes.leave, methods=["DELETE"])
+    api.add_api_route(member + "/heartbeat", routes.beat, methods=["POST"])
+
+
+class _GroupRoutes:
+    def __init__(
+        self,
+        context: Context,
+        registry: Registry,
+        bounds: StreamBounds,
+        changes: GroupChanges,
+        watch: GroupWatch,
+        paging: Paging,
+    ) -> None:
+        self._context = context
+        self._registry = registry
+        self._bounds = bounds
+        self._changes = changes
+        self._watch = watch
+        self._paging = paging
+        self._offsets = ConsumerOffsets(context.coordination, context.served)
+
+    async def join(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), [JSON])
+        group = parse_reference(request.path_params["g"])
+        body = await read_closed_body(request, _Join, size_max=_BODY_SIZE_MAX)
+        name, strategy = _reference(body.member, "/member"), _strategy(body.strategy)
+        record = await self._find(request)
+        asked = Joining(name, body.lease_ms, strategy)
+        member_id, after = await self._changes.join(record, group, asked)
+        answer = {
+            "member_id": member_id,
+            "member": name,
+            "lease_ms": body.lease_ms,
+            "strategy": after.strategy.value,
+            **await self._work(record, after, member_id, {}),
+        }
+        return json_response(answer, 201, {**_UNSEEN, "stream-id": record.stream_id})
+
+    async def beat(self, request: Request) -> Response:
+        query = parse_query(request.scope, {"wait_ms": integer(0, _WAIT_MS_MAX)})
+        negotiate(header(request.scope, b"accept"), [JSON])
+        group, member_id = parse_reference(request.path_params["g"]), request.path_params["m"]
+        body = await read_closed_body(request, _Beat, optional=True, size_max=_BEAT_SIZE_MAX)
+        holding = _generations(body.holding, "/holding")
+        released = _generations(body.released, "/released")
+        record = await self._find(request)
+        scope = record.stream_id
+        # Watched from before it is read: no change after that is missed.
+        with self._watch.watching(scope, group) as wait:
+            found = await self._changes.beat(scope, group, member_id, holding, released)
+            member = found.member(member_id)
+            assert member is not None
+            wait_ms = min(query.get("wait_ms", 0), member.lease_ms // 3)
+            deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+            while not differs(found, member_id, holding) and await wait.until(deadline):
+                again = await self._changes.groups.find(scope, group)
+                if again is None or again.member(member_id) is None:
+                    raise member_expired()
+                found = again
+        answer = await self._work(record, found, member_id, holding)
+        return json_response(answer, 200, {**_UNSEEN, "stream-id": scope})
+
+    async def leave(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        group = parse_reference(request.path_params["g"])
+        record = await self._find(request)
+        await self._changes.leave(record.stream_id, group, request.path_params["m"])
+        return Response(status_code=204, headers={"stream-id": record.stream_id})
+
+    async def list(self, request: Request) -> Response:
+        query = parse_query(request.scope, PAGING)
+        negotiate(header(request.scope, b"accept"), [JSON])
+        record = await self._find(request)
+        scope = ("groups", record.stream_id)
+        after = await self._paging.start_of(query.get("page_token"), scope)
+        limit = query.get("limit", PAGE_COUNT_DEFAULT)
+        found = await self._changes.groups.listed(record.stream_id, after, limit + 1)
+        if not found.names:
+            await self._context.streams.check_generation()
+        page = found.names[:limit]
+        items = [self._summary(found.groups[one]) for one in page if one in found.groups]
+        unreadable = [
+            {"group": one, "code": found.unreadable[one].code.value}
+            for one in page
+            if one in found.unreadable
+        ]
+        token = None
+        if len(found.names) > limit:
+            token = await self._paging.token_for(page[-1], scope)
+        answer = {"items": items, "unreadable": unreadable, "next_page_token": token}
+        return json_response(answer, 200, _headers(record))
+
+    async def show(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), [JSON])
+        group = parse_reference(request.path_params["g"])
+        record = await self._find(request)
+        found = await self._changes.groups.find(record.stream_id, group)
+        if found is None:
+            await self._context.streams.check_generation()
+            raise group_not_found()
+        return json_response(await self._describe(record, found), 200, _headers(record))
+
+    async def activate(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), [JSON])
+        group = parse_reference(request.path_params["g"])
+        body = await read_closed_body(request, _Activate, size_max=_BODY_SIZE_MAX)
+        name = _reference(body.member, "/member")
+        record = await self._find(request)
+        after = await self._changes.activate(record.stream_id, group, body.partition, name)
+        return json_response(await self._describe(record, after), 200, _headers(record))
+
+    async def delete(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        group = parse_reference(request.path_params["g"])
+        record = await self._find(request)
+        await self._changes.remove(record.stream_id, group)
+        return Response(status_code=204, headers={"stream-id": record.stream_id})
+
+    async def _find(self, request: Request) -> StreamRecord:
+        return await self._registry.find(full_name_of(request.scope, request.path_params["s"]))
+
+    async def _work(
+        self, record: StreamRecord, group: ConsumerGroup, member_id: str, holding: dict[int, int]
+    ) -> dict[str, Any]:
+        """What a member is to read, and what it has to release."""
+        held = held_by(group, member_id).values()
+        now = await self._context.coordination.clock()
+        return {
+            "assignments": [
+                await self._assignment(record, group.name, one, holding) for one in held
+            ],
+            "revoked": [
+                {
+                    "partition": one.number,
+                    "generation": one.generation,
+                    "deadline_ms": max(0, (one.revoke_at or 0) - now),
+                }
+                for one in revoked_from(group, member_id)
+            ],
+        }
+
+    async def _assignment(
+        self, record: StreamRecord, group: Reference, one: Partition, holding: dict[int, int]
+    ) -> dict[str, Any]:
+        next_offset, source = None, "held"
+        if holding.get(one.number) != one.generation:
+            stored = await self._offsets.find(record.stream_id, group)
+            next_offset = None if stored is None else stored.next_offset
+            source = "none" if stored is None else "stored"
+        return {
+            "partition": one.number,
+            "stream": record.name,
+            "stream_id": record.stream_id,
+            "generation": one.generation,
+            "next_offset": next_offset,
+            "source": source,
+        }
+
+    def _summary(self, group: ConsumerGroup) -> dict[str, Any]:
+        return {
+            "group": group.name,
+            "strategy": group.strategy.value,
+            "created_at": format_timestamp(group.created_at),
+            "member_count": len(group.members),
+            "partition_count": len(group.partitions),
+        }
+
+    async def _describe(self, record: StreamRecord, group: ConsumerGroup) -> dict[str, Any]:
+        names = {one.member_id: one.name for one in group.members}
+        now = await self._context.coordination.clock()
+        empty = group.empty_since
+        return {
+            **self._summary(group),
+            "revoke_ms": group.revoke_ms,
+            "seconds_without_holder": None if empty is None else max(0, now - empty) / 1000,
+            "members": [
+                {
+                    "member": one.name,
+                    "joined_at": format_timestamp(one.joined_at),
+                    "lease_ms": one.lease_ms,
+                }
+                for one in group.members
+            ],
+            "partitions": [
+                {
+                    "partition": one.number,
+                    "stream": record.name,
+                    "stream_id": record.stream_id,
+                    "member": None if one.holder is None else names[one.holder],
+                    "generation": one.generation,
+                    "following": None if one.following is None else names[one.following],
+                    **await self._progress(record, group.name),
+                }
+                for one in group.partitions
+            ],
+        }
+
+    async def _progress(self, record: StreamRecord, group: Reference) -> dict[str, Any]:
+        """How far the group has come in a partition."""
+        stored = await self._offsets.find(record.stream_id, group)
+        if stored is None:
+            return {"next_offset": None, "lag_records": None}
+        root = await self._bounds.root(record)
+        committed_next = await self._bounds.committed_next(record)
+        told = describe_offset(stored, root.first_offset, committed_next, in_snapshot=False)
+        return {name: told[name] for name in ("next_offset", "lag_records")}
+
+
+def _headers(record: StreamRecord) -> dict[str, str]:
+    return {"stream-id": record.stream_id, "cache-control": "private, no-cache"}
+
+
+def _reference(text: str, pointer: str) -> Reference:
+    try:
+        return parse_reference(text)
+    except InvalidRequest as error:
+        raise _refused(error.message, pointer) from error
+
+
+def _strategy(text: str | None) -> Strategy | None:
+    if text is None:
+        return None
+    try:
+        return Strategy(text)
+    except ValueError as error:
+        raise _refused(f"must be one of {', '.join(Strategy)}", "/strategy") from error
+
+
+def _generations(members: dict[str, Any], pointer: str) -> dict[int, int]:
+    """Generations by the number of the partition."""
+    if len(members) > PARTITION_COUNT_MAX:
+        raise _refused(f"must have at most {PARTITION_COUNT_MAX} members", pointer)
+    for name, value in members.items():
+        # Not isinstance: JSON's true is not a number.
+        if not _PARTITION.fullmatch(name) or type(value) is not int:
+            raise _refused("must map numbers of partitions to generations", pointer)
+        if not 0 <= value <= GENERATION_MAX:
+            raise _refused(f"a generation is from 0 to {GENERATION_MAX}", pointer)
+    return {int(name): value for name, value in members.items()}
+
+
+def _refused(sentence: str, pointer: str) -> InvalidRequest:
+    return InvalidRequest(
+        sentence, code=Code.VALIDATION_FAILED, faults=[Fault("value", sentence, pointer)]
+    )

@@ -1,0 +1,360 @@
+"""Consumer groups in coordination: who is in a group, and who holds which partition.
+
+bottomless:group:{scope}:{group}            the group: its members, and who holds what
+bottomless:holder:{scope}:{group}:{index}   who holds one partition, a copy of what the group says
+bottomless:member:{member_id}               lease of a member: its scope, its group, and for how long
+bottomless:groups:{scope}                   index of the names
+bottomless:group-checks                     what has to be looked at, by the time when it is due
+
+A scope is a stream, whose one partition has the number 0. A group may be 100 KB, so commits and
+reads look at the copy. One EXEC writes a group with all copies that it changes and with what has to
+be looked at because of it: a lease that can run out, a partition that is to be taken from its holder.
+After a crash at any moment all of that is there or nothing of it.
+
+A lease begins before its member enters the group, and ends by itself: after a crash in between it
+is the lease of nobody, until it runs out. Groups are not in the bucket. Where coordination was lost,
+members hear that they are none, and join again; the generations of the group that they make begin
+above all that an earlier generation of the store can have given.
+"""
+
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple
+
+import orjson
+
+from bottomless.errors import Code, Corrupt, WrongOffset
+from bottomless.formats.checks import corrupt
+from bottomless.formats.stream_record import SERVED, decode_record
+from bottomless.guards import guard
+from bottomless.model.names import Reference, StreamId, parse_reference
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.coordination.base import (
+    Changes,
+    Coordination,
+    Due,
+    Hold,
+    Member,
+    Room,
+    Values,
+)
+from bottomless_server.core.consumer_group import (
+    PARTITION_COUNT_MAX,
+    ConsumerGroup,
+    GroupMember,
+    MemberId,
+    decode_group,
+    decode_holder,
+    encode_group,
+    encode_holder,
+)
+from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.stores.rebuild_step import RebuildStep
+from bottomless_server.stores.restored_streams import is_restored
+from bottomless_server.stores.streams import stream_key
+
+CHECKS_KEY: Final = "bottomless:group-checks"
+_PAGE_COUNT: Final = 500
+_OF_MEMBER: Final = "member"
+_OF_PARTITION: Final = "partition"
+
+
+class Lease(NamedTuple):
+    """What the lease of a member says."""
+
+    scope: str
+    group: Reference
+    lease_ms: int
+
+
+class Claim(NamedTuple):
+    """What somebody says of a partition: that this member holds it, with this generation."""
+
+    member_id: str
+    generation: int
+
+
+class Check(NamedTuple):
+    """One thing that has to be looked at: a member, or a partition."""
+
+    scope: str
+    group: Reference
+    member_id: MemberId | None
+    """The member whose lease may have run out."""
+    partition: int | None
+    """The partition that its holder may not have released in time."""
+
+
+class ListedGroups(NamedTuple):
+    """A page of the groups of a scope, in the order of their names."""
+
+    names: list[Reference]
+    """All names of the page, also of groups that are gone by now."""
+    groups: dict[Reference, ConsumerGroup]
+    unreadable: dict[Reference, Corrupt]
+    """Groups that are there, and that this release cannot read."""
+
+
+def group_key(scope: str, group: Reference) -> str:
+    # Neither an id nor a name can hold a colon, so no two groups share a key.
+    return f"bottomless:group:{scope}:{group}"
+
+
+def holder_key(scope: str, group: Reference, index: int) -> str:
+    return f"bottomless:holder:{scope}:{group}:{index}"
+
+
+def member_key(member_id: str) -> str:
+    return f"bottomless:member:{member_id}"
+
+
+def groups_index(scope: str) -> str:
+    return f"bottomless:groups:{scope}"
+
+
+def room_for(scope: str, group: Reference, count_max: int) -> Room:
+    """The bound of a scope's groups, for one that may be new."""
+    return Room(groups_index(scope), group.encode("ascii"), count_max)
+
+
+def place_of(stream_id: StreamId) -> tuple[str, int]:
+    """The scope of which a stream is a partition, and its number there."""
+    return stream_id, 0
+
+
+def partition_count_of(record: StreamRecord) -> int:
+    """How many partitions the scope has that a stream stands for: itself alone."""
+    del record
+    return 1
+
+
+Decide = Callable[[ConsumerGroup | None, Values], ConsumerGroup | None]
+"""Makes of a group what it is to be, None for nothing; it sees the values of other keys too."""
+
+
+class ConsumerGroups:
+    """All consumer groups. Holds no state of its own."""
+
+    def __init__(self, coordination: Coordination, served: AbstractSet[str] = SERVED) -> None:
+        self._coordination = coordination
+        self._served = served
+        """Features of streams that may have groups."""
+
+    async def find(self, scope: str, group: Reference) -> ConsumerGroup | None:
+        """A group, None if there is none."""
+        value = await self._coordination.get(group_key(scope, group))
+        return None if value is None else decode_group(value)
+
+    async def listed(self, scope: str, after: str = "", limit: int = _PAGE_COUNT) -> ListedGroups:
+        """Groups in the order of their names, from after a name.
+
+        One that cannot be read is told beside the others and does not end the question for them.
+        """
+        members = await self._coordination.members(
+            groups_index(scope), after.encode("ascii"), limit
+        )
+        page = ListedGroups([Reference(member.decode("ascii")) for member in members], {}, {})
+        values = await self._coordination.get_many([group_key(scope, name) for name in page.names])
+        for name, value in zip(page.names, values, strict=True):
+            if value is None:
+                continue
+            try:
+                page.groups[name] = decode_group(value)
+            except Corrupt as error:
+                page.unreadable[name] = error
+        return page
+
+    async def change(
+        self,
+        scope: str,
+        group: Reference,
+        decide: Decide,
+        watched: Sequence[str] = (),
+        room: Room | None = None,
+    ) -> ConsumerGroup | None:
+        """Replace a group by what `decide` makes of it, with all copies; returns that.
+
+        `decide` is asked again after a conflict, and raises to leave it as it is.
+
+        Raises:
+            IndexFull: the group is new, and its scope has as many as `room` says.
+        """
+        key = group_key(scope, group)
+
+        def change(values: Values) -> tuple[Changes, ConsumerGroup | None]:
+            value = values[key]
+            before = None if value is None else decode_group(value)
+            after = decide(before, values)
+            if after == before:
+                return Changes(), after
+            return _written(scope, group, before, after), after
+
+        return await self._coordination.transact([key, *watched], change, room=room)
+
+    def require_active(self, value: bytes | None) -> StreamRecord:
+        """The record of a stream that is there and is not being deleted.
+
+        Raises:
+            NotFound: it is not.
+        """
+        record = None if value is None else decode_record(value, self._served)
+        if record is None or record.state is not StreamState.ACTIVE:
+            raise stream_not_found()
+        return record
+
+    async def lease_of(self, member_id: str) -> Lease | None:
+        """What the lease of a member says; None where it has run out or was given back."""
+        value = await self._coordination.get(member_key(member_id))
+        return None if value is None else _decode_lease(value)
+
+    async def hold(self, member_id: MemberId, lease: Lease) -> bool:
+        """Begin or renew the lease of a member; false where its key says something else."""
+        value = orjson.dumps(list(lease))
+        held = await self._coordination.hold(member_key(member_id), value, lease.lease_ms)
+        return held is not Hold.REFUSED
+
+    async def give_back(self, member_id: MemberId, lease: Lease) -> None:
+        """End the lease of a member."""
+        await self._coordination.release(member_key(member_id), orjson.dumps(list(lease)))
+
+    async def holder(self, scope: str, group: Reference, index: int) -> tuple[MemberId, int] | None:
+        """The holder of a partition and its generation; None where nobody holds it."""
+        return decode_holder(await self._coordination.get(holder_key(scope, group, index)))
+
+    async def due(self, now: int, limit: int) -> list[tuple[Due, Check]]:
+        """What has to be looked at by now, the earliest first."""
+        found = await self._coordination.due(CHECKS_KEY, now, limit)
+        return [(due, _parse_check(due.member)) for due in found]
+
+    async def forget_all(self, scope: str) -> None:
+        """Remove all groups of a scope that is being deleted; after a crash, the rest of them."""
+        await self._forget(scope, [], lambda _: False)
+
+    async def discard(self, stream_id: StreamId, step: RebuildStep) -> None:
+        """Remove all groups of a stream: a rebuild begins. After a crash, the rest.
+
+        What was restored already for its generation stays.
+
+        Raises:
+            Unavailable: the step is not what goes on, so the stream may be in use.
+        """
+        record = stream_key(stream_id)
+
+        def restored(found: Values) -> bool:
+            step.require(found)
+            return is_restored(found[record], step.generation)
+
+        await self._forget(stream_id, [record, *step.watched], restored)
+
+    async def _forget(
+        self, scope: str, watched: Sequence[str], stays: Callable[[Values], bool]
+    ) -> None:
+        """One after the other, as long as what is watched lets it."""
+        index = groups_index(scope)
+        while page := await self._coordination.members(index, b"", _PAGE_COUNT):
+            for member in page:
+                if not await self._forget_one(scope, member, watched, stays):
+                    return
+
+    async def _forget_one(
+        self,
+        scope: str,
+        member: bytes,
+        watched: Sequence[str],
+        stays: Callable[[Values], bool],
+    ) -> bool:
+        group = Reference(member.decode("ascii"))
+        key = group_key(scope, group)
+
+        def forget(values: Values) -> tuple[Changes, bool]:
+            if stays(values):
+                return Changes(), False
+            count = _partition_count(values[key])
+            holders = {holder_key(scope, group, index): None for index in range(count)}
+            gone = [Member(groups_index(scope), member, False)]
+            return Changes({key: None, **holders}, members=gone), True
+
+        return await self._coordination.transact([key, *watched], forget)
+
+
+@guard("the watched lease key when a member expires")
+def require_over(lease: bytes | None) -> bool:
+    """Whether the lease of a member has run out, by the key that the EXEC watches."""
+    return lease is None
+
+
+@guard("the generation in the commit's EXEC")
+def require_holder(holder: bytes | None, claim: Claim | None) -> None:
+    """Let a commit pass only if it is of who holds the partition now, or nobody holds it.
+
+    Raises:
+        WrongOffset: `consumer-fenced`.
+    """
+    if decode_holder(holder) == claim:
+        return
+    told = (
+        "a member of the group of this name holds the partition: only it may store the offset"
+        if claim is None
+        else "this member does not hold the partition any more, or never did: stop, and ask for what it holds"
+    )
+    raise WrongOffset(told, code=Code.CONSUMER_FENCED)
+
+
+def lease_due(scope: str, group: Reference, member: GroupMember, due_at: int) -> Due:
+    """Have a member looked at when its lease can have run out."""
+    return _due(f"{_OF_MEMBER}:{scope}:{group}:{member.member_id}", due_at)
+
+
+def _written(
+    scope: str, group: Reference, before: ConsumerGroup | None, after: ConsumerGroup | None
+) -> Changes:
+    """The group, the copies of it that are others now, and what is to be looked at for that."""
+    old = () if before is None else before.partitions
+    new = () if after is None else after.partitions
+    values = {group_key(scope, group): None if after is None else encode_group(after)}
+    copies = {one.number: encode_holder(one) for one in old}
+    for one in new:
+        copy = encode_holder(one)
+        if copy != copies.pop(one.number, None):
+            values[holder_key(scope, group, one.number)] = copy
+    values |= {holder_key(scope, group, index): None for index in copies}
+    entered = Member(groups_index(scope), group.encode("ascii"), after is not None)
+    known = set() if before is None else set(before.members)
+    joined = [one for one in (after.members if after else ()) if one not in known]
+    dues = [lease_due(scope, group, one, one.joined_at + one.lease_ms) for one in joined]
+    dues += [
+        _due(f"{_OF_PARTITION}:{scope}:{group}:{one.number}", one.revoke_at)
+        for one in new
+        if one.revoke_at is not None and one not in old
+    ]
+    return Changes(values, dues, [entered])
+
+
+def _due(member: str, due_at: int) -> Due:
+    return Due(CHECKS_KEY, member.encode("ascii"), due_at)
+
+
+def _parse_check(member: bytes) -> Check:
+    kind, scope, group, last = member.decode("ascii").split(":")
+    name = Reference(group)
+    if kind == _OF_MEMBER:
+        return Check(scope, name, MemberId(last), None)
+    return Check(scope, name, None, int(last))
+
+
+def _decode_lease(value: bytes) -> Lease:
+    try:
+        scope, group, lease_ms = orjson.loads(value)
+        return Lease(str(scope), parse_reference(str(group)), int(lease_ms))
+    except (TypeError, ValueError) as error:
+        raise corrupt("lease of a member", "it does not name its group") from error
+
+
+def _partition_count(value: bytes | None) -> int:
+    """How many copies of holders a group may have."""
+    if value is None:
+        return 0
+    try:
+        return len(decode_group(value).partitions)
+    except Corrupt:
+        return PARTITION_COUNT_MAX
