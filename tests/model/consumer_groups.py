@@ -18,12 +18,17 @@ from bottomless.errors import Code, StoreError
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference
 from bottomless_server.coordination.base import CoordinationUnknown
-from bottomless_server.core.consumer_group import ConsumerGroup, MemberId, Strategy
+from bottomless_server.core.consumer_group import (
+    ConsumerGroup,
+    MemberId,
+    Strategy,
+    decode_holder,
+)
 from bottomless_server.manifest.consumers.core.groups import REVOKE_MS, held_by, revoked_from
 from bottomless_server.manifest.consumers.group_changes import GroupChanges, Joining
 from bottomless_server.manifest.consumers.group_checks import GroupChecks
 from bottomless_server.stores.consumers import ConsumerOffsets
-from bottomless_server.stores.groups import Claim, Lease, decode_holder, holder_key, member_key
+from bottomless_server.stores.groups import Claim, Lease, holder_key, member_key
 
 GROUP = Reference("billing")
 LEASE_MS = 5_000

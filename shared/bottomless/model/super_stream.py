@@ -61,7 +61,7 @@ class SuperRecord:
     layouts: tuple[Layout, ...]
     """Oldest first; at least one."""
     partitions: tuple[Partition, ...]
-    """By their indexes, without a hole."""
+    """All partitions in the order of their indexes, without a hole."""
     config: StreamConfig
     """What the configuration of every partition is."""
     config_version: int = 1
