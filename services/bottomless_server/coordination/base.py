@@ -285,7 +285,7 @@ class Coordination(Protocol):
         ...
 
     async def run(self) -> StoreRun:
-        """Which run of the store answers: what one run has answered it does not go back on.
+        """The run of the store that answers: what one run has answered it does not go back on.
 
         Raises:
             CoordinationUnavailable
