@@ -33,7 +33,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("manifest/operations/operations.py", "settled"): "ends when no operation is under way",
     ("manifest/mutators/retention.py", "descend"): "ends with the descent, at the lowest node",
     ("reader/followers.py", "drain"): "ends when no answer is open",
-    ("reader/roots.py", "leaves"): "ends with the last leaf",
     ("uploader/fragments.py", "room"): "ends when an upload has ended; within a session",
 }
 """Loops that do not go through the helper, and why."""

@@ -6,12 +6,22 @@ given twice) is judged by `runtime/http/queries.py`.
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from bottomless.errors import Code, Fault, InvalidRequest
 
 Parser = Callable[[str], Any]
 """Turns the text of a parameter into its value, or raises InvalidRequest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A parameter that may be given several times; its value is a tuple, in the order of the query."""
+
+    parse: Parser
+    count_max: int
+
 
 _INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 

@@ -19,6 +19,7 @@ from bottomless_server.reader.bounds import StreamBounds
 from bottomless_server.reader.broker_routes import add_consume_route
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.connection import Places
+from bottomless_server.reader.core.scan import ScanBounds
 from bottomless_server.reader.downloads import Downloads
 from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
@@ -130,6 +131,11 @@ def create_service(
         StoredTier(roots, fragments, settings.reader_read_ahead_bytes),
         patience,
         page_count_max=settings.reader_page_count_max,
+        scan_bounds=ScanBounds(
+            settings.reader_filter_scan_bytes,
+            settings.reader_filter_scan_groups,
+            settings.reader_filter_scan_ms / 1000,
+        ),
     )
     listing = Listing(
         reader,

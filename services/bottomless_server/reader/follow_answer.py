@@ -25,7 +25,7 @@ from bottomless.model.offset_spec import At, format_timestamp
 from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.connection import gone, while_connected
 from bottomless_server.reader.followers import Followers, FollowRequest, SharedPage
-from bottomless_server.reader.pages import Page
+from bottomless_server.reader.pages import PASS_MS, Page
 from bottomless_server.reader.runs_ahead import reader_that_stays
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.on_loop import loop_time
@@ -33,6 +33,7 @@ from bottomless_server.runtime.identity.credential_watch import CredentialWatch,
 
 TROUBLE_SECONDS: Final = 30.0
 """How long the services that we ask may be away before an answer ends for it."""
+PASS_SECONDS: Final = PASS_MS / 1000
 _PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 2.0
 _TOLD: Final = ("first_offset", "readable_offset", "fragment_id")
@@ -138,8 +139,11 @@ class Following:
     begun: bool = False
     """Its head was sent, so that something of it can stand after that."""
     _sent_at: float = 0
+    _batch_at: float = 0
+    """When a batch was sent, from whose end a client goes on."""
     next_offset: int = 0
-    """Offset after what was sent: where a client goes on, and what is read next."""
+    """Offset after what was sent, or passed over without a record that a filter asks for: where a
+    client goes on, and what is read next."""
     _committed_next: int = 0
     _bounds: Bounds | None = None
 
@@ -216,6 +220,7 @@ class Following:
         await self._send_body(body)
         # Not before: a send that is given up waits for its client first, and writes nothing.
         self.next_offset = next_offset
+        self._batch_at = loop_time()
 
     async def _wait(self, left: int | None, rotate_at: float, leave: "Leave") -> End | None:
         """Read the next page that holds something; meanwhile say that this answer lives."""
@@ -254,11 +259,24 @@ class Following:
             trouble_since, failures = None, 0
             if shared is None:
                 continue
-            advanced = shared.page.next_offset > self.next_offset
-            self.remember(shared.page)
-            if advanced:
+            page = shared.page
+            advanced = page.next_offset > self.next_offset
+            self.remember(page)
+            if advanced and self._passes_over(page):
+                self.next_offset = page.next_offset
+            elif advanced:
                 self.shared = shared
                 return None
+
+    def _passes_over(self, page: Page) -> bool:
+        """Whether a page of a filter that found nothing need not be sent: its client knows of a place
+        not far before it, and goes on from there."""
+        until = self.wanted.query.until
+        if page.scan is None or page.count or page.gaps:
+            return False
+        if until is not None and page.next_offset >= until:
+            return False
+        return loop_time() - self._batch_at < PASS_SECONDS
 
     async def _read(self, left: int | None, seconds: float) -> SharedPage | None:
         query = replace(

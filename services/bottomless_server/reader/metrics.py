@@ -7,6 +7,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.connection import Places
+from bottomless_server.reader.core.scan import ScanTotals
 from bottomless_server.reader.followers import Followers
 from bottomless_server.reader.leaderless.wal_tail import WalReads
 from bottomless_server.runtime.observe.metrics import counted, gauged
@@ -33,7 +34,27 @@ def reader_metrics(
         "Pages read for answers that stay open, whoever shares them.",
         followers.read_count,
     )
+    yield from _filter_metrics(name, followers.reader.scanned)
     yield from _wal_metrics(name, wal)
+
+
+def _filter_metrics(name: str, scanned: ScanTotals) -> Iterable[Metric]:
+    yield counted(f"{name}_filter_pages", "Pages that were read with a filter.", scanned.page_count)
+    yield counted(
+        f"{name}_filter_scanned_bytes",
+        "Bytes of chunks that pages with a filter looked at.",
+        scanned.scanned_size,
+    )
+    yield counted(
+        f"{name}_filter_skipped_bytes",
+        "Bytes of fragments that pages with a filter left unread.",
+        scanned.skipped_size,
+    )
+    yield counted(
+        f"{name}_filter_skipped_fragments",
+        "Fragments that pages with a filter left unread as a whole.",
+        scanned.skipped_count,
+    )
 
 
 def _wal_metrics(name: str, wal: WalReads | None) -> Iterable[Metric]:

@@ -8,6 +8,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bottomless.errors import Fault, InvalidRequest
+from bottomless.model.filter import (
+    FILTER_COUNT_MAX,
+    Filter,
+    filter_of,
+    parse_filter_value,
+    parse_key,
+    parse_key_base64,
+)
 from bottomless.model.limits import (
     LONG_POLL_MS_MAX,
     OFFSET_MAX,
@@ -22,8 +30,8 @@ from bottomless.model.offset_spec import OffsetSpec, Stored, parse_offset_spec
 from bottomless_server.reader.core.arrow_schema import COLUMNS
 from bottomless_server.reader.core.framing import NDJSON, SSE
 from bottomless_server.reader.core.rendering import ValueEncoding
-from bottomless_server.reader.pages import PageQuery
-from bottomless_server.runtime.http.app import Parser, boolean, choice, integer
+from bottomless_server.reader.pages import PASS_MS, PageQuery
+from bottomless_server.runtime.http.app import Parser, Repeated, boolean, choice, integer
 
 JSON: Final = "application/json"
 ARROW: Final = "application/vnd.apache.arrow.stream"
@@ -57,9 +65,17 @@ RECORD_PARAMETERS: Final[Mapping[str, Parser]] = {
     "expect_stream_id": parse_stream_id,
     "value_encoding": choice(*ValueEncoding),
 }
-PAGE_PARAMETERS: Final[Mapping[str, Parser]] = {
+FILTER_PARAMETERS: Final[Mapping[str, Parser | Repeated]] = {
+    "filter": Repeated(parse_filter_value, FILTER_COUNT_MAX),
+    "match_unfiltered": boolean,
+    "key": Repeated(parse_key, FILTER_COUNT_MAX),
+    "key_base64": Repeated(parse_key_base64, FILTER_COUNT_MAX),
+}
+PAGE_PARAMETERS: Final[Mapping[str, Parser | Repeated]] = {
     "offset": _with_text,
     **_START,
+    **FILTER_PARAMETERS,
+    "filter_mode": choice("exact", "chunk"),
     "until_offset": integer(0, OFFSET_MAX + 1),
     "limit": integer(1, PAGE_RECORD_COUNT_ARROW_MAX),
     "max_bytes": integer(1, PAGE_SIZE_MAX),
@@ -94,6 +110,8 @@ def page_query(values: Mapping[str, Any], media_type: str) -> PageQuery:
         )
     if "max_wait_ms" not in values:
         refuse(values, ("min_records", "min_bytes"), "goes with max_wait_ms")
+    wanted = filter_query(values)
+    _check_filter_mode(values, media_type, wanted)
     # An answer of events may leave its start out: it is the next record then.
     given = {"offset": _with_text("next"), **values} if media_type == SSE else values
     return PageQuery(
@@ -106,7 +124,40 @@ def page_query(values: Mapping[str, Any], media_type: str) -> PageQuery:
         size_min=values.get("min_bytes", 0),
         columns=values.get("columns", COLUMNS),
         whole_chunks=media_type == CHUNKS,
+        wanted=wanted,
+        pass_ms=PASS_MS if stays and wanted is not None else None,
     )
+
+
+def filter_query(values: Mapping[str, Any]) -> Filter | None:
+    """Which records are asked for; None where all are.
+
+    Raises:
+        InvalidRequest: `match_unfiltered` stands alone, or there are too many keys.
+    """
+    if "filter" not in values:
+        refuse(
+            values, ("match_unfiltered",), "goes with filter: it adds records that have no value"
+        )
+    keys = (*values.get("key", ()), *values.get("key_base64", ()))
+    if len(keys) > FILTER_COUNT_MAX:
+        sentence = f"there must be at most {FILTER_COUNT_MAX} keys, in both forms together"
+        raise _fault("key_base64", "bad-parameter", sentence)
+    return filter_of(values.get("filter"), values.get("match_unfiltered", False), keys)
+
+
+def _check_filter_mode(values: Mapping[str, Any], media_type: str, wanted: Filter | None) -> None:
+    mode = values.get("filter_mode")
+    if wanted is None:
+        refuse(values, ("filter_mode",), "goes with filter or key")
+    elif media_type == CHUNKS and mode != "chunk":
+        raise _fault(
+            "filter_mode",
+            "missing" if mode is None else "bad-parameter",
+            "must be chunk for this media type: chunks are given whole, with other records in them",
+        )
+    elif media_type != CHUNKS and mode == "chunk":
+        raise _fault("filter_mode", "bad-parameter", f"goes with the media type {CHUNKS}")
 
 
 def start_of(values: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -23,6 +23,10 @@ from bottomless.model.offset_spec import First, PlainSpec
 from bottomless_server.protocol.registry import RootState
 from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.core.arrow_schema import as_table
+from bottomless_server.reader.core.filtered_page import (
+    FilteredChunkPageBuilder,
+    FilteredPageBuilder,
+)
 from bottomless_server.reader.core.locator import (
     Start,
     above_floor,
@@ -33,6 +37,7 @@ from bottomless_server.reader.core.locator import (
     since_clamped,
 )
 from bottomless_server.reader.core.page import ChunkPageBuilder, PageBuilder
+from bottomless_server.reader.core.scan import Scan, ScanBounds, ScanTotals
 from bottomless_server.reader.manifest_calls import ManifestAway
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.patience import Patience
@@ -68,23 +73,32 @@ class _Reading:
     state: RootState
     start: Start
     builder: PageBuilder
+    passes_until: float | None = None
+    """When a page that has passed over records and found none is to say so."""
 
     def place(self, start: Start) -> None:
         """Begin at another offset; nothing was added yet."""
         if start.offset != self.builder.start:
-            self.builder = _builder(start, self.query)
+            self.builder = _builder(start, self.query, self.builder.scan)
         self.start = start
 
     @property
     def seconds_left(self) -> float:
         # A page that wants nothing still needs bounds, and waits for nothing.
-        return 0 if self.builder.full else max(self.ends - loop_time(), 0)
+        return 0 if self.builder.full else max(self._waits_until - loop_time(), 0)
+
+    @property
+    def _waits_until(self) -> float:
+        """The end of the time, or sooner where it is to be said how far this page came."""
+        if self.passes_until is None or not self.builder.advanced:
+            return self.ends
+        return min(self.ends, self.passes_until)
 
     @property
     def enough(self) -> bool:
         query, builder = self.query, self.builder
         reached = builder.count >= query.count_min and builder.size >= query.size_min
-        return builder.full or (builder.count > 0 and reached)
+        return builder.full or builder.spent or (builder.count > 0 and reached)
 
 
 class PageReader:
@@ -101,6 +115,7 @@ class PageReader:
         patience: Patience,
         *,
         page_count_max: int,
+        scan_bounds: ScanBounds,
     ) -> None:
         self._streams = streams
         self._roots = roots
@@ -110,6 +125,8 @@ class PageReader:
         self._stored = stored
         self._patience = patience
         self._room = asyncio.Semaphore(page_count_max)
+        self._scan_bounds = scan_bounds
+        self.scanned = ScanTotals()
 
     async def page(self, name: FullName, query: PageQuery) -> Page:
         """One page of records.
@@ -182,7 +199,11 @@ class PageReader:
         if query.strict and wanted < state.first_offset:
             next_offset = (await self._tail.bounds(stream)).committed_next
         start = above_floor(spec, wanted, state.first_offset, next_offset, query.strict)
-        reading = _Reading(stream, query, spec, ends, state, start, _builder(start, query))
+        scan = None if query.wanted is None else Scan(query.wanted, self._scan_bounds)
+        builder = _builder(start, query, scan)
+        reading = _Reading(stream, query, spec, ends, state, start, builder)
+        if query.pass_ms is not None:
+            reading.passes_until = loop_time() + query.pass_ms / 1000
         if query.wait_ms and self._shared.is_asked(stream, reading.builder.position):
             # Somebody waits there already.
             waited_on.begin(stream)
@@ -190,13 +211,25 @@ class PageReader:
         waited_on.begin(stream)
         while True:
             async with self._room:
-                bounds = await self._fill(reading, answer)
+                bounds = await self._look(reading, answer)
             if reading.enough or not (seconds := reading.seconds_left):
-                return _page_of(reading, bounds)
+                break
             later = await self._shared.wait(stream, reading.builder.position, seconds)
             if later is None:
-                return _page_of(reading, bounds)
+                break
             answer = later
+        self.scanned.add(reading.builder.scan)
+        return _page_of(reading, bounds)
+
+    async def _look(self, reading: _Reading, answer: TailAnswer) -> Bounds:
+        """Fill the page, within the time that it may take if it has a filter."""
+        scan = reading.builder.scan
+        if scan is None:
+            return await self._fill(reading, answer)
+        scan.begin(loop_time())
+        bounds = await self._fill(reading, answer)
+        scan.pause(loop_time())
+        return bounds
 
     async def _begin(self, reading: _Reading) -> TailAnswer:
         """The first word of the owner, after which the start is known for certain."""
@@ -218,14 +251,16 @@ class PageReader:
 
     async def _ask(self, stream: StreamFacts, builder: PageBuilder) -> TailAnswer:
         """What the tail has for a page."""
-        position, size = builder.position, builder.size_left
+        position, size = builder.position, builder.wanted_size
         return await self._tail.chunks(stream, position, size, end=builder.end)
 
     async def _fill(self, reading: _Reading, answer: TailAnswer) -> Bounds:
         """Go from tier to tier until the page is full or the stream ends."""
         stream, builder = reading.stream, reading.builder
         bounds = answer.bounds
-        for _ in range(_ROUND_COUNT_MAX):
+        rounds = 0
+        while rounds < _ROUND_COUNT_MAX:
+            before = builder.position
             if answer.moved:
                 state = await self._roots.current(stream.stream_id, answer.bounds.version)
                 reading.state = state
@@ -239,21 +274,30 @@ class PageReader:
                 await self._add_tail(builder, answer.data)
             if builder.full or builder.position >= _committed(bounds, reading.state):
                 break
-            if builder.count and not answer.moved:
+            if (scan := builder.scan) is not None:
+                scan.check_time(loop_time())
+                if scan.spent:
+                    break
+                # It may have far to go; only where it stays where it is do the tiers not meet.
+                rounds = 0 if builder.position > before else rounds
+            elif builder.count and not answer.moved:
                 break
+            rounds += 1
             try:
                 answer = await self._ask(stream, builder)
             except Corrupt:
-                if not builder.count:
+                if not builder.advanced:
                     raise
                 # What lies before it is given out; it is told to who asks for it.
                 break
             bounds = answer.bounds
-            if answer.moved and builder.count:
+            if answer.moved and builder.count and scan is None:
                 break
             if answer.moved and reading.state.version >= bounds.version:
                 outside_hole(builder.position, hole_of(bounds, reading.state.published_next))
         else:
+            if builder.advanced:
+                return bounds
             raise Unavailable(
                 "the records cannot be read now, since they are moving to object storage; try again",
                 retry_after_seconds=1,
@@ -265,7 +309,7 @@ class PageReader:
             for header, chunk in split_chunks(view):
                 if header.kind is not ChunkKind.TRACKING:
                     builder.add(header, chunk)
-                if builder.full:
+                if builder.full or builder.spent:
                     # Before the next one is looked at: what is damaged there is not asked for.
                     return
 
@@ -274,8 +318,8 @@ class PageReader:
 
 def _page_of(reading: _Reading, bounds: Bounds) -> Page:
     builder, start, state = reading.builder, reading.start, reading.state
-    if builder.rows and builder.rows[0].first_offset == start.offset:
-        start = since_clamped(reading.spec, start, state.first_offset, builder.rows[0].timestamp)
+    if builder.first_timestamp is not None:
+        start = since_clamped(reading.spec, start, state.first_offset, builder.first_timestamp)
     return Page(
         stream=reading.stream,
         start=start,
@@ -284,16 +328,20 @@ def _page_of(reading: _Reading, bounds: Bounds) -> Page:
         count=builder.count,
         size=builder.size,
         held_size=builder.held_size,
-        full=builder.full,
+        lasting=builder.lasting,
         gaps=builder.gaps,
         next_offset=builder.position,
         first_offset=state.first_offset,
         committed_next=max(_committed(bounds, state), builder.position),
         bounds=bounds,
+        scan=builder.scan,
     )
 
 
-def _builder(start: Start, query: PageQuery) -> PageBuilder:
+def _builder(start: Start, query: PageQuery, scan: Scan | None) -> PageBuilder:
+    if scan is not None:
+        filtered = FilteredChunkPageBuilder if query.whole_chunks else FilteredPageBuilder
+        return filtered(start.offset, query.limit, query.size_max, query.until, scan)
     make = ChunkPageBuilder if query.whole_chunks else PageBuilder
     answer_limit = query.answer_limit
     return make(start.offset, query.limit, query.size_max, query.until, answer_limit=answer_limit)

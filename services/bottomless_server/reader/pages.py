@@ -2,16 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 
+from bottomless.model.filter import Filter
 from bottomless.model.names import Reference, StreamId
 from bottomless.model.offset_spec import OffsetSpec
 from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.core.arrow_schema import COLUMNS
 from bottomless_server.reader.core.locator import Start
 from bottomless_server.reader.core.page import Gap
+from bottomless_server.reader.core.scan import Scan
 from bottomless_server.reader.streams import StreamFacts
+
+PASS_MS: Final = 5_000
+"""A follower with a filter is told so often how far it came, while nothing that it asks for comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,10 @@ class PageQuery:
     columns: tuple[str, ...] = COLUMNS
     """Columns of the table, in the order of its schema. What a page may hold is counted over all."""
     whole_chunks: bool = False
+    wanted: Filter | None = None
+    """The filter; None asks for all records."""
+    pass_ms: int | None = None
+    """Time in ms after which a page that finds nothing says how far it came; None: it waits its time."""
     patient: bool = True
     """Try again where the object store fails for a moment; not for who tries again anyway."""
     known: Bounds | None = None
@@ -57,14 +67,16 @@ class Page:
     size: int
     held_size: int
     """Bytes that the views in table or chunks keep in memory: the answers of ingest, or blocks."""
-    full: bool
-    """Whatever comes, no more records belong to this page."""
+    lasting: bool
+    """Whatever comes, the same request gets these records."""
     gaps: Sequence[Gap]
     next_offset: int
     """Where this reader continues."""
     first_offset: int
     committed_next: int
     bounds: Bounds
+    scan: Scan | None = None
+    """Counts of what was looked at, where there was a filter."""
 
     @property
     def up_to_date(self) -> bool:
@@ -73,4 +85,4 @@ class Page:
     @property
     def is_immutable(self) -> bool:
         """Whether the same request always brings these records: a full page of the past."""
-        return self.full and self.next_offset < self.committed_next
+        return self.lasting and self.next_offset < self.committed_next

@@ -88,6 +88,8 @@ class RecordRoutes:
             headers["Link"] = _next_link(request, page.next_offset)
         if page.is_immutable:
             form = " ".join((requested, media_type, encoding, *values.get("columns", ())))
+            if query.wanted is not None:
+                form = f"{form} {query.wanted}"
             headers["ETag"] = page_etag(page, form)
             if etag_matches(header(request.scope, b"if-none-match"), headers["ETag"], weak=True):
                 return Response(None, 304, headers)
@@ -182,6 +184,12 @@ def page_headers(page: Page) -> dict[str, str]:
         headers["Page-Gaps"] = ", ".join(
             f"{gap.first_offset}-{gap.next_offset - 1}" for gap in page.gaps
         )
+    if page.scan is not None:
+        headers |= {
+            "Page-Scanned-Bytes": str(page.scan.scanned_size),
+            "Page-Skipped-Bytes": str(page.scan.skipped_size),
+            "Page-Skipped-Fragments": str(page.scan.skipped_count),
+        }
     return headers
 
 
@@ -224,6 +232,12 @@ def _page_members(page: Page, requested: str) -> dict[str, Any]:
     }
     if page.gaps:
         members["gaps"] = [gap._asdict() for gap in page.gaps]
+    if page.scan is not None:
+        members |= {
+            "scanned_bytes": page.scan.scanned_size,
+            "skipped_bytes": page.scan.skipped_size,
+            "skipped_fragments": page.scan.skipped_count,
+        }
     return members
 
 

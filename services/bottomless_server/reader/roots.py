@@ -25,6 +25,7 @@ from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.protocol.registry import ROOT, RootState, decode_root
 from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.core.scan import Scan
 from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.runtime.base.single_flight import SingleFlight
@@ -127,10 +128,15 @@ class Roots:
             node = await self._group(tree, entry)
         return None
 
-    async def leaves(self, tree: Tree, offset: int) -> AsyncIterator[np.void]:
-        """Fragments and gaps in order, from the one that holds `offset` on."""
+    async def leaves(
+        self, tree: Tree, offset: int, scan: Scan | None = None
+    ) -> AsyncIterator[np.void]:
+        """Fragments and gaps in order, from the one that holds `offset` on; they end early where a
+        `scan` may look into no more groups.
+        """
         # A stack and not recursion, so that leaving early closes one generator and not several.
         above: list[tuple[Node, int]] = []
+        begun = False
         node = tree.node
         if node is not None and node.first_offset <= offset < node.next_offset:
             above.append((node, search.at_offset(node, offset)))
@@ -141,8 +147,11 @@ class Roots:
             above.append((node, number + 1))
             entry: np.void = node.entries[number]
             if entry["kind"] != EntryKind.GROUP:
+                begun = True
                 yield entry
                 continue
+            if scan is not None and not scan.enter(entry["uid"].tobytes(), on_the_way=not begun):
+                return
             group = await self._group(tree, entry)
             above.append((group, search.at_offset(group, max(offset, group.first_offset))))
 

@@ -26,6 +26,13 @@ class ReaderSettings(CommonSettings):
     `object-store-unavailable`. 0: not at all."""
     reader_page_count_max: Annotated[int, Field(ge=1)] = 32
     """Pages that are put together at once; waiting at the tail is not among them."""
+    reader_filter_scan_bytes: Annotated[int, Field(ge=1)] = 64 * MIB
+    """Bytes of chunks that one page with a filter looks at; then it ends with what it has found, which
+    may be nothing, and says where the next one goes on. At least one chunk is looked at."""
+    reader_filter_scan_groups: Annotated[int, Field(ge=1)] = 64
+    """Groups of the manifest that such a page looks into, beside those on its way to the first record."""
+    reader_filter_scan_ms: Annotated[int, Field(ge=1, le=30_000)] = 2_000
+    """How long such a page looks; waiting at the end of the stream is not counted."""
     reader_tail_bytes: Annotated[int, Field(ge=0)] = 16 * MIB
     """Chunks kept of the ends of streams that somebody waits at, for those who come a little later."""
     reader_waiting_stream_count_max: Annotated[int, Field(ge=1)] = 1_000

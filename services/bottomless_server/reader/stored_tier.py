@@ -13,6 +13,7 @@ from bottomless_server.reader.fragments import FragmentPart, Fragments
 from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import ManifestMoved, Roots, Tree
 from bottomless_server.reader.verified import off_loop
+from bottomless_server.runtime.base.on_loop import loop_time
 
 
 class StoredTier:
@@ -28,20 +29,24 @@ class StoredTier:
             ManifestMoved: a fragment is gone, and so is the root that named it.
             Corrupt: a fragment is damaged, or gone while the manifest names it.
         """
-        while not builder.full and builder.position < tree.state.published_next:
+        while not (builder.full or builder.spent) and (
+            builder.position < tree.state.published_next
+        ):
             before = builder.position
             wanted = await self._plan(builder, tree)
             if wanted:
                 await self._add_parts(builder, tree, wanted)
+            if builder.scan is not None:
+                builder.scan.end_plan()
             if builder.position == before:
                 return
 
     async def _plan(self, builder: PageBuilder, tree: Tree) -> list[FragmentPart]:
         """The fragments, or parts of them, that the page needs next, up to a gap."""
         wanted: list[FragmentPart] = []
-        offset, size = builder.position, builder.size_left
+        offset, size = builder.position, builder.wanted_size
         end = builder.end
-        async for leaf in self._roots.leaves(tree, offset):
+        async for leaf in self._roots.leaves(tree, offset, builder.scan):
             if offset >= end:
                 break
             if leaf["kind"] == EntryKind.GAP:
@@ -75,8 +80,10 @@ class StoredTier:
                 except ObjectMissing as error:
                     raise await self._missing(tree, part) from error
                 await self._add_chunks(builder, part, chunks)
+                if builder.scan is not None:
+                    builder.scan.check_time(loop_time())
                 # Sizes were estimated: where the part ends early, the next one does not follow.
-                if builder.full or builder.position < part.info.next_offset:
+                if builder.full or builder.spent or builder.position < part.info.next_offset:
                     return
 
     async def _add_chunks(

@@ -267,7 +267,7 @@ class Shelf:
             count=count,
             size=count * self.size,
             held_size=0,
-            full=False,
+            lasting=False,
             gaps=(),
             next_offset=start + count,
             first_offset=0,

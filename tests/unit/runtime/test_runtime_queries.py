@@ -6,7 +6,7 @@ import pytest
 from support.asgi import scope_of
 
 from bottomless.errors import Code, Fault, InvalidRequest
-from bottomless_server.runtime.http.app import boolean, choice, integer, parse_query, text
+from bottomless_server.runtime.http.app import Repeated, boolean, choice, integer, parse_query, text
 
 PARSERS = {
     "limit": integer(1, 100),
@@ -69,3 +69,14 @@ def test_a_parser_keeps_its_own_code() -> None:
     assert caught.value.code is Code.BAD_OFFSET_SPEC
     assert caught.value.faults[0].parameter == "offset"
     assert caught.value.facts == {"a": 1}
+
+
+def test_a_parameter_that_may_be_repeated_keeps_its_order_and_has_a_bound() -> None:
+    parsers = {"filter": Repeated(str, 2)}
+
+    assert parse_query(scope_of(query="filter=b&filter=&"), parsers) == {"filter": ("b", "")}
+    assert parse_query(scope_of(query=""), parsers) == {}
+    with pytest.raises(InvalidRequest) as raised:
+        parse_query(scope_of(query="filter=a&filter=b&filter=c"), parsers)
+    (fault,) = raised.value.faults
+    assert (fault.code, fault.parameter) == ("bad-parameter", "filter")

@@ -12,16 +12,19 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from bottomless.model.limits import KIB
 
 
 class Rows(NamedTuple):
-    """Consecutive records of one stored batch."""
+    """Records of one stored batch, in its order: consecutive ones, unless a filter chose them."""
 
     first_offset: int
     timestamp: int
     batch: pa.RecordBatch
+    offsets: NDArray[np.int64] | None = None
+    """Offsets of the records, where they are not consecutive."""
 
 
 _FIELDS: "list[pa.Field[Any]]" = [
@@ -84,6 +87,8 @@ def _with_columns(rows: Rows, schema: pa.Schema) -> pa.RecordBatch:
 def _column(rows: Rows, name: str) -> "pa.Array[Any]":
     count = rows.batch.num_rows
     if name == "offset":
+        if rows.offsets is not None:
+            return pa.array(rows.offsets)
         return pa.array(np.arange(rows.first_offset, rows.first_offset + count, dtype=np.int64))
     if name == "timestamp":
         times = pa.array(np.full(count, rows.timestamp, dtype=np.int64))

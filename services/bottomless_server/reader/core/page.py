@@ -19,6 +19,7 @@ from bottomless.formats.chunk import batches_of
 from bottomless.model.chunk import ChunkHeader, ChunkKind
 from bottomless.model.manifest import GapReason
 from bottomless_server.reader.core.arrow_schema import Rows
+from bottomless_server.reader.core.scan import Scan
 
 
 class Gap(NamedTuple):
@@ -63,6 +64,30 @@ class PageBuilder:
         self._until = until
         self._full = False
         self._answer_limit = answer_limit
+        self.scan: Scan | None = None
+        """What is looked at under a filter; None where there is no filter."""
+        self.first_timestamp: int | None = None
+        """When the record at the start was committed; None before it was looked at."""
+
+    @property
+    def spent(self) -> bool:
+        """The page ends although more may belong to it: it has looked at as much as it may."""
+        return False
+
+    @property
+    def advanced(self) -> bool:
+        """The page can be answered as it is, and the reader comes further by it."""
+        return self.count > 0
+
+    @property
+    def lasting(self) -> bool:
+        """Whatever comes, the same request gets this page."""
+        return self.full
+
+    @property
+    def wanted_size(self) -> int:
+        """Bytes of chunks to ask for next."""
+        return self.size_left
 
     @property
     def held_size(self) -> int:
@@ -123,6 +148,8 @@ class PageBuilder:
         if sum(batch.num_rows for batch in batches) != header.record_count:
             raise corrupt("chunk", "its record count is not that of its batches")
         self._hold(chunk)
+        if self.position == self.start:
+            self.first_timestamp = header.timestamp
         first = header.first_offset
         for batch in batches:
             if self.full:

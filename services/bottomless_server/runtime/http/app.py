@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bottomless.errors import Code, InvalidRequest, NotFound, Outcome, StoreError
 from bottomless.guards import guard
 from bottomless.model.limits import URL_SIZE_MAX
-from bottomless_server.protocol.parameters import Parser, boolean, choice, integer, text
+from bottomless_server.protocol.parameters import Parser, Repeated, boolean, choice, integer, text
 from bottomless_server.runtime.http.bodies import (
     ClientGone,
     any_content_type,
@@ -52,6 +52,7 @@ __all__ = [
     "STATUS",
     "ClientGone",
     "Parser",
+    "Repeated",
     "any_content_type",
     "bad_parameter",
     "boolean",

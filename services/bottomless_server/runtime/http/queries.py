@@ -12,13 +12,14 @@ from urllib.parse import unquote_to_bytes
 from starlette.types import Scope
 
 from bottomless.errors import Code, Fault, InvalidRequest
-from bottomless_server.protocol.parameters import Parser
+from bottomless_server.protocol.parameters import Parser, Repeated
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
-def parse_query(scope: Scope, parsers: Mapping[str, Parser]) -> dict[str, Any]:
-    """The parameters that the query holds, by name; those it does not hold are absent.
+def parse_query(scope: Scope, parsers: Mapping[str, Parser | Repeated]) -> dict[str, Any]:
+    """The parameters that the query holds, by name; those it does not hold are absent. One that is
+    `Repeated` is a tuple.
 
     Raises:
         InvalidRequest: `unknown-parameter`, `duplicate-parameter`, `bad-parameter`, or what a
@@ -35,13 +36,25 @@ def parse_query(scope: Scope, parsers: Mapping[str, Parser]) -> dict[str, Any]:
         name = _decode(raw_name, None)
         if name not in parsers:
             raise _fault(Code.UNKNOWN_PARAMETER, _unknown(parsers), name)
+        parser = parsers[name]
+        if isinstance(parser, Repeated):
+            before = values.get(name, ())
+            if len(before) == parser.count_max:
+                sentence = f"the parameter must be given at most {parser.count_max} times"
+                raise _fault(Code.BAD_PARAMETER, sentence, name)
+            values[name] = (*before, _parsed(parser.parse, raw_value, name))
+            continue
         if name in values:
             raise _fault(Code.DUPLICATE_PARAMETER, "the parameter must not be given twice", name)
-        try:
-            values[name] = parsers[name](_decode(raw_value, name))
-        except InvalidRequest as error:
-            raise _at(error, name) from None
+        values[name] = _parsed(parser, raw_value, name)
     return values
+
+
+def _parsed(parse: Parser, raw_value: bytes, name: str) -> Any:
+    try:
+        return parse(_decode(raw_value, name))
+    except InvalidRequest as error:
+        raise _at(error, name) from None
 
 
 def bad_parameter(name: str, sentence: str) -> InvalidRequest:
@@ -60,7 +73,7 @@ def _decode(raw: bytes, name: str | None) -> str:
         raise _fault(Code.BAD_PARAMETER, "the query is not UTF-8", name) from None
 
 
-def _unknown(parsers: Mapping[str, Parser]) -> str:
+def _unknown(parsers: Mapping[str, Parser | Repeated]) -> str:
     known = ", ".join(sorted(parsers))
     return f"there is no such parameter; known here: {known}" if known else "none is known here"
 
