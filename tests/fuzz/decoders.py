@@ -36,8 +36,15 @@ from bottomless.formats.consumers import (
     decode_snapshot,
     encode_snapshot,
 )
-from bottomless.formats.fragment import FOOTER_SIZE, decode_fragment_header, decode_index
+from bottomless.formats.filter import asked_hashes
+from bottomless.formats.fragment import (
+    FOOTER_SIZE,
+    decode_footer,
+    decode_fragment_header,
+    decode_index,
+)
 from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
+from bottomless.formats.fragment_filters import chunks_to_read, decode_filters, encode_filters
 from bottomless.formats.manifest import HEADER_SIZE as NODE_HEADER_SIZE
 from bottomless.formats.manifest import decode_node, encode_node
 from bottomless.formats.placing import place
@@ -168,6 +175,26 @@ def sealed_node(data: bytes) -> bytes:
     return with_crcs(data, (end - 8, end, len(data)), (end - 4, 0, end - 4))
 
 
+def sealed_node_2(data: bytes) -> bytes:
+    """Of entries, filters and header."""
+    end = NODE_HEADER_SIZE
+    filters = end + 128 * int.from_bytes(data[100:104], "little")
+    return with_crcs(
+        data, (112, filters, len(data)), (end - 8, end, filters), (end - 4, 0, end - 4)
+    )
+
+
+def of_filters(data: bytes) -> None:
+    tables = decode_filters(data, FILTERED_CHUNK_COUNT)
+    again = encode_filters(tables, FILTERED_CHUNK_COUNT)
+    assert (
+        encode_filters(decode_filters(again, FILTERED_CHUNK_COUNT), FILTERED_CHUNK_COUNT) == again
+    )
+    for values in ([b"emea"], []):
+        asked = asked_hashes(values, match_unfiltered=True, keys=[b"k"])
+        assert len(chunks_to_read(tables, FILTERED_CHUNK_COUNT, asked)) == FILTERED_CHUNK_COUNT
+
+
 def of_wal(data: bytes) -> None:
     directory = decode_wal(data)
     for number in range(directory.header.piece_count):
@@ -227,7 +254,27 @@ read_registry_super = partial(decode_registry, served=frozenset({SUPER}))
 INDEX = golden("segment_index")
 INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
 """Of the fragment in the golden file, which has two chunks."""
+FILTERED = golden("fragment_2")
+FILTERED_FOOTER = decode_footer(FILTERED[-FOOTER_SIZE:])
+FILTERED_CHUNK_COUNT = FILTERED_FOOTER.chunk_count
 DECODERS = {
+    "fragment header 2": Decoder(decode_fragment_header, FILTERED[:FRAGMENT_HEADER_SIZE], seal),
+    "fragment index 2": Decoder(of_index, FILTERED[FILTERED_FOOTER.index_position :], sealed_index),
+    "fragment filters": Decoder(
+        of_filters,
+        FILTERED[FILTERED_FOOTER.filters_position : FILTERED_FOOTER.index_position],
+        unsealed,
+    ),
+    "root 2": Decoder(of_node, golden("manifest_root_2"), sealed_node_2),
+    "group 2": Decoder(of_node, golden("manifest_group_2"), sealed_node_2),
+    "filtered record": Decoder(
+        and_back(decode_record, encode_record), golden("stream_record_2_filter"), unsealed
+    ),
+    "filtered registry": Decoder(
+        and_back(decode_registry, encode_registry),
+        golden("stream_registry_2_filter"),
+        sealed_object,
+    ),
     "frame": Decoder(of_frames, golden("frame_all_columns"), sealed_frame),
     "zstd frame": Decoder(of_frames, golden("frame_zstd"), sealed_frame),
     "lz4 frame": Decoder(of_frames, golden("frame_lz4"), sealed_frame),

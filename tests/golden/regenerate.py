@@ -19,6 +19,7 @@ from unit.formats.examples import (
     CHECKPOINT,
     CONSUMERS,
     ENTRY,
+    FILTERED_RECORD,
     FULL_ENTRY,
     HELD,
     LEADERLESS_RECORD,
@@ -42,6 +43,7 @@ from unit.formats.examples import (
     a_full_batch,
     a_tracking_chunk,
     a_wal,
+    filtered_fragment,
 )
 
 from bottomless.formats.api_key import encode_key_object, encode_key_record
@@ -58,12 +60,15 @@ from bottomless.formats.segment import (
 from bottomless.formats.stream_record import encode_record, encode_registry
 from bottomless.formats.super_record import encode_super, encode_super_object
 from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, ChunkKind, ChunkPlace
+from bottomless.model.fragment import Presence
 from bottomless.model.manifest import (
     ENTRY_DTYPE,
     EntryKind,
     GapReason,
     Node,
+    filters_of,
     fragment_entry,
+    joined,
 )
 from bottomless.model.stream import StreamState
 from bottomless_server.ingest.producers.commit_plan import CommitPlan, encode_plan
@@ -76,6 +81,8 @@ from bottomless_server.leaderless.tail_format import (
 )
 from bottomless_server.stores import generation
 from bottomless_server.stores.operations import Operation, encode_operation, new_operation
+from bottomless_server.tree.append import append_entries, append_fragments
+from bottomless_server.tree.filters import group_filter
 from bottomless_server.tree.rebalance import group_entry
 
 FOLDER = Path(__file__).parent
@@ -178,6 +185,35 @@ def a_group_of_chunks() -> bytes:
     return first + a_chunk(1042, entries=entries[1:])
 
 
+def a_filtered_root() -> Node:
+    """A group of two values, a fragment with them, one of which nothing is known, and a gap."""
+    below = a_filtered_group()
+    data, filter_ = encode_node(below), group_filter(below)
+    entries, filters = joined(
+        (group_entry(below, len(data), crc32c(data), filter_), filter_.blocks)
+    )
+    root = replace(a_root(), first_offset=1041, next_offset=1045, entries=entries, filters=filters)
+    root = append_fragments(root, [filtered_fragment(1045).info])
+    later = a_fragment(first_offset=1050).info
+    root = append_fragments(root, [later._replace(first_timestamp=TIMESTAMP + 1)])
+    gap = a_root().entries[1:].copy()
+    gap["first_offset"], gap["next_offset"] = 1054, 1060
+    gap["filter_presence"] = Presence.KNOWN
+    return append_entries(root, gap)
+
+
+def a_filtered_group() -> Node:
+    """The fragment with filters under a node of height 1."""
+    info = filtered_fragment().info
+    return replace(
+        a_group(),
+        next_offset=info.next_offset,
+        last_timestamp=info.last_timestamp,
+        entries=fragment_entry(info),
+        filters=filters_of(info),
+    )
+
+
 EXAMPLES: dict[str, Callable[[], bytes]] = {
     "chunk": lambda: a_chunk(1040),
     "chunk_hole": lambda: a_bare_chunk(ChunkKind.HOLE, 1040, 2, bytes(8)),
@@ -215,6 +251,11 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "stream_registry_super": lambda: encode_registry(PARTITION_RECORD),
     "super_record": lambda: encode_super(SUPER_RECORD),
     "super_object": lambda: encode_super_object(SUPER_RECORD),
+    "stream_record_2_filter": lambda: encode_record(FILTERED_RECORD),
+    "stream_registry_2_filter": lambda: encode_registry(FILTERED_RECORD),
+    "fragment_2": lambda: b"".join(filtered_fragment().parts),
+    "manifest_root_2": lambda: encode_node(a_filtered_root()),
+    "manifest_group_2": lambda: encode_node(a_filtered_group()),
     "wal": lambda: b"".join(a_wal().parts),
     "wal_instance": lambda: encode_instance(WAL_INSTANCE),
     "tail_record": lambda: encode_tail(TAIL),

@@ -16,6 +16,7 @@ from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
 from bottomless.formats.segment import HEADER_SIZE as HEADER_SIZE_OF_SEGMENT
 from bottomless.formats.segment import encode_segment_header
+from bottomless.model.config import FilterConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
 from bottomless.model.segment import SegmentHeader
@@ -51,9 +52,9 @@ from bottomless_server.protocol.uploads import (
     Opened,
     RegisterAsked,
     Registered,
+    encode_intended,
     encode_opened,
     encode_registered,
-    encode_uids,
 )
 from bottomless_server.runtime.http.app import create_api, json_response, parse_query, wrap
 from support.object_keys import fragment_key
@@ -227,6 +228,8 @@ class FakeManifest:
         self.shares_roots = False
         """Whether what is registered waits for more, until the same session begins again."""
         self.register_wait_seconds = 0.05
+        self.filter = FilterConfig()
+        """Which filters its fragments are to have."""
         self.gone = False
         self.gone_count = 0
         """Times that it was said."""
@@ -288,7 +291,7 @@ class FakeManifest:
         for first_offset in asked.first_offsets:
             if first_offset in self.intent_gates:
                 await self.intent_gates[first_offset].wait()
-        return encode_uids(uids)
+        return encode_intended(uids, self.filter)
 
     async def _fragments(self, body: Any) -> Any:
         asked = RegisterAsked.model_validate(body)

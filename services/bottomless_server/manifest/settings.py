@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from bottomless.model.config import RetentionConfig
+from bottomless.model.config import FilterIndex, RetentionConfig
 from bottomless.model.duration import stored_duration
 from bottomless.model.limits import FANOUT_DEFAULT, FANOUT_MIN
 from bottomless_server.runtime.base.settings import CommonSettings
@@ -51,6 +51,9 @@ class ManifestSettings(CommonSettings):
     """How long a deletion waits for the owner of the tail to stop: longer than its lease."""
     manifest_tenant_stream_count_max: int = Field(10_000, ge=1)
     """Streams that a tenant may have."""
+    manifest_filter_index: FilterIndex = "none"
+    """Filters that fragments of new streams get, where who creates one says nothing: `none`,
+    `values` or `values-and-keys`."""
     manifest_consumer_count_max: int = Field(1_000, ge=1)
     """Consumers of one stream whose offsets are kept."""
     manifest_consumer_snapshot_ms: int = Field(2_000, ge=10)

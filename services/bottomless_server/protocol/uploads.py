@@ -12,8 +12,11 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import Field
 
 from bottomless.errors import Code, InvalidRequest
-from bottomless.model.fragment import FragmentInfo
+from bottomless.formats.filter import is_block_count
+from bottomless.model.config import FilterConfig
+from bottomless.model.fragment import FragmentInfo, Presence
 from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.manifest import filters_of
 from bottomless.model.names import Uid, parse_tenant, parse_uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.protocol.closed_body import ClosedBody
@@ -35,6 +38,8 @@ _Session = Annotated[str, Field(min_length=1, max_length=128)]
 _Offset = Annotated[int, Field(ge=0, le=OFFSET_MAX + 1)]
 _U64 = Annotated[int, Field(ge=0, lt=2**63)]
 _U32 = Annotated[int, Field(ge=0, lt=2**32)]
+_Blocks = Annotated[str, Field(pattern=r"^([0-9a-f]{64}){0,32}$")]
+"""Blocks of a filter in hexadecimal."""
 _Timestamp = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -58,6 +63,9 @@ class _Fragment(ClosedBody):
     size: _U64
     index_size: _U32
     crc: _U32
+    filter_presence: Annotated[int, Field(ge=0, le=7)] = 0
+    """What is known of its filter values; left out where nothing is, as it is of version 1."""
+    filter_blocks: _Blocks = ""
 
 
 class RegisterAsked(ClosedBody):
@@ -108,8 +116,17 @@ def encode_intents_asked(session: str, first_offsets: Sequence[int]) -> dict[str
 
 
 def encode_register(session: str, fragments: Sequence[FragmentInfo]) -> dict[str, Any]:
-    said = [_Fragment.model_construct(**info._asdict()) for info in fragments]
-    return RegisterAsked.model_construct(session=session, fragments=said).model_dump()
+    return {"session": session, "fragments": [encode_fragment(info) for info in fragments]}
+
+
+def encode_fragment(info: FragmentInfo) -> dict[str, Any]:
+    """One fragment, as it is told of; without a filter as it was before there were any."""
+    members: dict[str, Any] = info._asdict()
+    del members["filter_presence"], members["filter_blocks"]
+    if info.filter_presence:
+        members["filter_presence"] = int(info.filter_presence)
+        members["filter_blocks"] = info.filter_blocks.hex()
+    return members
 
 
 def encode_abandon(session: str, uids: Sequence[Uid]) -> dict[str, Any]:
@@ -130,14 +147,24 @@ def decode_opened(body: Any) -> Opened:
     )
 
 
-def encode_uids(uids: Iterable[Uid]) -> dict[str, Any]:
-    """The answer to intents: one uid for each of the offsets, in their order."""
-    return {"uids": list(uids)}
+class Intended(NamedTuple):
+    """The answer to intents."""
+
+    uids: list[Uid]
+    """One for each of the offsets, in their order."""
+    filter: FilterConfig = FilterConfig()
+    """The filters that these fragments are to have: it counts for what is cut after a change."""
+
+
+def encode_intended(uids: Iterable[Uid], filter_: FilterConfig) -> dict[str, Any]:
+    asked = {} if filter_.index is None else {"filter": filter_.model_dump(mode="json")}
+    return {"uids": list(uids), **asked}
 
 
 @said_by("manifest")
-def decode_uids(body: Any, first_offsets: Sequence[int]) -> list[Uid]:
-    return [uid for uid, _ in zip(map(parse_uid, body["uids"]), first_offsets, strict=True)]
+def decode_intended(body: Any, first_offsets: Sequence[int]) -> Intended:
+    uids = [uid for uid, _ in zip(map(parse_uid, body["uids"]), first_offsets, strict=True)]
+    return Intended(uids, FilterConfig.model_validate(body.get("filter", {})))
 
 
 def encode_registered(registered: Registered) -> dict[str, Any]:
@@ -161,8 +188,14 @@ def refusal_facts(uid: Uid, record: StreamRecord | None) -> dict[str, object]:
 
 
 def _info(fragment: _Fragment) -> FragmentInfo:
-    info = FragmentInfo(**{**fragment.model_dump(), "uid": Uid(fragment.uid)})
+    presence, blocks = Presence(fragment.filter_presence), bytes.fromhex(fragment.filter_blocks)
+    said = {"uid": Uid(fragment.uid), "filter_presence": presence, "filter_blocks": blocks}
+    info = FragmentInfo(**{**fragment.model_dump(), **said})
     dense = info.next_offset - info.first_offset == info.record_count
-    if not dense or info.first_timestamp > info.last_timestamp or info.size <= info.index_size:
+    count = len(filters_of(info))
+    known = Presence.KNOWN in presence or not presence
+    filtered = known and (not count or (is_block_count(count) and Presence.SOME in presence))
+    ordered = info.first_timestamp <= info.last_timestamp and info.size > info.index_size
+    if not (dense and ordered and filtered):
         raise InvalidRequest("a fragment contradicts itself", code=Code.VALIDATION_FAILED)
     return info

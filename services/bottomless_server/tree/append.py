@@ -4,15 +4,35 @@ Every change of the tree is an edit of this form: some entries out, some in, the
 rest as it was; so that merging small fragments can later be one more edit.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from bottomless.model.manifest import Entries, Node
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import (
+    Entries,
+    Filters,
+    Node,
+    filters_of,
+    fragment_entry,
+    joined,
+    no_entries,
+    no_filters,
+)
 
 
-def append_entries(root: Node, run: Entries) -> Node:
+def append_fragments(root: Node, run: Sequence[FragmentInfo]) -> Node:
+    """The root with fragments at its end, which follow each other: `append_entries` of theirs."""
+    parts = [(fragment_entry(info), filters_of(info)) for info in run]
+    entries, filters = joined(*parts) if parts else (no_entries(), no_filters())
+    return append_entries(root, entries, filters)
+
+
+def append_entries(root: Node, run: Entries, filters: Filters | None = None) -> Node:
     """The root with `run` at its end; uid, version and epoch stay for the publisher to set.
+
+    `filters` are those of the node that the run comes from; a run of gaps has none.
 
     The run must start where the root ends and have no hole: offsets that are missing
     for good are an entry of kind GAP, so a hole here is a bug and not a state.
@@ -21,11 +41,15 @@ def append_entries(root: Node, run: Entries) -> Node:
         return root
     check_run(run)
     assert int(run["first_offset"][0]) == root.next_offset, "the run does not start at the end"
+    entries, blocks = joined(
+        (root.entries, root.filters), (run, no_filters() if filters is None else filters)
+    )
     return replace(
         root,
         next_offset=int(run["next_offset"][-1]),
         last_timestamp=max(root.last_timestamp, int(run["last_timestamp"][-1])),
-        entries=np.concatenate((root.entries, run)),
+        entries=entries,
+        filters=blocks,
     )
 
 

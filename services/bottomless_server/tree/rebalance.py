@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bottomless.model.manifest import ENTRY_DTYPE, Entries, EntryKind, Node
+from bottomless.model.manifest import ENTRY_DTYPE, Entries, EntryKind, Node, joined, taken
 from bottomless.model.names import Uid, uid_bytes
+from bottomless_server.tree.filters import NOTHING_KNOWN, GroupFilter, group_filter
 
 
 class SealedNode(NamedTuple):
@@ -47,16 +48,24 @@ def rebalance(
         while stop - start >= 2 * fanout:
             sealed = seal(_group(root, root.entries[start : start + fanout], height + 1, new_uid()))
             groups.append(sealed)
-            entry = group_entry(sealed.node, len(sealed.data), sealed.crc)
-            older, newer = root.entries[:start], root.entries[start + fanout :]
-            root = replace(root, entries=np.concatenate((older, entry, newer)))
+            filter_ = group_filter(sealed.node)
+            entry = group_entry(sealed.node, len(sealed.data), sealed.crc, filter_)
+            entries, filters = joined(
+                (root.entries[:start], root.filters),
+                (entry, filter_.blocks),
+                (root.entries[start + fanout :], root.filters),
+            )
+            root = replace(root, entries=entries, filters=filters)
             start, stop = start + 1, stop + 1 - fanout
         height += 1
     return Rebalanced(root, tuple(groups))
 
 
-def group_entry(node: Node, size: int, crc: int) -> Entries:
-    """The entry that points at a group whose object has this size and checksum."""
+def group_entry(node: Node, size: int, crc: int, filter_: GroupFilter = NOTHING_KNOWN) -> Entries:
+    """The entry that points at a group whose object has this size and checksum.
+
+    `filter_` is what is known of the values below it; its blocks stand for the entry in a node.
+    """
     entries = node.entries
     entry = np.zeros(1, dtype=ENTRY_DTYPE)
     entry["first_offset"] = entries["first_offset"][0]
@@ -72,6 +81,7 @@ def group_entry(node: Node, size: int, crc: int) -> Entries:
     entry["object_crc"] = crc
     entry["kind"] = EntryKind.GROUP
     entry["height"] = node.height
+    entry["filter_presence"], entry["filter_blocks"] = filter_.presence, len(filter_.blocks)
     return entry
 
 
@@ -88,6 +98,7 @@ def _slice_of(entries: Entries, height: int) -> tuple[int, int] | None:
 
 
 def _group(root: Node, entries: Entries, height: int, uid: Uid) -> Node:
+    entries, filters = taken(entries, root.filters)
     return Node(
         stream_id=root.stream_id,
         uid=uid,
@@ -98,5 +109,6 @@ def _group(root: Node, entries: Entries, height: int, uid: Uid) -> Node:
         version=0,
         generation=root.generation,
         last_timestamp=int(entries["last_timestamp"][-1]),
-        entries=entries.copy(),
+        entries=entries,
+        filters=filters,
     )

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bottomless.model.manifest import Entries, EntryKind, Node
+from bottomless.model.manifest import Entries, EntryKind, Node, taken
 
 UNKNOWN_TIME: Final = -(2**63)
 """Means keep: what nobody knows the age of is not deleted for its age."""
@@ -183,7 +183,7 @@ def cut_front(root: Node, cut: Cut) -> Edited:
     """
     assert root.first_offset <= cut.floor <= root.next_offset, "the floor leaves the manifest"
     going = root.entries["next_offset"] <= np.uint64(cut.floor)
-    kept = root.entries[~going].copy()
+    kept, filters = taken(root.entries[~going], root.filters)
     retired = [_retired(entry, root.first_offset, cut.floor) for entry in root.entries[going]]
     if len(kept) and int(kept["first_offset"][0]) < cut.floor:
         assert kept["kind"][0] == EntryKind.GROUP, "a cut goes between fragments"
@@ -191,7 +191,7 @@ def cut_front(root: Node, cut: Cut) -> Edited:
         _set_totals(kept, totals(kept[:1]).minus(inside))
         retired.append(_retired(root.entries[~going][0], root.first_offset, cut.floor))
     return Edited(
-        replace(root, first_offset=cut.floor, entries=kept),
+        replace(root, first_offset=cut.floor, entries=kept, filters=filters),
         tuple(one for one in retired if one.entry["kind"] != EntryKind.GAP),
     )
 

@@ -23,11 +23,12 @@ from bottomless_server.protocol.uploads import (
     FRAGMENTS,
     INTENTS,
     UPLOADS,
+    Intended,
     Opened,
     Registered,
+    decode_intended,
     decode_opened,
     decode_registered,
-    decode_uids,
     encode_abandon,
     encode_begin,
     encode_intents_asked,
@@ -92,10 +93,10 @@ class ManifestCalls:
 
     async def intents(
         self, stream_id: StreamId, session: str, first_offsets: Sequence[int]
-    ) -> list[Uid]:
-        """One uid for each fragment that is about to be put."""
+    ) -> Intended:
+        """One uid for each fragment that is about to be put, and which filters they are to have."""
         asked = encode_intents_asked(session, first_offsets)
-        return decode_uids(await self._post(INTENTS, stream_id, asked), first_offsets)
+        return decode_intended(await self._post(INTENTS, stream_id, asked), first_offsets)
 
     async def register(
         self, stream_id: StreamId, session: str, fragments: Sequence[FragmentInfo]

@@ -33,6 +33,7 @@ from bottomless.drives.base import Body, Drive
 from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.formats.checks import corrupt
 from bottomless.formats.keys import fragment_key
+from bottomless.model.config import FilterConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
@@ -48,7 +49,13 @@ from bottomless_server.uploader.core.epochs import Piece, divide
 from bottomless_server.uploader.core.window import Window
 from bottomless_server.uploader.failures import OF_SESSION, Failures, Retries, put_waits
 from bottomless_server.uploader.metrics import UploadCounts
-from bottomless_server.uploader.packing import FragmentSource, Packed, pack_piece
+from bottomless_server.uploader.packing import (
+    FragmentSource,
+    Packed,
+    filters_of_piece,
+    pack_piece,
+    read_at_once,
+)
 from bottomless_server.uploader.settings import UploaderSettings
 
 log = structlog.get_logger(__name__)
@@ -160,13 +167,15 @@ class FragmentUploads:
         pieces = await asyncio.to_thread(divide, chunks, first_offset)
         if not pieces or pieces[-1].next_offset != next_offset:
             raise corrupt("chunk feed", "its headers do not say what its chunks do")
-        uids = await self._parts.manifest.intents(
+        uids, filter_ = await self._parts.manifest.intents(
             self._stream_id, self._name, [piece.first_offset for piece in pieces]
         )
         await reach("uploader.put.after-intent")
         for uid in uids:
             self.window.started(uid)
-        packed = [await self._pack(uid, piece) for uid, piece in zip(uids, pieces, strict=True)]
+        packed = [
+            await self._pack(uid, piece, filter_) for uid, piece in zip(uids, pieces, strict=True)
+        ]
         # Else what was cut while an upload failed would wait for ever to be applied after it.
         self.check_failed()
         for fragment in packed:
@@ -175,9 +184,16 @@ class FragmentUploads:
             task = self._group.create_task(self._upload(fragment, ticket))
             self._uploads[fragment.info.first_offset] = task
 
-    async def _pack(self, uid: Uid, piece: Piece) -> Packed:
+    async def _pack(self, uid: Uid, piece: Piece, filter_: FilterConfig) -> Packed:
+        # What is in no memory is read one chunk after the other to look for values.
+        ticket = self._parts.budget.add(read_at_once(piece, filter_))
+        self._tickets.add(ticket)
+        try:
+            tables = await filters_of_piece(piece, filter_)
+        finally:
+            self._free(ticket)
         # Every byte is summed here: long enough for all other streams to wait, if not in a thread.
-        return await asyncio.to_thread(pack_piece, self._stream_id, uid, piece)
+        return await asyncio.to_thread(pack_piece, self._stream_id, uid, piece, tables)
 
     async def _upload(self, fragment: Packed, ticket: int) -> None:
         info = fragment.info

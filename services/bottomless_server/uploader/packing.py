@@ -9,15 +9,21 @@ On the record's path: after services/bottomless_server/uploader/core/epochs.py, 
 shared/bottomless/formats/fragment.py.
 """
 
+import asyncio
 from bisect import bisect_right
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple
 
 from bottomless.drives.base import Body
+from bottomless.formats.chunk import split_chunks
 from bottomless.formats.fragment import frame_fragment, pack_fragment
+from bottomless.formats.fragment_filters import FilterTable
+from bottomless.model.config import FilterConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
+from bottomless_server.core.filter_making import FilterMaking, indexed_columns
 from bottomless_server.protocol.tail import RunBytes, RunGone
 from bottomless_server.uploader.core.epochs import Piece, Stretch, heads_of
 
@@ -70,7 +76,45 @@ class FragmentSource:
             raise
 
 
-def pack_piece(stream_id: StreamId, uid: Uid, piece: Piece) -> Packed:
+async def filters_of_piece(piece: Piece, config: FilterConfig) -> tuple[FilterTable, ...]:
+    """Make the filters of a piece, of which one chunk is held at a time where it is in no memory.
+
+    Raises:
+        RunGone: what it is read from is gone.
+        Corrupt: a chunk is damaged.
+    """
+    making = FilterMaking(config, piece.size)
+    if not making.wanted:
+        return ()
+    for chunks in piece.data:
+        if isinstance(chunks, Stretch):
+            position = chunks.start
+            for head in chunks.heads:
+                chunk = memoryview(bytearray(head.header.total_size))
+                await chunks.bytes.read_into(position, chunk)
+                await asyncio.to_thread(_take, making, chunk)
+                position += head.header.total_size
+        else:
+            await asyncio.to_thread(_take, making, chunks)
+    return await asyncio.to_thread(making.tables)
+
+
+def read_at_once(piece: Piece, config: FilterConfig) -> int:
+    """Tell how many bytes `filters_of_piece` has in memory at once beside what is there."""
+    if not indexed_columns(config):
+        return 0
+    stretches = [chunks for chunks in piece.data if isinstance(chunks, Stretch)]
+    return max((head.header.total_size for one in stretches for head in one.heads), default=0)
+
+
+def _take(making: FilterMaking, chunks: memoryview) -> None:
+    for header, chunk in split_chunks(chunks):
+        making.take(header, chunk)
+
+
+def pack_piece(
+    stream_id: StreamId, uid: Uid, piece: Piece, tables: Sequence[FilterTable] = ()
+) -> Packed:
     """Make the fragment of a piece. Long enough for a thread: headers are read, and what is in memory
     is verified where all of it is.
 
@@ -79,17 +123,17 @@ def pack_piece(stream_id: StreamId, uid: Uid, piece: Piece) -> Packed:
     """
     here = [chunks for chunks in piece.data if isinstance(chunks, memoryview)]
     if len(here) == len(piece.data):
-        packed = pack_fragment(stream_id, uid, here)
+        packed = pack_fragment(stream_id, uid, here, tables)
         return Packed(packed.info, packed.parts, packed.info.size)
     heads = [head for chunks in piece.data for head in heads_of(chunks)]
-    frame = frame_fragment(stream_id, uid, heads)
+    frame = frame_fragment(stream_id, uid, heads, tables)
     parts: list[tuple[int, bytes | memoryview | _Range]] = [(len(frame.head), frame.head)]
     for chunks in piece.data:
         if isinstance(chunks, Stretch):
             parts.append((chunks.size, _Range(chunks.start, chunks.bytes)))
         else:
             parts.append((len(chunks), chunks))
-    tail = frame.chunk_index + frame.footer
+    tail = frame.filters + frame.chunk_index + frame.footer
     parts.append((len(tail), tail))
     held_size = READ_SIZE + len(tail) + sum(map(len, here))
     return Packed(frame.info, FragmentSource(parts), held_size)

@@ -4,6 +4,7 @@ All formats are little-endian, start with a magic and a version, and carry CRC-3
 in RFC 3720) over each header and each body.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from bottomless.errors import Corrupt, NotServed
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 """The version of every format. It is frozen: what is written under it never changes. See docs/decisions/0015."""
+
+VERSION_2: Final = 2
+"""The second version of some formats, each for itself. See docs/decisions/0073."""
 
 
 def crc32c(data: "Buffer", initial: int | None = None) -> int:
@@ -61,14 +65,17 @@ def check(what: str, fact: bool, why: str) -> None:
         raise corrupt(what, why)
 
 
-def check_magic(what: str, found: int, wanted: int, version: int) -> None:
-    """Check that the magic is the wanted one, and that the version is the known one.
+def check_magic(
+    what: str, found: int, wanted: int, version: int, known: Sequence[int] = (VERSION,)
+) -> None:
+    """Check that the magic is the wanted one, and that the version is among the known ones.
 
     Raises:
         Corrupt: one of them is another.
     """
     check(what, found == wanted, f"magic is {found:#010x}, not {wanted:#010x}")
-    check(what, version == VERSION, f"version {version} is not known, only {VERSION}")
+    only = " and ".join(map(str, known))
+    check(what, version in known, f"version {version} is not known, only {only}")
 
 
 def magic(text: str) -> int:

@@ -1,10 +1,10 @@
 """Fragments: the objects that hold stream data, self-describing from both ends.
 
-    | header 128 | chunks, exactly as on disk ... | index: 48 per chunk | footer 64 |
-                 ^ HEADER_SIZE                    ^ index_position                  ^ end
+    | header 128 | chunks, exactly as on disk ... | filters? | index: 48 per chunk | footer 64 |
+                 ^ HEADER_SIZE                    ^          ^ index_position                  ^ end
 
 A reader with the manifest's entry fetches index and footer in one ranged GET; a
-rebuild without a manifest needs the header only.
+rebuild without a manifest needs the header only. A fragment with filters is of version 2.
 
 On the record's path: after services/bottomless_server/uploader/core/cutter.py, before
 services/bottomless_server/manifest/tree/core/publish_decision.py. Byte tables: docs/formats.md, "Fragment".
@@ -18,8 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottomless.formats import chunk as chunk_format
-from bottomless.formats.checks import VERSION, check, check_magic, crc32c, magic
+from bottomless.formats.checks import VERSION, VERSION_2, check, check_magic, crc32c, magic
 from bottomless.formats.crc32c import combine, combine_all
+from bottomless.formats.filter import BLOCK_SIZE
+from bottomless.formats.fragment_filters import (
+    FilterTable,
+    decode_filters,
+    encode_filters,
+    entry_filter,
+)
 from bottomless.formats.segment import (
     INDEX_RECORD_DTYPE,
     INDEX_RECORD_SIZE,
@@ -45,6 +52,7 @@ from bottomless.model.names import (
 
 MAGIC: Final = magic("BLfr")
 FOOTER_MAGIC: Final = magic("rfLB")
+_VERSIONS: Final = (VERSION, VERSION_2)
 
 _HEADER = struct.Struct(
     "<"
@@ -75,7 +83,9 @@ _FOOTER = struct.Struct(
     "I"  # chunk_count
     "I"  # index_crc
     "I"  # data_crc
-    "23x"  # reserved
+    "I"  # filters_size
+    "I"  # filters_crc
+    "15x"  # reserved
     "B"  # version
     "I"  # footer_crc, of the 56 bytes before
     "I"  # magic
@@ -89,6 +99,8 @@ class FragmentFrame(NamedTuple):
 
     info: FragmentInfo
     head: bytes
+    filters: bytes
+    """Empty in a fragment of version 1."""
     chunk_index: bytes
     footer: bytes
 
@@ -101,11 +113,15 @@ class PackedFragment(NamedTuple):
 
 
 def pack_fragment(
-    stream_id: StreamId, uid: Uid, data: Sequence[bytes | memoryview]
+    stream_id: StreamId,
+    uid: Uid,
+    data: Sequence[bytes | memoryview],
+    tables: Sequence[FilterTable] = (),
 ) -> PackedFragment:
     """Make a fragment of whole chunks; every checksum is verified on the way.
 
     Each item of `data` holds whole chunks, and they follow each other; the bytes are not copied.
+    With filter tables, which are those of these chunks, the fragment is of version 2.
 
     Raises:
         Corrupt: a chunk is damaged, or the chunks are not one dense run of one epoch.
@@ -124,12 +140,18 @@ def pack_fragment(
             # Here and not for the run: it was verified just now, and is in the processor's cache.
             data_crc = crc32c(chunk, data_crc)
     check("fragment", ChunkFlags.MORE_FOLLOWS not in flags, "it ends inside an append")
-    frame = _framed(stream_id, uid, places, data_crc)
-    return PackedFragment(frame.info, [frame.head, *data, frame.chunk_index, frame.footer])
+    frame = _framed(stream_id, uid, places, data_crc, tables)
+    filters = [frame.filters] if frame.filters else []
+    return PackedFragment(
+        frame.info, [frame.head, *data, *filters, frame.chunk_index, frame.footer]
+    )
 
 
 def frame_fragment(
-    stream_id: StreamId, uid: Uid, heads: Sequence[chunk_format.ChunkHead]
+    stream_id: StreamId,
+    uid: Uid,
+    heads: Sequence[chunk_format.ChunkHead],
+    tables: Sequence[FilterTable] = (),
 ) -> FragmentFrame:
     """Make a fragment of whole chunks of which only the headers are known.
 
@@ -157,20 +179,25 @@ def frame_fragment(
         sums[pair] = (crc32c(raw), sealed.body_crc)
         sizes[pair] = (len(raw), sealed.total_size - len(raw))
     check("fragment", ChunkFlags.MORE_FOLLOWS not in flags, "it ends inside an append")
-    return _framed(stream_id, uid, places, combine_all(sums, sizes))
+    return _framed(stream_id, uid, places, combine_all(sums, sizes), tables)
 
 
 def _framed(
-    stream_id: StreamId, uid: Uid, places: Sequence[ChunkPlace], data_crc: int
+    stream_id: StreamId,
+    uid: Uid,
+    places: Sequence[ChunkPlace],
+    data_crc: int,
+    tables: Sequence[FilterTable],
 ) -> FragmentFrame:
     check("fragment", len(places) > 0, "it holds no chunk")
-    position = places[-1].position + places[-1].size
-    header, footer, index = _describe(stream_id, uid, places, data_crc, position)
+    filters = encode_filters(tables, len(places)) if tables else b""
+    header, footer, index = _describe(stream_id, uid, places, data_crc, filters)
     first, last = encode_fragment_header(header), encode_footer(footer)
     # Put together of the checksums of its parts: the data is as large as memory allows.
-    tail = crc32c(last, crc32c(index))
+    tail = crc32c(last, crc32c(index, crc32c(filters)))
     crc = combine(crc32c(first), data_crc, header.data_size)
-    crc = combine(crc, tail, len(index) + FOOTER_SIZE)
+    crc = combine(crc, tail, len(filters) + len(index) + FOOTER_SIZE)
+    presence, blocks = entry_filter(tables)
     info = FragmentInfo(
         uid=uid,
         first_offset=header.first_offset,
@@ -179,11 +206,13 @@ def _framed(
         last_timestamp=header.last_timestamp,
         epoch=header.epoch,
         record_count=header.record_count,
-        size=position + len(index) + FOOTER_SIZE,
+        size=footer.index_position + len(index) + FOOTER_SIZE,
         index_size=len(index) + FOOTER_SIZE,
         crc=crc,
+        filter_presence=presence,
+        filter_blocks=blocks,
     )
-    return FragmentFrame(info, first, index, last)
+    return FragmentFrame(info, first, filters, index, last)
 
 
 def _check_follows(places: Sequence[ChunkPlace], header: ChunkHeader) -> None:
@@ -206,8 +235,9 @@ def _place(header: ChunkHeader, position: int) -> ChunkPlace:
 
 
 def _describe(
-    stream_id: StreamId, uid: Uid, places: Sequence[ChunkPlace], data_crc: int, data_end: int
+    stream_id: StreamId, uid: Uid, places: Sequence[ChunkPlace], data_crc: int, filters: bytes
 ) -> tuple[FragmentHeader, FragmentFooter, bytes]:
+    data_end = places[-1].position + places[-1].size
     index = b"".join(encode_index_record(place) for place in places)
     header = FragmentHeader(
         stream_id=stream_id,
@@ -220,14 +250,17 @@ def _describe(
         record_count=sum(place.record_count for place in places),
         data_size=data_end - HEADER_SIZE,
         chunk_count=len(places),
+        version=VERSION_2 if filters else VERSION,
     )
     footer = FragmentFooter(
-        index_position=data_end,
+        index_position=data_end + len(filters),
         data_size=data_end - HEADER_SIZE,
         index_size=len(index),
         chunk_count=len(places),
         index_crc=crc32c(index),
         data_crc=data_crc,
+        filters_size=len(filters),
+        filters_crc=crc32c(filters),
     )
     return header, footer, index
 
@@ -239,8 +272,8 @@ def encode_fragment_header(header: FragmentHeader) -> bytes:
         Corrupt: no reader would accept the header.
     """
     _check_fragment_header(header)
-    stream_id, uid, *numbers = header
-    raw = _HEADER.pack(MAGIC, VERSION, stream_id_bytes(stream_id), uid_bytes(uid), *numbers, 0)[:-4]
+    stream_id, uid, *numbers, version = header
+    raw = _HEADER.pack(MAGIC, version, stream_id_bytes(stream_id), uid_bytes(uid), *numbers, 0)[:-4]
     return raw + crc32c(raw).to_bytes(4, "little")
 
 
@@ -253,15 +286,17 @@ def decode_fragment_header(data: bytes | memoryview) -> FragmentHeader:
     what = "fragment header"
     check(what, len(data) == HEADER_SIZE, f"{len(data)} bytes, not {HEADER_SIZE}")
     found, version, stream_id, uid, *numbers, crc = _HEADER.unpack(data)
-    check_magic(what, found, MAGIC, version)
+    check_magic(what, found, MAGIC, version, _VERSIONS)
     check(what, crc == crc32c(memoryview(data)[:-4]), "its checksum does not match")
-    header = FragmentHeader(stream_id_from_bytes(stream_id), uid_from_bytes(uid), *numbers)
+    named = (stream_id_from_bytes(stream_id), uid_from_bytes(uid))
+    header = FragmentHeader._make((*named, *numbers, version))
     _check_fragment_header(header)
     return header
 
 
 def _check_fragment_header(header: FragmentHeader) -> None:
     what = "fragment header"
+    check(what, header.version in _VERSIONS, f"version {header.version} is not known")
     check(what, header.next_offset == header.first_offset + header.record_count, "it is not dense")
     check(what, header.record_count > 0, "it holds no record")
     check(what, header.next_offset <= OFFSET_MAX + 1, f"next_offset={header.next_offset}")
@@ -279,7 +314,7 @@ def encode_footer(footer: FragmentFooter) -> bytes:
         Corrupt: no reader would accept the footer.
     """
     _check_footer(footer)
-    raw = _FOOTER.pack(*footer, VERSION, 0, FOOTER_MAGIC)[:-8]
+    raw = _FOOTER.pack(*footer, footer.version, 0, FOOTER_MAGIC)[:-8]
     return raw + crc32c(raw).to_bytes(4, "little") + FOOTER_MAGIC.to_bytes(4, "little")
 
 
@@ -292,8 +327,14 @@ def decode_footer(data: bytes | memoryview) -> FragmentFooter:
     what = "fragment footer"
     check(what, len(data) == FOOTER_SIZE, f"{len(data)} bytes, not {FOOTER_SIZE}")
     *numbers, version, crc, found = _FOOTER.unpack(data)
-    check_magic(what, found, FOOTER_MAGIC, version)
+    check_magic(what, found, FOOTER_MAGIC, version, _VERSIONS)
     check(what, crc == crc32c(memoryview(data)[:-8]), "its checksum does not match")
+    *_, filters_size, _ = numbers
+    if version == VERSION:
+        # Reserved there: whatever stands in them is passed over.
+        numbers[-2:] = (0, 0)
+    else:
+        check(what, filters_size > 0, "it has no filters")
     footer = FragmentFooter(*numbers)
     _check_footer(footer)
     return footer
@@ -303,7 +344,24 @@ def _check_footer(footer: FragmentFooter) -> None:
     what = "fragment footer"
     check(what, 0 < footer.chunk_count <= FRAGMENT_CHUNK_COUNT_MAX, f"chunks={footer.chunk_count}")
     check(what, footer.index_size == footer.chunk_count * INDEX_RECORD_SIZE, "the index is odd")
-    check(what, footer.index_position == HEADER_SIZE + footer.data_size, "the index has moved")
+    check(what, footer.filters_size % BLOCK_SIZE == 0, "the filters are odd")
+    check(what, footer.filters_size > 0 or footer.filters_crc == 0, "there are no filters")
+    data_end = HEADER_SIZE + footer.data_size
+    check(what, footer.index_position == data_end + footer.filters_size, "the index has moved")
+
+
+def decode_stored_filters(
+    data: bytes | memoryview, footer: FragmentFooter
+) -> tuple[FilterTable, ...]:
+    """Read the filters of a fragment, as one ranged GET brings them; none of one of version 1.
+
+    Raises:
+        Corrupt: the checksum does not match, or no writer can have written these bytes.
+    """
+    what = "fragment filters"
+    check(what, len(data) == footer.filters_size, f"{len(data)} bytes, not {footer.filters_size}")
+    check(what, crc32c(data) == footer.filters_crc, "their checksum does not match")
+    return decode_filters(data, footer.chunk_count) if len(data) else ()
 
 
 class FragmentIndex:
@@ -368,7 +426,7 @@ def _check_records(records: NDArray[np.void], footer: FragmentFooter) -> None:
     check(what, bool(np.all(sizes >= chunk_format.HEADER_SIZE)), "a chunk is too small")
     check(what, bool(np.all(counts <= CHUNK_RECORD_COUNT_MAX)), "a chunk has too many records")
     ends = positions + sizes
-    dense = bool(np.all(positions[1:] == ends[:-1])) and int(ends[-1]) == footer.index_position
+    dense = bool(np.all(positions[1:] == ends[:-1])) and int(ends[-1]) == footer.filters_position
     check(what, dense and int(positions[0]) == HEADER_SIZE, "chunks overlap or miss")
     firsts, timestamps = records["first_offset"], records["timestamp"]
     nexts = firsts + counts

@@ -1,9 +1,9 @@
 """Manifest nodes: root and groups in one layout, an array of entries after a header.
 
-    | header 128 | entry 128 | entry 128 | ...
+    | header 128 | entry 128 | entry 128 | ... | filters of the entries? |
 
 Why fixed-size entries? numpy searches a node of a thousand entries where it lies in some
-microseconds, and decoding it costs one checksum.
+microseconds, and decoding it costs one checksum. A node with filters is of version 2.
 
 On the record's path: after services/bottomless_server/manifest/tree/core/publish_decision.py, put by
 services/bottomless_server/manifest/tree/committer.py. Byte tables: docs/formats.md, "Manifest
@@ -15,9 +15,27 @@ from typing import Final
 
 import numpy as np
 
-from bottomless.formats.checks import VERSION, check, check_magic, crc32c, magic
-from bottomless.model.limits import NODE_ENTRY_COUNT_MAX, OFFSET_MAX
-from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, Node
+from bottomless.formats.checks import (
+    VERSION,
+    VERSION_2,
+    check,
+    check_magic,
+    check_served,
+    crc32c,
+    magic,
+)
+from bottomless.formats.filter import BLOCK_SIZE
+from bottomless.model.fragment import Presence
+from bottomless.model.limits import FILTER_BLOCK_COUNT_MAX, NODE_ENTRY_COUNT_MAX, OFFSET_MAX
+from bottomless.model.manifest import (
+    ENTRY_DTYPE,
+    Entries,
+    EntryKind,
+    Filters,
+    Node,
+    NodeFeatures,
+    no_filters,
+)
 from bottomless.model.names import (
     stream_id_bytes,
     stream_id_from_bytes,
@@ -47,7 +65,10 @@ _HEADER = struct.Struct(
     "q"  # last_timestamp
     "I"  # generation
     "I"  # entry_count
-    "16x"  # reserved
+    "I"  # features
+    "I"  # filters_size
+    "I"  # filters_crc
+    "4x"  # reserved
     "I"  # entries_crc
     "I"  # header_crc, of the 124 bytes before
 )
@@ -56,17 +77,22 @@ assert HEADER_SIZE == 128  # docs/formats.md, "Manifest node"
 
 
 def encode_node(node: Node) -> bytes:
-    """Encode a root or a group: its header, then its entries.
+    """Encode a root or a group: its header, its entries, and their filters if it has any.
+
+    It is of version 2 if anything is known of values below an entry that is no gap, else of 1.
 
     Raises:
         Corrupt: no reader would accept the node.
     """
     _check_node(node)
+    version, rows = _as_written(node.entries)
+    features = NodeFeatures.FILTERS if version == VERSION_2 else NodeFeatures(0)
     # Bytes as they lie in memory: a root is copied once, into the object.
-    entries = np.ascontiguousarray(node.entries).view(np.uint8).data
+    entries = np.ascontiguousarray(rows).view(np.uint8).data
+    filters = np.ascontiguousarray(node.filters, dtype="<u4").tobytes()
     raw = _HEADER.pack(
         MAGIC,
-        VERSION,
+        version,
         node.height,
         stream_id_bytes(node.stream_id),
         uid_bytes(node.uid),
@@ -79,10 +105,25 @@ def encode_node(node: Node) -> bytes:
         node.last_timestamp,
         node.generation,
         len(node.entries),
+        features,
+        len(filters),
+        crc32c(filters),
         crc32c(entries),
         0,
     )[:-4]
-    return b"".join((raw, crc32c(raw).to_bytes(4, "little"), entries))
+    return b"".join((raw, crc32c(raw).to_bytes(4, "little"), entries, filters))
+
+
+def _as_written(entries: Entries) -> tuple[int, Entries]:
+    """The lowest version that can say all of some entries, and how they stand in it."""
+    gaps = entries["kind"] == EntryKind.GAP
+    said = bool(np.any(entries["filter_presence"][~gaps]))
+    # Of a gap everybody knows that nothing is there; version 1 has no place to say it.
+    presence = Presence.KNOWN if said else Presence(0)
+    if bool(np.any(entries["filter_presence"][gaps] != presence)):
+        entries = entries.copy()
+        entries["filter_presence"][gaps] = presence
+    return (VERSION_2 if said else VERSION), entries
 
 
 def decode_node(data: bytes | memoryview) -> Node:
@@ -97,18 +138,34 @@ def decode_node(data: bytes | memoryview) -> Node:
     found, version, height, stream_id, uid, first, next_, size, records, *rest = _HEADER.unpack(
         header
     )
-    epoch, number, last_timestamp, generation, count, entries_crc, crc = rest
-    check_magic(what, found, MAGIC, version)
+    epoch, number, last_timestamp, generation, count, features, *filters_at, entries_crc, crc = rest
+    check_magic(what, found, MAGIC, version, (VERSION, VERSION_2))
     check(what, crc == crc32c(header[:-4]), "the checksum of its header does not match")
     check(what, count <= NODE_ENTRY_COUNT_MAX, f"entries={count}")
-    raw = memoryview(data)[HEADER_SIZE:]
+    if version == VERSION_2:
+        check_served(what, features <= NodeFeatures.FILTERS, f"features {features:#x}")
+        check(what, features == NodeFeatures.FILTERS, "it has no features")
+    else:
+        # Reserved there: whatever stands in them is passed over.
+        filters_at = [0, 0]
+    filters_size, filters_crc = filters_at
+    end = HEADER_SIZE + count * ENTRY_SIZE
     check(
         what,
-        len(raw) == count * ENTRY_SIZE,
-        f"{len(raw)} bytes of entries, not {count * ENTRY_SIZE}",
+        len(data) == end + filters_size,
+        f"{len(data) - HEADER_SIZE} bytes of entries, not {count * ENTRY_SIZE + filters_size}",
     )
+    raw = memoryview(data)[HEADER_SIZE:end]
     check(what, entries_crc == crc32c(raw), "the checksum of its entries does not match")
     entries = np.frombuffer(raw, dtype=ENTRY_DTYPE)
+    filters = no_filters()
+    if version == VERSION_2:
+        blocks = memoryview(data)[end:]
+        check(what, filters_crc == crc32c(blocks), "the checksum of its filters does not match")
+        check(what, filters_size % BLOCK_SIZE == 0, f"filters_size={filters_size}")
+        filters = np.frombuffer(blocks, dtype="<u4").reshape(-1, 8)
+    else:
+        entries = _without_filters(entries)
     node = Node(
         stream_id=stream_id_from_bytes(stream_id),
         uid=uid_from_bytes(uid),
@@ -120,16 +177,50 @@ def decode_node(data: bytes | memoryview) -> Node:
         generation=generation,
         last_timestamp=last_timestamp,
         entries=entries,
+        filters=filters,
     )
     _check_node(node)
+    said = _as_written(entries)[0] == version
+    check(what, said, "it is not of the lowest version that can say it")
     check(what, int(entries["byte_size"].sum()) == size, "its sizes do not add up")
     check(what, int(entries["record_count"].sum()) == records, "its records do not add up")
     return node
 
 
+def _without_filters(entries: Entries) -> Entries:
+    """Entries of version 1, in which the bytes that version 2 gave a meaning are passed over."""
+    names = ("filter_position", "filter_blocks", "filter_presence")
+    if any(bool(np.any(entries[name])) for name in names):
+        entries = entries.copy()
+        for name in names:
+            entries[name] = 0
+    return entries
+
+
+def _check_filters(entries: Entries, filters: Filters) -> None:
+    what = "manifest node"
+    counts, presence = entries["filter_blocks"].astype(np.int64), entries["filter_presence"]
+    powers = (counts & (counts - 1)) == 0
+    fits = bool(np.all(powers & (counts <= FILTER_BLOCK_COUNT_MAX)))
+    check(what, fits, "an entry has an impossible filter")
+    whole = Presence.KNOWN | Presence.SOME | Presence.NONE
+    check(what, bool(np.all(presence <= whole)), "a presence is not known")
+    known = presence & Presence.KNOWN != 0
+    check(what, bool(np.all(known | (presence == 0))), "of an entry something unknown is said")
+    some = presence & Presence.SOME != 0
+    check(what, bool(np.all(some | (counts == 0))), "there are blocks of no value")
+    gaps = entries["kind"] == EntryKind.GAP
+    check(what, bool(np.all(presence[gaps] <= Presence.KNOWN)), "a gap has values")
+    ends = np.cumsum(counts)
+    check(what, int(counts.sum()) == len(filters), "blocks of filters are missing")
+    firsts = np.where(counts > 0, ends - counts, 0)
+    check(what, bool(np.all(entries["filter_position"] == firsts)), "filters overlap or miss")
+
+
 def _check_node(node: Node) -> None:
     what = "manifest node"
     entries = node.entries
+    _check_filters(entries, node.filters)
     check(what, node.first_offset <= node.next_offset <= OFFSET_MAX + 1, "its range is reversed")
     if len(entries) == 0:
         check(what, node.height == 0, "a group is empty")

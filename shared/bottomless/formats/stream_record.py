@@ -18,7 +18,7 @@ from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import VERSION, check, check_served, corrupt
 from bottomless.formats.json_readers import each, flag, number, optional, row, text
 from bottomless.formats.sealed_json import parse_object, seal, sealed_names, unseal, version_of
-from bottomless.model.config import encode_config, parse_stored_config
+from bottomless.model.config import FilterConfig, encode_config, parse_stored_config
 from bottomless.model.limits import (
     OFFSET_MAX,
     PARTITION_COUNT_MAX,
@@ -60,10 +60,16 @@ LEADERLESS: Final = "leaderless"
 """The feature of a stream that no ingest node owns: `config.profile` and `config.fenced`."""
 SUPER: Final = "super"
 """The feature of a stream that is a partition of a super stream: the member `super`."""
-SERVED: Final[frozenset[str]] = frozenset({LEADERLESS})
+FILTER: Final = "filter"
+"""The feature of a stream whose fragments get filters: `config.filter`."""
+SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
-_FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {LEADERLESS: (), SUPER: (SUPER,)}
+_FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
+    FILTER: (),
+    LEADERLESS: (),
+    SUPER: (SUPER,),
+}
 """The features that are known, in the order of their names, and the members that each has."""
 _NAME_SIZE_MAX: Final = 32
 """What is longer, or no word, is no feature's name and is not shown."""
@@ -129,7 +135,12 @@ def _version_of(record: StreamRecord) -> tuple[int, dict[str, Any]]:
 
 
 def _features_of(record: StreamRecord) -> list[str]:
-    needed = {LEADERLESS: record.config.leaderless, SUPER: record.partition_of is not None}
+    config = record.config
+    needed = {
+        FILTER: config.filter != FilterConfig(),
+        LEADERLESS: config.leaderless,
+        SUPER: record.partition_of is not None,
+    }
     return [feature for feature in _FEATURE_MEMBERS if needed[feature]]
 
 
@@ -216,6 +227,9 @@ def _from_json(what: str, version: int, members: dict[str, Any]) -> StreamRecord
     lowest, _ = _version_of(record)
     fits = version == lowest and features == _features_of(record)
     check(what, fits, "its features are not those of its members")
+    if FILTER in features:
+        kept = encode_config(record.config)["filter"] == members["config"]["filter"]
+        check(what, kept, "its filter is not as it is written")
     return record
 
 

@@ -20,6 +20,9 @@ from pydantic import (
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.duration import parse_duration, stored_duration
 from bottomless.model.limits import (
+    FILTER_SIZE_DEFAULT,
+    FILTER_SIZE_MAX,
+    FILTER_SIZE_MIN,
     FRAGMENT_AGE_MS_DEFAULT,
     FRAGMENT_AGE_MS_MAX,
     FRAGMENT_AGE_MS_MIN,
@@ -101,6 +104,37 @@ class FragmentConfig(_Closed):
     )
 
 
+def _power_of_two(value: int) -> int:
+    if value & (value - 1):
+        raise ValueError("must be a power of two")
+    return value
+
+
+FilterIndex = Literal["none", "values", "values-and-keys"]
+"""The columns of which new fragments get filters: none, `filter_value`, or `key` too."""
+
+
+class FilterConfig(_Closed):
+    """The filters that new fragments get: with them a read with a filter can leave some out.
+
+    Reads are exact without them too.
+    """
+
+    index: FilterIndex | None = None
+    """None says nothing: of a new stream the server's default counts, of another one no index."""
+    max_bytes: Annotated[
+        int,
+        Field(ge=FILTER_SIZE_MIN, le=FILTER_SIZE_MAX),
+        AfterValidator(_power_of_two),
+    ] = FILTER_SIZE_DEFAULT
+    """The largest filter of a chunk, in bytes."""
+
+    def settled(self, default: FilterIndex = "none") -> "FilterConfig":
+        """Make the form in which it is kept: with the server's default where nothing is said."""
+        index = self.index or default
+        return FilterConfig(index=None if index == "none" else index, max_bytes=self.max_bytes)
+
+
 _Config = TypeVar("_Config", bound=BaseModel)
 Profile = Literal["local", "leaderless"]
 """How the newest records of a stream are kept until they are in fragments."""
@@ -112,6 +146,7 @@ class _AskedConfig(_Closed):
 
     retention: RetentionConfig = RetentionConfig()
     fragment: FragmentConfig = FragmentConfig()
+    filter: FilterConfig = FilterConfig()
     labels: Annotated[dict[_Label, _Label], Field(max_length=LABEL_COUNT_MAX)] = {}
 
 
@@ -196,7 +231,8 @@ def parse_stored_config(value: object) -> StreamConfig:
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault.
     """
-    return _checked(StreamConfig, value)
+    config = _checked(StreamConfig, value)
+    return config.model_copy(update={"filter": config.filter.settled()})
 
 
 def _checked(schema: type[_Config], value: object) -> _Config:
@@ -231,6 +267,7 @@ def _known(schema: type[BaseModel], place: tuple[object, ...]) -> list[str]:
         (): schema,
         ("retention",): RetentionConfig,
         ("fragment",): FragmentConfig,
+        ("filter",): FilterConfig,
     }
     return list(sections[place].model_fields) if place in sections else []
 
@@ -248,6 +285,10 @@ def encode_config(config: StreamConfig) -> dict[str, Any]:
         del members["profile"]
     if not config.fenced:
         del members["fenced"]
+    if config.filter == FilterConfig():
+        del members["filter"]
+    else:
+        members["filter"]["index"] = config.filter.index or "none"
     return members
 
 
@@ -268,6 +309,7 @@ def patch_config(config: StreamConfig, patch: object, *, leaderless: bool = Fals
     schema = _AskedToChange if leaderless and config.leaderless else _AskedConfig
     asked = config.model_dump(mode="json", include=set(schema.model_fields))
     patched = _checked(schema, _merged(asked, patch, anything_may_go=False))
+    patched = patched.model_copy(update={"filter": patched.filter.settled()})
     kept = {"profile": config.profile, "fenced": config.fenced}
     return _of_its_profile(StreamConfig(**{**kept, **dict(patched)}))
 
@@ -289,7 +331,8 @@ def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:
     """List JSON pointers to the members in which two configurations differ; empty if they are
     equal.
 
-    Where the profiles differ, the age of fragments counts only if one has another than its
+    What `mine` says nothing of in its section `filter` counts as equal: the server's default may have
+    been another when the stream was made. Where the profiles differ, the age of fragments counts only if one has another than its
     profile's default: nobody asked for that.
     """
     pointers = [] if mine.profile == theirs.profile else ["/profile"]
@@ -298,6 +341,11 @@ def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:
         pointers += [f"/{section}/{member}" for member in left if left[member] != right[member]]
     if "/profile" in pointers and _has_usual_age(mine) and _has_usual_age(theirs):
         pointers = [pointer for pointer in pointers if pointer != "/fragment/max_age_ms"]
+    if mine.filter.index is not None and mine.filter.settled().index != theirs.filter.index:
+        pointers.append("/filter/index")
+    asks_size = "max_bytes" in mine.filter.model_fields_set
+    if asks_size and mine.filter.max_bytes != theirs.filter.max_bytes:
+        pointers.append("/filter/max_bytes")
     if orjson.dumps(mine.labels, option=orjson.OPT_SORT_KEYS) != orjson.dumps(
         theirs.labels, option=orjson.OPT_SORT_KEYS
     ):

@@ -1,6 +1,7 @@
 """Fragments: immutable objects that hold whole chunks of one stream and one epoch."""
 
 import re
+from enum import IntFlag
 from typing import NamedTuple
 
 from bottomless.errors import Code, NotFound
@@ -8,6 +9,17 @@ from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import StreamId, Uid
 
 _FRAGMENT_ID = re.compile(r"([0-9]{20})-([0-9a-f]{32})", re.ASCII)
+
+
+class Presence(IntFlag):
+    """What is known of the values of one column in a fragment, a chunk or below an entry."""
+
+    KNOWN = 1
+    """Anything is known at all. A table of a fragment leaves this bit out: it is always known."""
+    SOME = 2
+    """Some record has a value."""
+    NONE = 4
+    """Some record has none."""
 
 
 class FragmentHeader(NamedTuple):
@@ -27,6 +39,8 @@ class FragmentHeader(NamedTuple):
     data_size: int
     """Bytes of chunks."""
     chunk_count: int
+    version: int = 1
+    """1, or 2 where the fragment has filters."""
 
 
 class FragmentFooter(NamedTuple):
@@ -40,6 +54,19 @@ class FragmentFooter(NamedTuple):
     chunk_count: int
     index_crc: int
     data_crc: int
+    filters_size: int = 0
+    """Bytes of filters between the chunks and the index; 0 in a fragment of version 1."""
+    filters_crc: int = 0
+
+    @property
+    def version(self) -> int:
+        """1, or 2 where the fragment has filters."""
+        return 2 if self.filters_size else 1
+
+    @property
+    def filters_position(self) -> int:
+        """The byte of the object at which the chunks end, and the filters start if there are any."""
+        return self.index_position - self.filters_size
 
 
 class FragmentInfo(NamedTuple):
@@ -61,6 +88,10 @@ class FragmentInfo(NamedTuple):
     """Bytes from the start of the index to the end of the object: index and footer."""
     crc: int
     """CRC-32C of the whole object."""
+    filter_presence: Presence = Presence(0)
+    """What is known of filter values in it; 0 for nothing, which is what version 1 says."""
+    filter_blocks: bytes = b""
+    """The filter of its filter values as an entry has it; empty where there is none."""
 
     @property
     def fragment_id(self) -> str:
@@ -71,6 +102,11 @@ class FragmentInfo(NamedTuple):
     def index_position(self) -> int:
         """The byte of the object at which the index starts."""
         return self.size - self.index_size
+
+    @property
+    def version(self) -> int:
+        """The version of the object: 2 if it has filters, else 1."""
+        return 2 if self.filter_presence else 1
 
 
 def parse_fragment_id(text: str) -> tuple[int, Uid]:

@@ -57,6 +57,13 @@ LEADERLESS_AGE_MS_DEFAULT: Final = 600_000
 """How long records of a leaderless stream may wait in WAL objects, which many streams share."""
 FRAGMENT_CHUNK_COUNT_MAX: Final = 4_000_000
 """Bounds the index: 48 bytes each, so that index and footer stay below 2^32 bytes."""
+FILTER_SIZE_MIN: Final = 32
+FILTER_SIZE_MAX: Final = 1_024
+FILTER_SIZE_DEFAULT: Final = 256
+"""Bytes of the filter of a chunk: 256 are good for some 200 different values."""
+FILTER_BLOCK_COUNT_MAX: Final = 32
+"""Blocks, of 32 bytes, of the filter of a chunk and of that of a manifest entry: a root of 2,048
+entries has at most 2 MiB of them."""
 
 WAL_SIZE_MAX: Final = 512 * MIB
 """A position in a WAL object is 32 bits wide, and who reads one whole holds it in memory."""

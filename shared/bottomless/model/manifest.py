@@ -4,14 +4,14 @@ The entries of a node are one numpy structured array, with the same bytes in mem
 object, so that a node is searched with `searchsorted` and never in a loop.
 """
 
-from dataclasses import dataclass
-from enum import IntEnum
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bottomless.model.fragment import FragmentInfo
+from bottomless.model.fragment import FragmentInfo, Presence
 from bottomless.model.names import StreamId, Uid, uid_bytes, uid_from_bytes
 
 
@@ -23,6 +23,13 @@ class EntryKind(IntEnum):
     """An inner node; its height says how many levels lie below."""
     GAP = 3
     """Offsets that were given up: nothing is stored for them and nothing ever will be."""
+
+
+class NodeFeatures(IntFlag):
+    """What a node of version 2 has more than one of version 1."""
+
+    FILTERS = 1
+    """Entries say what filter values are below."""
 
 
 class GapReason(IntEnum):
@@ -53,13 +60,25 @@ ENTRY_DTYPE: Final = np.dtype(
         ("height", "u1"),  # 0 for fragments and gaps, else that of the node pointed at
         ("drive", "u1"),
         ("reason", "u1"),
-        ("reserved", "V20"),
+        # What is known of filter values below; all zero in a node of version 1.
+        ("filter_position", "<u4"),  # number of its first block in the filters of the node
+        ("filter_blocks", "<u2"),
+        ("filter_presence", "u1"),
+        ("reserved", "V13"),
     ]
 )
 assert ENTRY_DTYPE.itemsize == 128  # docs/formats.md, "Manifest entry"
 
 Entries = NDArray[np.void]
 """One-dimensional array of ENTRY_DTYPE, in offset order."""
+
+Filters = NDArray[np.uint32]
+"""Blocks of filters, one after the other: an array of blocks by 8 words."""
+
+
+def no_filters() -> Filters:
+    """Make the filters of a node that has none: an array of no block."""
+    return np.empty((0, 8), dtype=np.uint32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +104,8 @@ class Node:
     retention emptied keeps it.
     """
     entries: Entries
+    filters: Filters = field(default_factory=no_filters)
+    """Blocks of the filters of the entries, in their order and without a hole."""
 
 
 def no_entries() -> Entries:
@@ -93,7 +114,7 @@ def no_entries() -> Entries:
 
 
 def fragment_entry(info: FragmentInfo) -> Entries:
-    """Make the entry of one fragment, as an array of length 1."""
+    """Make the entry of one fragment, as an array of length 1; its filter is `filters_of` it."""
     entry = np.zeros(1, dtype=ENTRY_DTYPE)
     entry["first_offset"] = info.first_offset
     entry["next_offset"] = info.next_offset
@@ -108,12 +129,26 @@ def fragment_entry(info: FragmentInfo) -> Entries:
     entry["object_crc"] = info.crc
     entry["index_size"] = info.index_size
     entry["kind"] = EntryKind.FRAGMENT
+    entry["filter_blocks"] = len(filters_of(info))
+    entry["filter_presence"] = info.filter_presence
     return entry
 
 
-def fragment_info(entry: np.void) -> FragmentInfo:
-    """Read the fragment that an entry of kind FRAGMENT points at; any other kind is a bug."""
+def filters_of(info: FragmentInfo) -> Filters:
+    """View the filter of one fragment as blocks, which is what stands for its entry in a node."""
+    return np.frombuffer(info.filter_blocks, dtype="<u4").reshape(-1, 8)
+
+
+def fragment_info(entry: np.void, filters: Filters | None = None) -> FragmentInfo:
+    """Read the fragment that an entry of kind FRAGMENT points at; any other kind is a bug.
+
+    `filters` are those of the entry's node; without them the filter is left out.
+    """
     assert entry["kind"] == EntryKind.FRAGMENT
+    blocks = b""
+    if filters is not None:
+        first = int(entry["filter_position"])
+        blocks = filters[first : first + int(entry["filter_blocks"])].tobytes()
     return FragmentInfo(
         uid=uid_from_bytes(entry["uid"].tobytes()),
         first_offset=int(entry["first_offset"]),
@@ -125,4 +160,31 @@ def fragment_info(entry: np.void) -> FragmentInfo:
         size=int(entry["object_size"]),
         index_size=int(entry["index_size"]),
         crc=int(entry["object_crc"]),
+        filter_presence=Presence(int(entry["filter_presence"])),
+        filter_blocks=blocks,
     )
+
+
+def taken(entries: Entries, filters: Filters) -> tuple[Entries, Filters]:
+    """Copy entries of a node whose filters are `filters`, with the blocks of these entries alone.
+
+    What comes back is again entries and filters of a node: the blocks follow each other.
+    """
+    return joined((entries, filters))
+
+
+def joined(*parts: tuple[Entries, Filters]) -> tuple[Entries, Filters]:
+    """Put entries after each other that come from several nodes, each part with its node's filters."""
+    blocks = []
+    for entries, filters in parts:
+        counts = entries["filter_blocks"].astype(np.int64)
+        firsts = entries["filter_position"].astype(np.int64)
+        assert bool(np.all(firsts + counts <= len(filters))), "filters are those of another node"
+        # Of each block of each entry the number among the filters that it came from.
+        before = np.cumsum(counts) - counts
+        places = np.repeat(firsts - before, counts) + np.arange(int(counts.sum()))
+        blocks.append(filters[places])
+    whole: Entries = np.concatenate([entries for entries, _ in parts])
+    counts = whole["filter_blocks"].astype(np.int64)
+    whole["filter_position"] = np.where(counts > 0, np.cumsum(counts) - counts, 0)
+    return whole, np.concatenate(blocks)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,7 +14,9 @@ from bottomless.formats.batch import Codec, encode_frame, schema_of
 from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import encode_header, seal_chunk
 from bottomless.formats.consumers import ConsumersSnapshot
+from bottomless.formats.filter import build, hash_values
 from bottomless.formats.fragment import PackedFragment, pack_fragment
+from bottomless.formats.fragment_filters import LINE_DTYPE, FilterTable
 from bottomless.formats.tracking import seal_tracking
 from bottomless.formats.wal import PackedWal, pack_wal
 from bottomless.model.api_key import ApiKey, KeyId, KeyRecord, KeySecret, hash_secret
@@ -26,8 +29,9 @@ from bottomless.model.chunk import (
     TrackedEntry,
     TrackedKind,
 )
-from bottomless.model.config import parse_config, parse_stored_config
+from bottomless.model.config import FilterConfig, parse_config, parse_stored_config
 from bottomless.model.consumer import StoredOffset
+from bottomless.model.fragment import Presence
 from bottomless.model.names import (
     NodeId,
     StreamId,
@@ -51,6 +55,7 @@ from bottomless.model.stream import (
 )
 from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperState
 from bottomless.model.wal import Note, Piece, WalFlags
+from bottomless_server.core.filter_making import make_filters
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.leaderless.tail import HeldMember, Tail, TailEntry, TailState
 
@@ -132,6 +137,16 @@ RECORD = StreamRecord(
 )
 
 
+FILTERED_RECORD = replace(
+    RECORD,
+    config=parse_stored_config(
+        {
+            "retention": {"max_age": "7D"},
+            "filter": {"index": "values", "max_bytes": 128},
+            "labels": {"team": "é"},
+        }
+    ),
+)
 LEADERLESS_RECORD = replace(
     RECORD,
     config=parse_stored_config(
@@ -331,6 +346,18 @@ def some_chunks(count: int, first_offset: int = 0) -> list[bytes]:
     ]
 
 
+def filtered_fragment(first_offset: int = 1040) -> PackedFragment:
+    """A chunk with two values and a record without one, then a chunk without the column."""
+    chunks = [
+        a_chunk(first_offset, frames=[encode_frame(a_full_batch())], record_count=3),
+        a_chunk(first_offset + 3, timestamp=TIMESTAMP + 1),
+    ]
+    # Chunks as small as these have no room for filters of their own.
+    config = FilterConfig(index="values-and-keys")
+    tables = make_filters(chunks, data_size=64 * 1024, config=config)
+    return pack_fragment(STREAM_ID, UID, chunks, tables)
+
+
 def a_fragment(count: int = 2, first_offset: int = 1040) -> PackedFragment:
     return pack_fragment(STREAM_ID, UID, some_chunks(count, first_offset))
 
@@ -390,3 +417,21 @@ CONSUMERS = ConsumersSnapshot(
         StoredOffset(parse_reference("billing"), 1042, TIMESTAMP - 5, 17),
     ),
 )
+
+
+def a_filter_table() -> FilterTable:
+    """Of three chunks: emea and apac; only records without a value; amer beside such."""
+    both = Presence.SOME | Presence.NONE
+    lines = np.zeros(3, LINE_DTYPE)
+    lines["blocks"] = (1, 0, 2)
+    lines["first_block"] = (0, 0, 1)
+    lines["presence"] = (Presence.SOME, Presence.NONE, both)
+    first, last = hash_values([b"emea", b"apac"]), hash_values([b"amer"])
+    return FilterTable(
+        Columns.FILTER_VALUE,
+        both,
+        build(np.concatenate((first, last)), 2),
+        lines,
+        np.concatenate((build(first, 1), build(last, 2))),
+        distinct_count=3,
+    )

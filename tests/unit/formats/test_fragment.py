@@ -15,6 +15,7 @@ from bottomless.formats.fragment import (
     decode_footer,
     decode_fragment_header,
     decode_index,
+    decode_stored_filters,
     encode_footer,
     encode_fragment_header,
     frame_fragment,
@@ -38,6 +39,7 @@ from unit.formats.examples import (
     a_fragment,
     a_tracking_chunk,
     assert_refuses_damage,
+    filtered_fragment,
     seal,
     some_chunks,
 )
@@ -200,11 +202,42 @@ def test_reserved_bytes_are_ignored() -> None:
 
 def test_an_unknown_version_is_named() -> None:
     header, footer = bytearray(encode_fragment_header(HEADER)), bytearray(FOOTER_BYTES)
-    header[4] = footer[55] = 2
-    with pytest.raises(Corrupt, match="version 2 is not known"):
+    header[4] = footer[55] = 3
+    with pytest.raises(Corrupt, match="version 3 is not known, only 1 and 2"):
         decode_fragment_header(seal(bytes(header)))
-    with pytest.raises(Corrupt, match="version 2 is not known"):
+    with pytest.raises(Corrupt, match="version 3 is not known, only 1 and 2"):
         decode_footer(seal(bytes(footer), 8))
+
+
+def test_a_fragment_without_filters_is_of_version_1() -> None:
+    """What version 2 has is reserved in version 1, and is passed over there."""
+    footer = bytearray(FOOTER_BYTES)
+    footer[32:40] = b"\xff" * 8
+    assert decode_footer(seal(bytes(footer), 8)) == FOOTER
+    footer[32:40], footer[55] = bytes(8), 2
+    with pytest.raises(Corrupt, match="it has no filters"):
+        decode_footer(seal(bytes(footer), 8))
+
+
+def test_a_fragment_made_of_headers_alone_has_the_same_filters() -> None:
+    data = b"".join(filtered_fragment().parts)
+    footer = decode_footer(data[-64:])
+    tables = decode_stored_filters(data[footer.filters_position : footer.index_position], footer)
+    chunks = data[128 : footer.filters_position]
+    heads = [ChunkHead(header, bytes(chunk[:64])) for header, chunk in split_chunks(chunks)]
+    frame = frame_fragment(STREAM_ID, UID, heads, tables)
+    assert b"".join((frame.head, chunks, frame.filters, frame.chunk_index, frame.footer)) == data
+    assert frame.info == filtered_fragment().info
+    assert crc32c(data) == frame.info.crc
+
+
+def test_damaged_filters_are_refused_by_their_checksum() -> None:
+    data = b"".join(filtered_fragment().parts)
+    footer = decode_footer(data[-64:])
+    filters = bytearray(data[footer.filters_position : footer.index_position])
+    filters[40] ^= 1
+    with pytest.raises(Corrupt, match="checksum"):
+        decode_stored_filters(bytes(filters), footer)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from golden.regenerate import (
     OPERATION,
     PLAN,
     PLAN_2,
+    a_filtered_group,
+    a_filtered_root,
     a_group,
     a_high_group,
     a_root,
@@ -30,11 +32,13 @@ from golden.regenerate import (
 from bottomless.errors import Corrupt, NotServed
 from bottomless.formats.api_key import decode_key_object, decode_key_record
 from bottomless.formats.batch import decode_frames
-from bottomless.formats.checks import VERSION
+from bottomless.formats.checks import VERSION, VERSION_2
 from bottomless.formats.chunk import batches_of, decode_trailer, split_chunks, trailer_of
 from bottomless.formats.consumers import decode_offset, decode_snapshot
+from bottomless.formats.filter import asked_hashes
 from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
-from bottomless.formats.fragment import decode_fragment_header, decode_index
+from bottomless.formats.fragment import decode_fragment_header, decode_index, decode_stored_filters
+from bottomless.formats.fragment_filters import chunks_to_read
 from bottomless.formats.manifest import decode_node
 from bottomless.formats.placing import place
 from bottomless.formats.segment import (
@@ -49,7 +53,9 @@ from bottomless.formats.super_record import decode_super, decode_super_object
 from bottomless.formats.tracking import decode_tracking
 from bottomless.formats.wal import decode_wal
 from bottomless.model.chunk import ChunkFlags, ChunkKind, ChunkPlace
+from bottomless.model.fragment import Presence
 from bottomless.model.manifest import Node
+from bottomless.model.record import Columns
 from bottomless.model.stream import StreamState
 from bottomless_server.ingest.producers.commit_plan import decode_plan
 from bottomless_server.leaderless.instance import decode_instance
@@ -62,12 +68,14 @@ from bottomless_server.leaderless.tail_format import (
 )
 from bottomless_server.stores import generation
 from bottomless_server.stores.operations import decode_operation
+from bottomless_server.tree.filters import entries_to_read
 from unit.formats.examples import (
     API_KEY_OBJECT,
     API_KEY_RECORD,
     CHECKPOINT,
     CONSUMERS,
     ENTRY,
+    FILTERED_RECORD,
     FULL_ENTRY,
     HELD,
     LEADERLESS_RECORD,
@@ -87,6 +95,7 @@ from unit.formats.examples import (
     a_batch,
     a_fragment,
     a_full_batch,
+    filtered_fragment,
 )
 
 READ_ONLY = {"frame_zstd", "frame_lz4"}
@@ -139,6 +148,18 @@ NEWEST = dict.fromkeys(
         "record 2",
         "record of a partition",
         "tombstone",
+        "filtered record",
+        "filtered registry",
+        "root",
+        "root 2",
+        "empty root",
+        "group",
+        "group 2",
+        "high group",
+        "fragment header",
+        "fragment header 2",
+        "fragment index",
+        "fragment index 2",
     ),
     2,
 )
@@ -151,6 +172,8 @@ VERSIONLESS = {
     "tail entry",
     "held member",
     "known value",
+    # Its version is that of the fragment.
+    "fragment filters",
 }
 VERSIONED = sorted(
     (name, version)
@@ -166,9 +189,9 @@ def test_another_version_is_refused_by_its_number(name: str, version: int) -> No
     if decoder.good.startswith(b"{"):
         data = re.sub(rb'^{"format":\d', b'{"format":%d' % version, decoder.good)
     else:
-        place = -9 if name == "fragment index" else 4
+        place = -9 if name.startswith("fragment index") else 4
         raw = bytearray(decoder.good)
-        assert raw[place] == VERSION
+        assert raw[place] == (VERSION_2 if name.endswith(" 2") else VERSION)
         raw[place] = version
         data = decoder.sealed(bytes(raw))
     with pytest.raises(Corrupt, match=f"version {version} is not known, only {VERSION}"):
@@ -275,6 +298,49 @@ def test_a_super_stream_and_its_partitions_are_read_by_who_serves_them() -> None
     ):
         with pytest.raises(NotServed, match="its feature super is not served by this release"):
             decode(golden(name), frozenset())
+
+
+def test_the_records_of_a_filtered_stream_are_read() -> None:
+    assert decode_record(golden("stream_record_2_filter")) == FILTERED_RECORD
+    assert decode_registry(golden("stream_registry_2_filter")).config == FILTERED_RECORD.config
+    for decode, name in (
+        (decode_record, "stream_record_2_filter"),
+        (decode_registry, "stream_registry_2_filter"),
+    ):
+        with pytest.raises(Corrupt, match="its feature filter is not served by this release"):
+            decode(golden(name), frozenset())
+
+
+def test_the_fragment_with_filters_is_read() -> None:
+    raw, info = golden("fragment_2"), filtered_fragment().info
+    header = decode_fragment_header(raw[:FRAGMENT_HEADER_SIZE])
+    index = decode_index(raw[info.index_position :])
+    footer = index.footer
+    assert (header.version, footer.version, info.version) == (2, 2, 2)
+    assert [index.place(number).first_offset for number in range(len(index))] == [1040, 1043]
+    chunks = raw[FRAGMENT_HEADER_SIZE : footer.filters_position]
+    assert [header.first_offset for header, _ in split_chunks(chunks)] == [1040, 1043]
+    values, keys = decode_stored_filters(
+        raw[footer.filters_position : footer.index_position], footer
+    )
+    assert (values.column, keys.column) == (Columns.FILTER_VALUE, Columns.KEY)
+    assert (values.distinct_count, keys.distinct_count) == (2, 2)
+    assert values.lines["presence"].tolist() == [Presence.SOME | Presence.NONE, Presence.NONE]
+    assert chunks_to_read([values, keys], 2, asked_hashes(["é".encode()])).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "node"),
+    [("manifest_root_2", a_filtered_root()), ("manifest_group_2", a_filtered_group())],
+)
+def test_the_nodes_with_filters_are_read(name: str, node: Node) -> None:
+    found = decode_node(golden(name))
+    assert found.filters.tobytes() == node.filters.tobytes()
+    names = ("filter_position", "filter_blocks", "first_offset", "uid")
+    assert all(found.entries[name].tolist() == node.entries[name].tolist() for name in names)
+    known = entries_to_read(found, asked_hashes([b"nowhere"]))
+    assert known.tolist() == ([False, False, True, False] if len(known) > 1 else [False])
+    assert entries_to_read(found, asked_hashes([b"emea"]))[0]
 
 
 def test_the_consumers_snapshot_is_read() -> None:

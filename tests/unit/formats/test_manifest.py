@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from golden.regenerate import a_group, a_root
+from golden.regenerate import a_filtered_group, a_filtered_root, a_group, a_root, golden
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,17 +11,28 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.manifest import ENTRY_SIZE, HEADER_SIZE, decode_node, encode_node
 from bottomless.model.limits import NODE_ENTRY_COUNT_MAX, OFFSET_MAX
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, Node, fragment_info, no_entries
-from unit.formats.examples import STREAM_ID, UID, a_fragment, assert_refuses_damage, seal
+from unit.formats.examples import (
+    STREAM_ID,
+    UID,
+    a_fragment,
+    assert_refuses_damage,
+    filtered_fragment,
+    seal,
+)
 
 
 def empty_root(offset: int = 7) -> Node:
     return replace(a_root(), first_offset=offset, next_offset=offset, entries=no_entries())
 
 
+ARRAYS = ("entries", "filters")
+
+
 def same(left: Node, right: Node) -> bool:
     return replace(left, entries=right.entries) is not None and (
-        [getattr(left, name) for name in Node.__slots__ if name != "entries"]
-        == [getattr(right, name) for name in Node.__slots__ if name != "entries"]
+        [getattr(left, name) for name in Node.__slots__ if name not in ARRAYS]
+        == [getattr(right, name) for name in Node.__slots__ if name not in ARRAYS]
+        and left.filters.tobytes() == right.filters.tobytes()
         and left.entries.tobytes() == right.entries.tobytes()
     )
 
@@ -34,7 +45,9 @@ def changed(number: int, **values: int) -> Node:
     return node
 
 
-@pytest.mark.parametrize("node", [a_root(), a_group(), empty_root()])
+@pytest.mark.parametrize(
+    "node", [a_root(), a_group(), empty_root(), a_filtered_root(), a_filtered_group()]
+)
 def test_nodes_come_back(node: Node) -> None:
     assert same(decode_node(encode_node(node)), node)
 
@@ -80,8 +93,8 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 
 def test_an_unknown_version_is_named() -> None:
     raw = bytearray(encode_node(empty_root()))
-    raw[4] = 2
-    with pytest.raises(Corrupt, match="version 2 is not known, only 1"):
+    raw[4] = 3
+    with pytest.raises(Corrupt, match="version 3 is not known, only 1 and 2"):
         decode_node(seal(bytes(raw)))
 
 
@@ -125,6 +138,93 @@ def test_a_count_beyond_the_limit_is_refused_before_it_is_believed() -> None:
 def test_an_impossible_node_is_not_written(node: Node, why: str) -> None:
     with pytest.raises(Corrupt, match=why):
         encode_node(node)
+
+
+def lying(number: int, **values: int) -> Node:
+    """The root with filters with an entry that lies."""
+    node = a_filtered_root()
+    for name, value in values.items():
+        node.entries[number][name] = value
+    return node
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (lying(0, filter_blocks=3), "an impossible filter"),
+        (lying(0, filter_blocks=64), "an impossible filter"),
+        (lying(0, filter_presence=8), "presence is not known"),
+        (lying(0, filter_presence=6), "something unknown is said"),
+        (lying(0, filter_presence=5), "blocks of no value"),
+        (lying(3, filter_presence=7), "a gap has values"),
+        (lying(2, filter_blocks=1, filter_presence=7), "blocks of filters are missing"),
+        (lying(1, filter_position=0), "overlap or miss"),
+        (lying(2, filter_position=1), "overlap or miss"),
+        (replace(a_filtered_root(), filters=a_filtered_root().filters[:1]), "are missing"),
+        (replace(a_root(), filters=a_filtered_root().filters), "are missing"),
+    ],
+)
+def test_impossible_filters_are_not_written(node: Node, why: str) -> None:
+    with pytest.raises(Corrupt, match=why):
+        encode_node(node)
+
+
+def resealed(raw: bytearray) -> bytes:
+    raw[120:124] = crc32c(raw[128 : 128 + 4 * 128]).to_bytes(4, "little")
+    raw[112:116] = crc32c(raw[128 + 4 * 128 :]).to_bytes(4, "little")
+    raw[124:128] = crc32c(raw[:124]).to_bytes(4, "little")
+    return bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "why"),
+    [
+        (104, 0, "it has no features"),
+        (104, 3, "cannot be read by this release: features 0x3"),
+        (108, 32, "bytes of entries"),
+    ],
+)
+def test_a_header_of_version_2_that_lies_is_refused(position: int, value: int, why: str) -> None:
+    raw = bytearray(encode_node(a_filtered_root()))
+    raw[position] = value
+    with pytest.raises(Corrupt, match=why):
+        decode_node(resealed(raw))
+
+
+def test_damaged_filters_of_a_node_are_refused() -> None:
+    raw = bytearray(encode_node(a_filtered_root()))
+    raw[-1] ^= 1
+    with pytest.raises(Corrupt, match="checksum of its filters"):
+        decode_node(bytes(raw))
+
+
+def test_a_node_that_needs_version_1_only_is_refused_in_version_2() -> None:
+    raw = bytearray(encode_node(a_filtered_root()))
+    for number in range(4):
+        raw[128 + 128 * number + 108 : 128 + 128 * number + 115] = bytes(7)
+    raw[108:112] = bytes(4)
+    del raw[128 + 4 * 128 :]
+    with pytest.raises(Corrupt, match="not of the lowest version"):
+        decode_node(resealed(raw))
+
+
+def test_what_version_1_reserves_in_entries_is_passed_over() -> None:
+    raw = bytearray(golden("manifest_root"))
+    raw[128 + 108 : 128 + 115] = b"\xff" * 7
+    raw[120:124] = crc32c(raw[128:]).to_bytes(4, "little")
+    raw[124:128] = crc32c(raw[:124]).to_bytes(4, "little")
+    assert encode_node(decode_node(bytes(raw))) == golden("manifest_root")
+
+
+def test_only_what_is_known_of_other_entries_than_gaps_makes_version_2() -> None:
+    node = a_root()
+    node.entries["filter_presence"][1] = 1
+    assert encode_node(node) == golden("manifest_root")
+
+
+def test_a_fragments_entry_says_its_filter() -> None:
+    node = decode_node(encode_node(a_filtered_group()))
+    assert fragment_info(node.entries[0], node.filters) == filtered_fragment().info
 
 
 def test_a_group_of_groups_is_written() -> None:

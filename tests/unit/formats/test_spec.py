@@ -20,6 +20,7 @@ from bottomless.formats import (
     chunk,
     consumers,
     fragment,
+    fragment_filters,
     keys,
     manifest,
     message,
@@ -32,7 +33,8 @@ from bottomless.formats import (
 from bottomless.formats.batch import FIELDS, Codec
 from bottomless.model import limits
 from bottomless.model.chunk import AppendMode, ChunkFlags, ChunkKind, TrackedKind
-from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason
+from bottomless.model.fragment import Presence
+from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason, NodeFeatures
 from bottomless.model.record import Columns
 from bottomless.model.wal import WalFlags
 from bottomless_server.leaderless import instance, tail_format
@@ -51,7 +53,7 @@ TYPES = {
     # The codec turns them by itself.
     "u64 big-endian": "8s",
 }
-DTYPES = {"u8": "|u1", "u32": "<u4", "u64": "<u8", "i64": "<i8", "bytes16": "|V16"}
+DTYPES = {"u8": "|u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i64": "<i8", "bytes16": "|V16"}
 
 STRUCTS = [
     ("Chunk", chunk, "_HEADER"),
@@ -64,6 +66,7 @@ STRUCTS = [
     ("Checkpoint", segment, "_CHECKPOINT"),
     ("Fragment header", fragment, "_HEADER"),
     ("Fragment footer", fragment, "_FOOTER"),
+    ("Filter table", fragment_filters, "_TABLE"),
     ("Manifest node", manifest, "_HEADER"),
     ("WAL object", wal, "_HEADER"),
     ("Tail record", tail_format, "_RECORD"),
@@ -77,6 +80,8 @@ ENUMS: list[tuple[str, type[IntEnum] | type[IntFlag]]] = [
     ("Codecs", Codec),
     ("Entry kinds", EntryKind),
     ("Gap reasons", GapReason),
+    ("Node features", NodeFeatures),
+    ("Presence", Presence),
     ("Tail states", TailState),
 ]
 MAGICS = {
@@ -135,6 +140,7 @@ def test_a_header_is_as_its_table_says(heading: str, module: ModuleType, name: s
     [
         ("Manifest entry", ENTRY_DTYPE),
         ("Index record", segment.INDEX_RECORD_DTYPE),
+        ("Filter line", fragment_filters.LINE_DTYPE),
         ("Piece line", wal.LINE_DTYPE),
         ("Note", wal.NOTE_DTYPE),
     ],

@@ -20,6 +20,7 @@ from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.front.discovery_routes import describe_limits
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.protocol.uploads import encode_fragment
 from bottomless_server.runtime.http.app import wrap
 
 
@@ -50,7 +51,7 @@ class Service:
         return await self.register_all(stream_id, fragments)
 
     async def register_all(self, stream_id: str, fragments: list[FragmentInfo]) -> httpx.Response:
-        body = {"session": "s1", "fragments": [fragment._asdict() for fragment in fragments]}
+        body = {"session": "s1", "fragments": [encode_fragment(fragment) for fragment in fragments]}
         return await self.post(stream_id, "fragments", body)
 
 
@@ -338,7 +339,7 @@ async def test_a_fragment_of_an_old_epoch_is_fenced(service: Service) -> None:
         ("intents", {"session": "s1", "first_offsets": [-1]}),
         ("intents", {"session": "s1", "first_offsets": ["0"]}),
         ("fragments", {"session": "s1", "fragments": [{}]}),
-        ("fragments", {"session": "s1", "fragments": [a_fragment(10, 10)._asdict()]}),
+        ("fragments", {"session": "s1", "fragments": [encode_fragment(a_fragment(10, 10))]}),
         ("abandon", {"session": "s1", "uids": ["x"]}),
     ],
 )

@@ -272,7 +272,7 @@ def test_a_misspelt_member_is_named_with_the_one_that_was_meant() -> None:
     """D18: once it was "there is a member that the schema does not know"."""
     [fault] = faults_of({"retension": {}})
     assert fault.detail == (
-        "there is no member retension; retention is known; known here: retention, fragment, labels"
+        "there is no member retension; retention is known; known here: retention, fragment, filter, labels"
     )
     [fault] = faults_of({"fragment": {"max_age": 1}})
     assert "there is no member max_age; max_age_ms is known" in fault.detail

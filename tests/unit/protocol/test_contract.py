@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from openapi_schema_validator import OAS31Validator
 
+from bottomless.model.config import FilterConfig
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference
 from bottomless_server.protocol.keys import encode_key
@@ -37,14 +38,14 @@ from bottomless_server.protocol.uploads import (
     Registered,
     encode_abandon,
     encode_begin,
+    encode_intended,
     encode_intents_asked,
     encode_opened,
     encode_register,
-    encode_uids,
 )
 from bottomless_server.protocol.uploads import encode_registered as encode_fragments_registered
 from openapi.bundle import OPENAPI, read
-from unit.protocol.test_manifest_messages import ACME, INFO, KEY, RECORD, STATE
+from unit.protocol.test_manifest_messages import ACME, FILTERED, INFO, KEY, RECORD, STATE
 from unit.protocol.test_tail_messages import BOUNDS, COMMIT, NO_RECORDS
 from unit.protocol.wire import STREAM_ID, received, sent
 
@@ -90,7 +91,8 @@ def _fits(message: Any, schema: dict[str, Any]) -> None:
         ("get_root", encode_root(replace(STATE, root=None))),
         ("get_stored_offset", encode_stored_offset(StoredOffset(Reference("c1"), 9, 1_000, 4))),
         ("begin_uploads", encode_opened(Opened(20, 5, 7, "acme"))),
-        ("add_intents", encode_uids([INFO.uid])),
+        ("add_intents", encode_intended([INFO.uid], FilterConfig())),
+        ("add_intents", encode_intended([INFO.uid], FilterConfig(index="values"))),
         ("register_fragments", encode_fragments_registered(Registered(40, 6, (INFO.uid,), ()))),
         ("get_key_check", encode_key(KEY)),
     ],
@@ -106,7 +108,7 @@ def test_each_answer_fits_the_contract(operation_id: str, message: Any) -> None:
         ("find_streams_by_name", encode_names_asked([ACME])),
         ("begin_uploads", encode_begin("s1")),
         ("add_intents", encode_intents_asked("s1", (20, 30))),
-        ("register_fragments", encode_register("s1", [INFO])),
+        ("register_fragments", encode_register("s1", [INFO, FILTERED])),
         ("abandon_intents", encode_abandon("s1", [INFO.uid])),
     ],
 )

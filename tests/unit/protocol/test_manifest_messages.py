@@ -12,9 +12,9 @@ from support.harness import StandingClocks
 
 from bottomless.drives.base import Drive
 from bottomless.errors import Code, InvalidRequest, Unavailable
-from bottomless.model.config import StreamConfig
+from bottomless.model.config import FilterConfig, StreamConfig
 from bottomless.model.consumer import StoredOffset
-from bottomless.model.fragment import FragmentInfo
+from bottomless.model.fragment import FragmentInfo, Presence
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import (
     TENANT_DEFAULT,
@@ -56,19 +56,20 @@ from bottomless_server.protocol.secret import headers_to, shown_secret
 from bottomless_server.protocol.uploads import (
     AbandonAsked,
     BeginAsked,
+    Intended,
     IntentsAsked,
     Opened,
     RegisterAsked,
     Registered,
+    decode_intended,
     decode_opened,
     decode_registered,
-    decode_uids,
     encode_abandon,
     encode_begin,
+    encode_intended,
     encode_intents_asked,
     encode_opened,
     encode_register,
-    encode_uids,
 )
 from bottomless_server.protocol.uploads import encode_registered as encode_fragments_registered
 from bottomless_server.reader.cache import SharedCache
@@ -97,6 +98,11 @@ RECORD = StreamRecord(
     published_next=20,
 )
 ACME = FullName("acme", StreamName("orders"))
+FILTERED = FragmentInfo(
+    *(Uid("cd" * 16), 20, 40, 1, 2, 7, 20, 4_096, 512, 77),
+    filter_presence=Presence.KNOWN | Presence.SOME,
+    filter_blocks=bytes(range(64)),
+)
 INFO = FragmentInfo(Uid("cd" * 16), 20, 40, 1, 2, 7, 20, 4_096, 512, 77)
 KEY = KeySaid("0" * 24, ("ef" * 32,), "acme", ("*",), None, "active")
 
@@ -189,7 +195,10 @@ FRAGMENTS_BYTES = (
             encode_opened(Opened(20, 5, 7, "acme")),
             b'{"published_next":20,"version":5,"epoch":7,"tenant":"acme"}',
         ),
-        (encode_uids([INFO.uid]), b'{"uids":["cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"]}'),
+        (
+            encode_intended([INFO.uid], FilterConfig()),
+            b'{"uids":["cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"]}',
+        ),
         (encode_fragments_registered(Registered(40, 6, (INFO.uid,), ())), REGISTERED_BYTES),
     ],
 )
@@ -340,7 +349,9 @@ def test_what_an_uploader_is_answered_comes_back_as_it_was_told(
     opened: Opened, given_: list[Uid], registered: Registered
 ) -> None:
     assert decode_opened(received(sent(encode_opened(opened)))) == opened
-    assert decode_uids(received(sent(encode_uids(given_))), range(len(given_))) == given_
+    for asked in (FilterConfig(), FilterConfig(index="values-and-keys", max_bytes=64)):
+        answer = received(sent(encode_intended(given_, asked)))
+        assert decode_intended(answer, range(len(given_))) == Intended(given_, asked)
     answer = received(sent(encode_fragments_registered(registered)))
     assert decode_registered(answer) == registered
 
@@ -357,7 +368,7 @@ def test_an_answer_that_is_none_is_the_peers_fault_and_no_crash(body: Any) -> No
         decode_key,
         decode_opened,
         decode_registered,
-        lambda answer: decode_uids(answer, (1,)),
+        lambda answer: decode_intended(answer, (1,)),
     ):
         with pytest.raises(Unavailable) as caught:
             decode(body)
@@ -367,12 +378,24 @@ def test_an_answer_that_is_none_is_the_peers_fault_and_no_crash(body: Any) -> No
             model.model_validate(body)
 
 
+def test_a_fragment_with_filters_is_told_of_with_them() -> None:
+    told = received(sent(encode_register("s1", [FILTERED, INFO])))
+    assert RegisterAsked.model_validate(told).infos() == [FILTERED, INFO]
+    assert "filter_presence" not in told["fragments"][1]
+    told["fragments"][0]["filter_blocks"] = "00" * 33
+    with pytest.raises(ValidationError):
+        RegisterAsked.model_validate(told)
+
+
 @pytest.mark.parametrize(
     "broken",
     [
         INFO._replace(next_offset=41),
         INFO._replace(last_timestamp=0),
         INFO._replace(index_size=4_096),
+        INFO._replace(filter_presence=Presence.SOME),
+        FILTERED._replace(filter_presence=Presence.KNOWN | Presence.NONE),
+        FILTERED._replace(filter_blocks=bytes(96)),
     ],
 )
 def test_a_fragment_that_contradicts_itself_is_refused(broken: FragmentInfo) -> None:
@@ -385,7 +408,7 @@ def test_a_fragment_that_contradicts_itself_is_refused(broken: FragmentInfo) -> 
 def test_as_many_uids_come_as_were_asked_for() -> None:
     for count in (0, 2):
         with pytest.raises(Unavailable):
-            decode_uids(encode_uids([INFO.uid]), range(count))
+            decode_intended(encode_intended([INFO.uid], FilterConfig()), range(count))
 
 
 def test_who_a_request_is_passed_on_for_has_the_bytes_of_the_release_before() -> None:

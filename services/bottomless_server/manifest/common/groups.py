@@ -47,4 +47,4 @@ class Groups:
 
 
 def _size_of(node: Node) -> int:
-    return int(node.entries.nbytes) + _OVERHEAD
+    return int(node.entries.nbytes + node.filters.nbytes) + _OVERHEAD

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from bottomless.errors import Fenced, Overloaded, StoreError
 from bottomless.formats.stream_record import LEADERLESS
-from bottomless.model.config import parse_config
+from bottomless.model.config import FilterConfig, parse_config
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.closed_body import read_closed_body
@@ -57,9 +57,9 @@ from bottomless_server.protocol.uploads import (
     Opened,
     RegisterAsked,
     Registered,
+    encode_intended,
     encode_opened,
     encode_registered,
-    encode_uids,
     refusal_facts,
 )
 from bottomless_server.runtime.base.on_loop import loop_time
@@ -148,10 +148,11 @@ class _InternalRoutes:
     async def intents(self, request: Request) -> Response:
         parse_query(request.scope, {})
         asked = await read_closed_body(request, IntentsAsked)
-        uids = await self._mutators.of(stream_id_in(request.path_params)).intend(
-            asked.session, asked.first_offsets
-        )
-        return message_response(encode_uids(uids))
+        mutator = self._mutators.of(stream_id_in(request.path_params))
+        uids = await mutator.intend(asked.session, asked.first_offsets)
+        # As of the EXEC that took the intents in.
+        filter_ = FilterConfig() if mutator.record is None else mutator.record.config.filter
+        return message_response(encode_intended(uids, filter_))
 
     async def abandon(self, request: Request) -> Response:
         parse_query(request.scope, {})

@@ -16,7 +16,12 @@ import structlog
 
 from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Corrupt
-from bottomless.formats.fragment import HEADER_SIZE, decode_footer, pack_fragment
+from bottomless.formats.fragment import (
+    HEADER_SIZE,
+    decode_footer,
+    decode_stored_filters,
+    pack_fragment,
+)
 from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord
@@ -60,8 +65,10 @@ async def _copy(context: Context, record: StreamRecord, fragment: FragmentInfo) 
     old_key = fragment_key(record.stream_id, fragment.first_offset, fragment.uid, record.tenant)
     data = memoryview(await context.drive.get(old_key))
     footer = footer_piece(len(data))
-    end = decode_footer(data[footer.start :]).index_position
-    packed = pack_fragment(record.stream_id, context.new_uid(), [data[HEADER_SIZE:end]])
+    said = decode_footer(data[footer.start :])
+    end = said.filters_position
+    tables = decode_stored_filters(data[end : said.index_position], said)
+    packed = pack_fragment(record.stream_id, context.new_uid(), [data[HEADER_SIZE:end]], tables)
     uid = packed.info.uid
     await put_object(
         context.drive,

@@ -20,7 +20,7 @@ from bottomless.formats.keys import (
 )
 from bottomless.formats.manifest import decode_node
 from bottomless.guards import guard
-from bottomless.model.fragment import FragmentInfo
+from bottomless.model.fragment import FragmentInfo, Presence
 from bottomless.model.limits import TIMESTAMP_MIN
 from bottomless.model.manifest import Entries, EntryKind, Node, no_entries
 from bottomless.model.names import Uid
@@ -217,8 +217,11 @@ def same(one: FragmentInfo, other: FragmentInfo) -> bool:
 
 
 def _content(fragment: FragmentInfo) -> FragmentInfo:
-    """The fragment without its uid, and without what follows from the uid."""
-    return fragment._replace(uid=Uid("0" * 32), size=0, index_size=0, crc=0)
+    """The fragment without its uid, without what follows from the uid, and without its filters,
+    which the configuration decides about.
+    """
+    bare = fragment._replace(uid=Uid("0" * 32), size=0, index_size=0, crc=0)
+    return bare._replace(filter_presence=Presence(0), filter_blocks=b"")
 
 
 async def _fragments_from(

@@ -8,7 +8,6 @@ after them.
 
 from typing import NamedTuple
 
-import numpy as np
 import structlog
 
 from bottomless.drives.base import ObjectMissing
@@ -19,15 +18,16 @@ from bottomless.formats.keys import fragment_key, wal_key
 from bottomless.formats.placing import Placed, place
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.manifest import GapReason, Node, fragment_entry
+from bottomless.model.manifest import GapReason, Node
 from bottomless.model.stream import StreamRecord
+from bottomless_server.core.filter_making import make_filters
 from bottomless_server.leaderless.noted import NotedEntry, end_of
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.recovery.wal_scan import FoundWal
 from bottomless_server.manifest.tree.core.planning import gap_at_end
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.read_again import read_again
-from bottomless_server.tree.append import append_entries
+from bottomless_server.tree.append import append_entries, append_fragments
 
 log = structlog.get_logger(__name__)
 
@@ -140,7 +140,9 @@ class _Packing:
         if not self._run:
             return
         record, uid = self._record, self._context.new_uid()
-        packed = pack_fragment(record.stream_id, uid, [b"".join(self._run)])
+        data = b"".join(self._run)
+        tables = make_filters([data], len(data), record.config.filter)
+        packed = pack_fragment(record.stream_id, uid, [data], tables)
         await put_object(
             self._context.drive,
             fragment_key(record.stream_id, packed.info.first_offset, uid, record.tenant),
@@ -148,7 +150,7 @@ class _Packing:
             packed.info.crc,
             deadline_seconds=self._context.settings.manifest_put_seconds,
         )
-        self.root = append_entries(self.root, fragment_entry(packed.info))
+        self.root = append_fragments(self.root, [packed.info])
         self.fragment_count += 1
         self._run, self._size, self._last = [], 0, None
 
@@ -157,4 +159,4 @@ def with_run(root: Node, run: tuple[FragmentInfo, ...]) -> Node:
     """A root with fragments at its end."""
     if not run:
         return root
-    return append_entries(root, np.concatenate([fragment_entry(one) for one in run]))
+    return append_fragments(root, run)

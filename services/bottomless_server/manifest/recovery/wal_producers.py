@@ -156,7 +156,7 @@ async def _said(context: Context, record: StreamRecord, fragment: FragmentInfo) 
     key = fragment_key(record.stream_id, fragment.first_offset, fragment.uid, record.tenant)
     data = memoryview(await context.drive.get(key))
     footer = footer_piece(len(data))
-    end = decode_footer(data[footer.start :]).index_position
+    end = decode_footer(data[footer.start :]).filters_position
     said = []
     for header, chunk in split_chunks(data[HEADER_SIZE:end]):
         trailer = trailer_of(header, chunk)

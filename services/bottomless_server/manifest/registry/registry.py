@@ -213,13 +213,14 @@ class Registry:
 
     async def _create(self, name: FullName, config: StreamConfig) -> Declared | None:
         now = self._context.clock()
+        index = self._context.settings.manifest_filter_index
         record = StreamRecord(
             stream_id=stream_id_from(now, secrets.token_bytes(10)),
             name=name.name,
             tenant=name.tenant,
             state=StreamState.ACTIVE,
             created_at=now,
-            config=config,
+            config=config.model_copy(update={"filter": config.filter.settled(index)}),
             generation=self.generation,
         )
         if config.leaderless:

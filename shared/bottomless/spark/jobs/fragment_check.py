@@ -20,6 +20,7 @@ from bottomless.formats.fragment import (
     FragmentIndex,
     decode_fragment_header,
     decode_index,
+    decode_stored_filters,
 )
 from bottomless.model.chunk import ChunkFlags, ChunkHeader, ChunkKind, ChunkPlace
 from bottomless.model.fragment import FragmentHeader, parse_fragment_id
@@ -54,7 +55,9 @@ class Fault(NamedTuple):
     """One thing that is not as it must be."""
 
     what: str
-    """Which check failed: `object`, `header`, `index`, `chunk`, `continuity`, `checksum`."""
+    """The check that failed: `object`, `header`, `index`, `filters`, `chunk`, `continuity`,
+    `checksum`.
+    """
     offset: int | None
     """The first offset that it concerns, where that is known."""
     position: int | None
@@ -122,8 +125,13 @@ class _Check:
             self._data_crc = crc32c(data, self._data_crc)
             self._chunks(memoryview(data), position, index)
         self._ends(header, index)
-        data_size = max(0, listed.index_position - HEADER_SIZE)
-        whole = combine(combine(crc32c(first), self._data_crc, data_size), crc32c(end), len(end))
+        data_end = self._data_end(index)
+        data_size = max(0, data_end - HEADER_SIZE)
+        filters = self._read(data_end, listed.index_position - data_end)
+        self._filters(filters, index)
+        tail = crc32c(end, crc32c(filters))
+        whole = combine(crc32c(first), self._data_crc, data_size)
+        whole = combine(whole, tail, len(filters) + len(end))
         self._expect(whole == listed.crc, "checksum", "that of the object is not the manifest's")
 
     def _index(self, data: bytes) -> FragmentIndex | None:
@@ -158,9 +166,21 @@ class _Check:
         self._epoch = header.epoch
         return header
 
+    def _data_end(self, index: FragmentIndex | None) -> int:
+        """The byte at which the chunks end: filters may stand between them and the index."""
+        return self._listed.index_position if index is None else index.footer.filters_position
+
+    def _filters(self, data: bytes, index: FragmentIndex | None) -> None:
+        if index is None:
+            return
+        try:
+            decode_stored_filters(data, index.footer)
+        except Corrupt as error:
+            self._fault("filters", error.message, position=index.footer.filters_position)
+
     def _pieces(self, index: FragmentIndex | None) -> Iterator[tuple[int, bytes]]:
         """The chunks, some MiB at a time: whole ones where the index says where they end."""
-        position, end = HEADER_SIZE, self._listed.index_position
+        position, end = HEADER_SIZE, self._data_end(index)
         while position < end:
             size = self._piece_size(index, position, end)
             data = self._read(position, size)

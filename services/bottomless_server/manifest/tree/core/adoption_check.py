@@ -16,7 +16,9 @@ from bottomless.formats.fragment import (
     decode_footer,
     decode_fragment_header,
     decode_index,
+    decode_stored_filters,
 )
+from bottomless.formats.fragment_filters import entry_filter
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId
 from bottomless.model.stream import Intent
@@ -55,8 +57,10 @@ class AdoptionCheck:
         check("fragment", end == size, f"{size} bytes, not {end}")
 
     def pieces(self) -> list[Piece]:
-        """The ranges of the object to feed, in this order: header, data in pieces, index with footer."""
-        data_end = self._footer.index_position
+        """The ranges of the object to feed, in this order: header, data in pieces, and all that comes
+        after the data.
+        """
+        data_end = self._footer.filters_position
         starts = range(HEADER_SIZE, data_end, PIECE_SIZE)
         data = [Piece(start, min(PIECE_SIZE, data_end - start)) for start in starts]
         return [Piece(0, HEADER_SIZE), *data, Piece(data_end, self._size - data_end)]
@@ -66,7 +70,7 @@ class AdoptionCheck:
         self._crc = crc32c(data, self._crc)
         if piece.start == 0:
             self._header = data
-        elif piece.start >= self._footer.index_position:
+        elif piece.start >= self._footer.filters_position:
             self._tail += data
         else:
             self._data_crc = crc32c(data, self._data_crc)
@@ -78,12 +82,15 @@ class AdoptionCheck:
             Corrupt: it is not the fragment that the intent names, whole and undamaged.
         """
         what = "fragment"
-        header, index = decode_fragment_header(self._header), decode_index(memoryview(self._tail))
+        tail, filters_size = memoryview(self._tail), self._footer.filters_size
+        header, index = decode_fragment_header(self._header), decode_index(tail[filters_size:])
         footer, records = index.footer, index.records
+        presence, blocks = entry_filter(decode_stored_filters(tail[:filters_size], footer))
         mine = (self._stream_id, self._intent.uid, self._intent.first_offset)
         check(what, mine == (header.stream_id, header.uid, header.first_offset), "it is another")
         check(what, footer.data_crc == self._data_crc, "the checksum of its data does not match")
         check(what, footer.data_size == header.data_size, "its sizes differ")
+        check(what, footer.version == header.version, "its versions differ")
         check(what, len(index) == header.chunk_count, "its chunk counts differ")
         first, last = index.place(0), index.place(len(index) - 1)
         bounds = (first.first_offset, last.next_offset, first.timestamp, last.timestamp)
@@ -102,4 +109,6 @@ class AdoptionCheck:
             size=self._size,
             index_size=footer.index_size + FOOTER_SIZE,
             crc=self._crc,
+            filter_presence=presence,
+            filter_blocks=blocks,
         )

@@ -18,7 +18,6 @@ from bottomless.model.manifest import (
     EntryKind,
     GapReason,
     Node,
-    fragment_entry,
     no_entries,
 )
 from bottomless.model.names import Uid
@@ -34,7 +33,7 @@ from bottomless_server.manifest.tree.core.events import (
     PutRoot,
     TakeOver,
 )
-from bottomless_server.tree.append import append_entries
+from bottomless_server.tree.append import append_entries, append_fragments
 from bottomless_server.tree.rebalance import SealedNode, rebalance
 from bottomless_server.tree.retention import Edited, cut_front, emptied
 
@@ -61,7 +60,7 @@ def plan_publish(
     edited = _edited(record, root, edit)
     grown = edited.root
     if run:
-        grown = append_entries(grown, np.concatenate([fragment_entry(f) for f in run]))
+        grown = append_fragments(grown, run)
     grown = replace(
         grown,
         uid=new_uid(),

@@ -203,7 +203,7 @@ def _cut_as(best: RootCandidate, whole: Collection[RootCandidate]) -> RootCandid
     starts_there = not len(rest) or int(rest["first_offset"][0]) == cut.root.next_offset
     if not starts_there or np.any(rest["kind"] == EntryKind.GROUP):
         return best
-    return RootCandidate(cut.key, append_entries(cut.root, rest))
+    return RootCandidate(cut.key, append_entries(cut.root, rest, best.root.filters))
 
 
 def in_order(found: Sequence[RootSeen], *, home_known: bool) -> list[RootSeen]:
