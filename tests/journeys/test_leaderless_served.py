@@ -63,11 +63,18 @@ def append(client: httpx.Client, number: int, *values: str) -> dict[str, Any]:
     return until(offered, what=f"append {number}")
 
 
-def read(client: httpx.Client, **query: Any) -> list[tuple[int, str]]:
-    asked = {"offset": 0, **query}
-    page = client.get(f"{STREAM}/records", params=asked, timeout=PATIENCE_SECONDS)
-    assert page.status_code == httpx.codes.OK, page.text
-    return [(record["offset"], record["value"]) for record in page.json()["records"]]
+def read(client: httpx.Client, offset: int = 0, **query: Any) -> list[tuple[int, str]]:
+    """All from an offset on; a page may end where fragments do, if what comes after is slow."""
+    found: list[tuple[int, str]] = []
+    while True:
+        asked = {"offset": offset, **query}
+        answer = client.get(f"{STREAM}/records", params=asked, timeout=PATIENCE_SECONDS)
+        assert answer.status_code == httpx.codes.OK, answer.text
+        page = answer.json()
+        found += [(record["offset"], record["value"]) for record in page["records"]]
+        if page["up_to_date"]:
+            return found
+        offset = page["next_offset"]
 
 
 def described(client: httpx.Client) -> dict[str, Any]:
