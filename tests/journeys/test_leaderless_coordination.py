@@ -368,3 +368,39 @@ def test_a_store_that_was_put_back_is_not_believed(tmp_path: Path) -> None:
             rebuild(client)
         stream.append()
         stream.check(dense=False)
+
+
+def test_streams_of_a_flush_that_are_refused_take_nothing_of_the_others(
+    deployment: Deployment,
+) -> None:
+    """L7: one is fenced, one is deleted, and of one the tail cannot be read any more."""
+    streams = [Stream(deployment.server) for _ in range(60)]
+    for one in streams:
+        one.append()
+    fenced, deleted, damaged, *others = streams
+    with deployment.client() as client, another_client(deployment.valkey.url) as valkey:
+        client.patch(
+            fenced.path, json={"fenced": True}, headers={"if-match": "*"}
+        ).raise_for_status()
+        client.delete(deleted.path).raise_for_status()
+        key = f"bottomless:tail:{damaged.stream_id}"
+        whole = valkey.get(key)
+        assert isinstance(whole, bytes)
+        valkey.set(key, b"not a tail" + whole[10:])
+        body = {"records": [{"value": "x"}]}
+        with ThreadPoolExecutor(len(streams)) as pool:
+            answers = list(
+                pool.map(
+                    lambda one: httpx.post(f"{one.url}/records", json=body, timeout=60), streams
+                )
+            )
+        valkey.set(key, whole)
+    assert [answer.status_code for answer in answers[3:]] == [200] * len(others)
+    told = [(answer.status_code, answer.json()["code"]) for answer in answers[:3]]
+    assert told[:2] == [(409, "stream-fenced"), (404, "stream-not-found")]
+    assert told[2] == (502, "data-corrupt")
+    for one in (fenced, damaged):
+        one.check()
+    for one in others:
+        one.told[1] = "x"
+        one.check()
