@@ -221,8 +221,9 @@ class ConsumerGroups:
         """The holder of a partition and its generation; None where nobody holds it."""
         return decode_holder(await self._coordination.get(holder_key(scope, group, index)))
 
-    async def due(self, now: int, limit: int) -> list[tuple[Due, Check]]:
-        """What has to be looked at by now, the earliest first."""
+    async def due(self, now: int, limit: int) -> list[tuple[Due, Check | Corrupt]]:
+        """What has to be looked at by now, the earliest first. Of what cannot be read the error is
+        told, and the others are told beside it."""
         found = await self._coordination.due(CHECKS_KEY, now, limit)
         return [(due, _parse_check(due.member)) for due in found]
 
@@ -334,12 +335,18 @@ def _due(member: str, due_at: int) -> Due:
     return Due(CHECKS_KEY, member.encode("ascii"), due_at)
 
 
-def _parse_check(member: bytes) -> Check:
-    kind, scope, group, last = member.decode("ascii").split(":")
-    name = Reference(group)
-    if kind == _OF_MEMBER:
-        return Check(scope, name, MemberId(last), None)
-    return Check(scope, name, None, int(last))
+@guard("what cannot be read of the queue of checks, told beside the others")
+def _parse_check(member: bytes) -> Check | Corrupt:
+    """What a member of the queue says; or why nobody can tell, as of what a later release wrote."""
+    try:
+        kind, scope, group, last = member.decode("ascii").split(":")
+        if kind == _OF_MEMBER:
+            return Check(scope, Reference(group), MemberId(last), None)
+        if kind == _OF_PARTITION:
+            return Check(scope, Reference(group), None, int(last))
+    except ValueError as error:
+        return corrupt("a check of a consumer group", f"it is no member of its queue: {error}")
+    return corrupt("a check of a consumer group", "it is of another kind")
 
 
 def _decode_lease(value: bytes) -> Lease:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.guards import remove
 
 from bottomless.errors import Code, NotFound, Overloaded, WrongOffset
 from bottomless.model.names import Reference
@@ -94,7 +95,7 @@ def test_what_is_released_goes_to_who_follows() -> None:
     group = join(joined(a_group(2), "a"), a_member("b"), 0)
     (asked,) = revoked_from(group, "id-a-0")
 
-    after = release(group, asked.number, MemberId("id-a-0"), asked.generation, 5)
+    after = release(group, asked.number, MemberId("id-a-0"), asked.generation)
 
     assert after.partitions[asked.number].holder == "id-b-0"
     assert after.partitions[asked.number].generation == group.counter + 1
@@ -104,11 +105,11 @@ def test_what_is_released_goes_to_who_follows() -> None:
 def test_a_late_or_doubled_release_changes_nothing() -> None:
     group = join(joined(a_group(2), "a"), a_member("b"), 0)
     (asked,) = revoked_from(group, "id-a-0")
-    after = release(group, asked.number, MemberId("id-a-0"), asked.generation, 5)
+    after = release(group, asked.number, MemberId("id-a-0"), asked.generation)
 
-    assert release(after, asked.number, MemberId("id-a-0"), asked.generation, 6) == after
-    assert release(after, asked.number, MemberId("id-b-0"), asked.generation, 6) == after
-    assert release(after, 7, MemberId("id-b-0"), 1, 6) == after
+    assert release(after, asked.number, MemberId("id-a-0"), asked.generation) == after
+    assert release(after, asked.number, MemberId("id-b-0"), asked.generation) == after
+    assert release(after, 7, MemberId("id-b-0"), 1) == after
 
 
 def test_what_is_not_released_is_taken_at_its_time_and_not_before() -> None:
@@ -211,6 +212,41 @@ def test_an_operator_has_a_stream_go_to_another_member() -> None:
     assert activate(group, 0, "a", 60).partitions[0].following is None
 
 
+@pytest.mark.parametrize("strategy", Strategy)
+def test_what_an_operator_moves_stays_until_members_change_whatever_the_strategy(
+    strategy: Strategy,
+) -> None:
+    """By any but sticky sharing its release gave it back to who had just released it."""
+    group = joined(a_group(4, strategy), "a", "b")
+    group = settled(group)
+    index = holders(group).index("a")
+    other = holders(group).index("b")
+    group = activate(group, index, "b", 50)
+
+    for after in (released(group, index), release_overdue(group, 50 + REVOKE_MS)):
+        assert holders(after)[index] == "b"
+        assert after.partitions[index].following is None
+        # Nor does another release take it away again.
+        assert holders(released(after, other))[index] == "b"
+
+
+def test_without_its_guard_a_release_undoes_what_an_operator_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "who follows gets what is released", lambda _, wanted: wanted)
+    group = settled(joined(a_group(4, Strategy.MODULO), "a", "b"))
+    assert holders(released(activate(group, 0, "b", 50), 0))[0] == "a"
+
+
+def released(group: ConsumerGroup, index: int) -> ConsumerGroup:
+    """The group after the holder of a partition has released it."""
+    one = group.partitions[index]
+    assert one.holder is not None
+    after = release(group, index, one.holder, one.generation)
+    after.check()
+    return after
+
+
 def test_an_operator_asks_for_what_is_there() -> None:
     group = joined(a_group(), "a")
 
@@ -295,7 +331,7 @@ def happened(group: ConsumerGroup, what: str, one: int, other: int, now: int) ->
         return leave(group, member.member_id, now)
     if what == "activate":
         return activate(group, partition.number, member.name, now)
-    return release(group, partition.number, member.member_id, partition.generation, now)
+    return release(group, partition.number, member.member_id, partition.generation)
 
 
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 5))

@@ -155,13 +155,12 @@ class GroupChanges:
     ) -> ConsumerGroup | None:
         if not released:
             return await self.groups.find(scope, group)
-        now = await self._context.coordination.clock()
 
         def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup | None:
             after = before
             if after is not None:
                 for index, generation in released.items():
-                    after = release(after, index, member_id, generation, now)
+                    after = release(after, index, member_id, generation)
             return after
 
         after = await self.groups.change(scope, group, decide)

@@ -7,7 +7,8 @@ says in between. A lease is looked at again in the EXEC that strikes its member 
 comes at the last moment wins, or hears that it was too late.
 
 Nothing is taken out of the queue before what it says is done: after a crash it is done again, which
-changes nothing.
+changes nothing. What cannot be read, of the queue or of a group, is put off: hundreds of those would
+else stand before all others for ever.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Final
 
 import structlog
 
-from bottomless.errors import StoreError
+from bottomless.errors import Corrupt, StoreError
 from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.consumers.group_changes import GroupChanges
@@ -26,6 +27,8 @@ from bottomless_server.stores.streams import GENERATION_KEY
 log = structlog.get_logger(__name__)
 
 _PAGE_COUNT: Final = 500
+_PUT_OFF_MS: Final = 60_000
+"""How long waits what cannot be read: a release that can may come, or somebody's repair."""
 
 
 class GroupChecks:
@@ -56,12 +59,16 @@ class GroupChecks:
         while True:
             now = await self._context.coordination.clock()
             page = await self._changes.groups.due(now, _PAGE_COUNT)
-            dead = await self._postpone_living(page, now)
-            for due, check in dead:
+            unreadable = [(due, one) for due, one in page if isinstance(one, Corrupt)]
+            readable = [(due, one) for due, one in page if isinstance(one, Check)]
+            for due, check in await self._postpone_living(readable, now):
                 try:
                     await self._do(due, check)
+                except Corrupt as error:
+                    unreadable.append((due, error))
                 except StoreError as error:
                     met.append(error)
+            await self._put_off(unreadable, now)
             if len(page) < _PAGE_COUNT or met:
                 break
         if met:
@@ -94,6 +101,14 @@ class GroupChecks:
             # A heartbeat came in between: the next look finds out for how long.
             return
         await self._context.coordination.settle([due])
+
+    async def _put_off(self, unreadable: Sequence[tuple[Due, Corrupt]], now: int) -> None:
+        for due, error in unreadable:
+            log.error(
+                "a consumer group cannot be looked after", member=due.member, error=str(error)
+            )
+        if unreadable:
+            await self._queue([due._replace(due_at=now + _PUT_OFF_MS) for due, _ in unreadable])
 
     async def _queue(self, dues: Sequence[Due]) -> None:
         assert all(due.redis_key == CHECKS_KEY for due in dues)

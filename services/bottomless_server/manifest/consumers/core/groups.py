@@ -76,14 +76,14 @@ def leave(group: ConsumerGroup, member_id: MemberId, now: int) -> ConsumerGroup:
 
 
 def release(
-    group: ConsumerGroup, index: int, member_id: MemberId, generation: int, now: int
+    group: ConsumerGroup, index: int, member_id: MemberId, generation: int
 ) -> ConsumerGroup:
     """Take back what its holder gives over, for whoever follows. What names an earlier holding
     changes nothing: it is late, or comes twice."""
     if not _is_holding(group, index, member_id, generation):
         return group
     freed = tuple(_freed(one) if one.number == index else one for one in group.partitions)
-    return plan(replace(group, partitions=freed), now)
+    return _filled(replace(group, partitions=freed))
 
 
 @guard("the generation in a release")
@@ -101,9 +101,7 @@ def release_overdue(group: ConsumerGroup, now: int) -> ConsumerGroup:
         for one in group.partitions
     )
     return (
-        group
-        if partitions == group.partitions
-        else plan(replace(group, partitions=partitions), now)
+        group if partitions == group.partitions else _filled(replace(group, partitions=partitions))
     )
 
 
@@ -178,6 +176,23 @@ def plan(group: ConsumerGroup, now: int) -> ConsumerGroup:
     wanted = _wanted(group)
     revoke_at = now + group.revoke_ms
     return _given(group, [_towards(one, wanted[one.number], revoke_at) for one in group.partitions])
+
+
+@guard("who follows gets what is released")
+def _next_holder(partition: Partition, wanted: MemberId) -> MemberId:
+    """The member that gets a partition which nobody holds; `wanted` is the one that the strategy names.
+    An operator may have named another one, which is to last until members change."""
+    return partition.following or wanted
+
+
+def _filled(group: ConsumerGroup) -> ConsumerGroup:
+    """Give what was released to who follows, or else as the strategy says; all others stay."""
+    wanted = _wanted(group)
+    partitions = [
+        _towards(one, _next_holder(one, wanted[one.number]), 0) if one.holder is None else one
+        for one in group.partitions
+    ]
+    return _given(group, partitions)
 
 
 def _given(group: ConsumerGroup, partitions: Iterable[Partition]) -> ConsumerGroup:
