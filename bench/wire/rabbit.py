@@ -17,7 +17,9 @@ OK: Final = 1
 RESPONSE: Final = 0x8000
 DECLARE_PUBLISHER: Final = 1
 PUBLISH: Final = 2
+PUBLISH_CONFIRM: Final = 3
 SUBSCRIBE: Final = 7
+STORE_OFFSET: Final = 10
 CREATE: Final = 13
 DELETE: Final = 14
 PEER_PROPERTIES: Final = 17
@@ -113,6 +115,15 @@ class Connection:
 
     def delete(self, stream: str) -> None:
         self.call(DELETE, text(stream))
+
+    def send(self, key: int, content: bytes) -> None:
+        """Send a command that has no answer, or one that comes later."""
+        self.socket.sendall(frame(key, content))
+
+    def confirmed(self, count: int) -> None:
+        """Wait until as many publishing ids of publisher 1 are confirmed."""
+        while count > 0:
+            count -= int.from_bytes(self._await(PUBLISH_CONFIRM)[1:5], "big")
 
     def declare_publisher(self, stream: str, publisher: int = PUBLISHER) -> None:
         """A publisher without a name: nothing is deduplicated."""

@@ -20,6 +20,7 @@ GROUPS = {
     "Start": [
         "docs/how-to/start",
         "docs/how-to/kafka-rabbitmq",
+        "docs/how-to/from-rabbitmq",
         "docs/one-record",
         "docs/glossary",
     ],
@@ -62,6 +63,7 @@ GROUPS = {
         "docs/architecture",
         "docs/guarantees",
         "docs/formats",
+        "docs/rabbitmq-segments",
         "docs/spark-walk",
         "Rooms of the server <services/README>",
         "Rooms of the client <shared/README>",

@@ -3,7 +3,9 @@
 import asyncio
 import gzip
 import shutil
+import struct
 import tempfile
+import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +15,15 @@ import orjson
 import pyarrow as pa
 from golden.regenerate import golden
 from support.arrow_ways import is_taken_in_place
+from support.rabbitmq import MESSAGES, sub_entry
 from unit.formats.examples import STREAM_ID, UID, a_frame
 
 from bottomless.client.answer_parser import AnswerParser, NotHttp
 from bottomless.client.follow import read_batches
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Corrupt, Denied, InvalidRequest, StoreError
+from bottomless.formats.amqp import decode_message
+from bottomless.formats.amqp_record import Collected, Taking, parse_source
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.keys import (
     api_key_key,
@@ -29,6 +34,15 @@ from bottomless.formats.keys import (
     parse_generation_key,
     parse_root_key,
     root_key,
+)
+from bottomless.formats.osiris import (
+    CHUNK_HEADER_SIZE,
+    SEGMENT_HEADER_SIZE,
+    SubEntryCodec,
+    check_segment_header,
+    decode_chunk_header,
+    entries_of,
+    verify_data,
 )
 from bottomless.model.api_key import KeyId
 from bottomless.model.config import encode_config, parse_config
@@ -281,6 +295,44 @@ OTHER_TYPES = pa.table(
         "filter_value": pa.array(["x", None, "x"]).dictionary_encode(),
     }
 )
+ENTRIES = b"".join(sub_entry(codec, [b"one", b"another"]) for codec in SubEntryCodec)
+OSIRIS = (
+    b"OSIL\0\0\0\1"
+    + struct.pack(">BBHIqQQIII4x", 0x50, 0, 5, 10, 1, 1, 0, zlib.crc32(ENTRIES), len(ENTRIES), 0)
+    + ENTRIES
+)
+
+
+def as_osiris(data: bytes) -> None:
+    """A segment of one chunk."""
+    check_segment_header(data)
+    header = decode_chunk_header(data[SEGMENT_HEADER_SIZE:])
+    start = SEGMENT_HEADER_SIZE + CHUNK_HEADER_SIZE + header.filter_size
+    chunk = data[start : start + header.data_size]
+    verify_data(header, chunk)
+    entries = list(entries_of(header, chunk))
+    assert sum(len(entry.messages) for entry in entries) == header.record_count
+
+
+def sealed_osiris(data: bytes) -> bytes:
+    """The same with the right checksum of the chunk, where it has one."""
+    place = SEGMENT_HEADER_SIZE + 32
+    start = SEGMENT_HEADER_SIZE + CHUNK_HEADER_SIZE
+    if len(data) < start:
+        return data
+    crc = zlib.crc32(data[start : start + int.from_bytes(data[place + 4 : place + 8], "big")])
+    return data[:place] + crc.to_bytes(4, "big") + data[place + 4 :]
+
+
+def as_amqp(data: bytes) -> None:
+    """A message; as a record it is taken whatever it is, or makes none."""
+    collected = Collected(Taking(parse_source("property:group-id"), keep_offsets=True))
+    with suppress(InvalidRequest):
+        collected.add(data, 7, 1)
+        assert collected.take().size > 0
+    decode_message(data)
+
+
 PARSERS = {
     "arrow": Parser(as_arrow, arrow(TABLE)),
     "arrow in place": Parser(as_arrow_in_place, arrow(IN_PLACE)),
@@ -311,5 +363,11 @@ PARSERS = {
     "answer": Parser(as_answer, ANSWER),
     "bytes of a connection": Parser(as_answers, ANSWERS, (NotHttp,)),
     "log": Parser(as_log, golden("segment"), (Corrupt,)),
+    "segment of RabbitMQ": Parser(as_osiris, OSIRIS, (Corrupt,)),
+    **{
+        f"message of RabbitMQ {number}": Parser(as_amqp, bytes.fromhex(one["bytes"]), (Corrupt,))
+        for number, one in enumerate(MESSAGES)
+        if len(one["bytes"]) > 100 and "headers" in one["record"]
+    },
 }
 """By name, with what they take and how they refuse the rest."""

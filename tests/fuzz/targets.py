@@ -14,7 +14,7 @@ from typing import NamedTuple
 from bottomless.errors import Corrupt
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from fuzz.decoders import DECODERS, sealed_first_chunk, sealed_frame, unsealed
-from fuzz.parsers import PARSERS
+from fuzz.parsers import PARSERS, sealed_osiris
 
 FOUND = Path(__file__).parent / "found"
 
@@ -38,7 +38,7 @@ def _sealed_log(data: bytes) -> bytes:
     return data[:SEGMENT_HEADER_SIZE] + sealed_first_chunk(data[SEGMENT_HEADER_SIZE:])
 
 
-_SEALED = {"log": _sealed_log, "frames": sealed_frame}
+_SEALED = {"log": _sealed_log, "frames": sealed_frame, "segment of RabbitMQ": sealed_osiris}
 
 TARGETS = {
     name: Target(partial(_tried, one.decode, (Corrupt,)), one.good, one.sealed)

@@ -25,6 +25,7 @@ LIBRARIES: Final = {
     "bench/servers/valkey.py": "where the package of Valkey keeps its program",
     "bench/spark_scan.py": "the Java virtual machine of Spark's gateway",
     "tests/deploy/composition.py": "where the package of Valkey keeps its program",
+    "tests/golden/rabbitmq/encode.py": "types of rstream that its package does not offer",
     "tests/simulation/clockwork.py": "the random numbers of the standard library, from a seed",
     "tests/simulation/loop.py": "the event loop of the standard library, on a virtual clock",
     "tests/spark/test_spark_s3.py": "what py4j has open",

@@ -24,6 +24,7 @@ from bottomless.formats import (
     keys,
     manifest,
     message,
+    osiris,
     segment,
     stream_record,
     super_record,
@@ -41,7 +42,10 @@ from bottomless_server.leaderless import instance, tail_format
 from bottomless_server.leaderless.tail import TailState
 from unit.formats.examples import WAL_INSTANCE
 
-SPEC = (Path(__file__).parents[3] / "docs" / "formats.md").read_text("utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+SPEC = "\n".join(
+    (DOCS / name).read_text("utf-8") for name in ("formats.md", "rabbitmq-segments.md")
+)
 TYPES = {
     "u8": "B",
     "u16": "H",
@@ -72,6 +76,7 @@ STRUCTS = [
     ("Tail record", tail_format, "_RECORD"),
     ("Tail entry", tail_format, "_ENTRY"),
     ("Held member", tail_format, "_HELD"),
+    ("Chunk of osiris", osiris, "_CHUNK"),
 ]
 ENUMS: list[tuple[str, type[IntEnum] | type[IntFlag]]] = [
     ("Chunk kinds", ChunkKind),
@@ -83,6 +88,8 @@ ENUMS: list[tuple[str, type[IntEnum] | type[IntFlag]]] = [
     ("Node features", NodeFeatures),
     ("Presence", Presence),
     ("Tail states", TailState),
+    ("Kinds of chunks of osiris", osiris.ChunkKind),
+    ("Codecs of sub-entries", osiris.SubEntryCodec),
 ]
 MAGICS = {
     "Chunk": chunk.MAGIC,
