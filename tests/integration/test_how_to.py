@@ -23,6 +23,9 @@ PAGES = [*HOW_TOS, *(ROOT / f"docs/{name}.md" for name in MORE)]
 SAID, SAID_METRICS = "127.0.0.1:8080", "127.0.0.1:9464"
 SAID_DIRECTORY = "/tmp/two-nodes"
 """Where a page names one: with a short path, since sockets are in it."""
+SAID_SEGMENTS = "/srv/copies/__orders_1795722451413973199"
+SEGMENTS = {SAID_SEGMENTS: str(ROOT / "tests/golden/rabbitmq")}
+"""A stream's directory of RabbitMQ, and where one is that a node wrote."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +63,7 @@ def test_a_page_does_what_it_says(page: Path, request: pytest.FixtureRequest) ->
     else:
         places = request.getfixturevalue("places")
     here = places[SAID]
-    addresses = {**places, "localhost:8080": here}
+    addresses = {**places, "localhost:8080": here, **SEGMENTS}
     cli = CommandLine(f"http://{here}", tmp_path)
     with PageRun(tmp_path / "reader", addresses, settings_for(here), cli) as reader:
         reader.take(steps)

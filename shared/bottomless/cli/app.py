@@ -18,6 +18,7 @@ from bottomless.cli import (
     consumers,
     doctor,
     fragments,
+    imports,
     keys,
     leases,
     limits,
@@ -83,6 +84,7 @@ def create_app() -> typer.Typer:
         manifest,
         operations,
         keys,
+        imports,
         spark,
         admin,
     ):

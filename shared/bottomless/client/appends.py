@@ -196,6 +196,35 @@ class AppendCalls(Wire):
             line=f"{name}/{producer}" if len(body) <= IN_LINE_SIZE_MAX else None,
         )
 
+    async def append_transaction(
+        self,
+        name: str,
+        body: bytes,
+        media_type: str,
+        *,
+        producer: str,
+        number: int,
+        epoch: int = 0,
+        retry_seconds: float | None = None,
+    ) -> Appended:
+        """Append as a producer that numbers whole appends; numbers increase, and may have gaps.
+
+        A number that is not above the last one stored counts as a repeat, whatever its body, so the
+        request is sent again whatever became of the first attempt. Have only one under way: one
+        that a later number overtakes is never stored.
+
+        Raises:
+            StoreError: the server's answer says why; `outcome` says whether it may be stored.
+        """
+        numbers = {
+            "Producer-Id": check_reference(producer),
+            "Producer-Epoch": str(epoch),
+            "Txn-Number": str(number),
+        }
+        return await self._append(
+            name, body, media_type, numbers, repeatable=True, retry_seconds=retry_seconds
+        )
+
     async def raise_producer_epoch(self, name: str, producer: str) -> dict[str, Any]:
         """Fence older instances of a producer.
 

@@ -172,6 +172,7 @@ class Client:
     append_arrow = _waits(AsyncClient.append_arrow)
     append_body = _waits(AsyncClient.append_body)
     append_numbered = _waits(AsyncClient.append_numbered)
+    append_transaction = _waits(AsyncClient.append_transaction)
     raise_producer_epoch = _waits(AsyncClient.raise_producer_epoch)
     list_producers = _iterates(AsyncClient.list_producers)
     describe_producer = _waits(AsyncClient.describe_producer)

@@ -52,6 +52,7 @@ def test_the_commands_are_these() -> None:
         "fence",
         "fragments cat",
         "fragments ls",
+        "import rabbitmq",
         "keys create",
         "keys ls",
         "keys revoke",
