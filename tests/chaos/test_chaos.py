@@ -18,7 +18,7 @@ from chaos.deployment import INGESTS
 from chaos.events import Event, calm, node_cut_off, second_uploader
 from chaos.run import LOCAL, Plan, run_chaos
 
-KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "24"))
+KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "16"))
 SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
 
 
@@ -31,7 +31,7 @@ def test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed(
     print(report)
     assert not report.faults
     assert report.story.kills.total() >= KILLS
-    assert len(report.story.events) >= KILLS // 6, "too few kinds of trouble"
+    assert len(report.story.events) >= KILLS // 4, "too few kinds of trouble"
     assert report.acknowledged > KILLS * 20, "too few appends: the dangerous path did not run"
     assert sum(one.replayed for one in report.ledgers) > 0, "no repeat met a record of its own"
     assert sum(one.fragment_count for one in report.checked) > KILLS, "too few fragments"

@@ -85,18 +85,29 @@ def state(client: httpx.Client) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def seen(client: httpx.Client, known: Known) -> list[dict[str, Any]]:
-    """The state after the last test here; at first that before all of them."""
-    return [state(client)]
+def before(client: httpx.Client, known: Known) -> dict[str, Any]:
+    """The state before all tests here."""
+    return state(client)
+
+
+@pytest.fixture(scope="module")
+def last_of_each(request: pytest.FixtureRequest) -> set[str]:
+    """The last case of each test here, with which the state is asked for."""
+    here = [item for item in request.session.items if item.path == request.path]
+    return set({item.name.partition("[")[0]: item.nodeid for item in here}.values())
 
 
 @pytest.fixture(autouse=True)
-def nothing_changes(client: httpx.Client, seen: list[dict[str, Any]]) -> Iterator[None]:
-    """What one test left is what the next one finds: it is asked for once between them."""
+def nothing_changes(
+    request: pytest.FixtureRequest,
+    client: httpx.Client,
+    before: dict[str, Any],
+    last_of_each: set[str],
+) -> Iterator[None]:
+    """Asked once for all cases of a test, which together ask less than this does."""
     yield
-    before = seen.pop()
-    seen.append(state(client))
-    assert seen == [before]
+    if request.node.nodeid in last_of_each:
+        assert state(client) == before
 
 
 def refused(answer: Answer, status: int, code: str, sample: Sample) -> None:

@@ -10,7 +10,19 @@ _CHAINS: Final = f"{_SCHEMATHESIS}::test_chains_of_operations_over_all_services_
 _KILLS: Final = (
     "tests/journeys/test_kill.py::test_everything_acknowledged_survives_kill_9_once_and_in_order"
 )
+_SERVED: Final = (
+    "tests/journeys/test_leaderless_served.py"
+    "::test_a_leaderless_stream_lives_through_deaths_and_compaction"
+)
+_A25: Final = (
+    "tests/journeys/test_scenarios_instances.py"
+    "::test_a25_what_was_acknowledged_is_there_for_every_reader_at_once"
+)
 _FOLLOW: Final = "tests/journeys/test_follow_one_record.py::test_follow_one_record"
+_COMPACTION: Final = (
+    "tests/unit/uploader/test_compaction_rounds.py"
+    "::test_many_objects_of_many_streams_are_read_once_and_placed_byte_by_byte"
+)
 _SEARCH: Final = (
     "tests/model/test_leaderless_search.py::test_no_order_of_events_breaks_what_must_hold"
 )
@@ -28,6 +40,12 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     f"{_FOLLOW}[all in one on files]": f"{_FOLLOW}[four processes on S3]",
     # Those on S3 are killed by chaos too.
     f"{_KILLS}[four processes on S3]": f"{_KILLS}[all in one on files]",
+    "tests/journeys/test_kill_producers.py": (
+        "tests/chaos/test_chaos.py"
+        "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
+    ),
+    f"{_SERVED}[four processes]": f"{_SERVED}[all in one]",
+    f"{_A25}[False]": f"{_A25}[True]",
     f"{_SEARCH}[two tasks at once]": f"{_SEARCH}[all that reclaims]",
     "tests/simulation/test_simulation.py::test_each_guard_that_is_taken_away_is_missed": (
         "tests/simulation/test_simulation.py"
@@ -37,6 +55,10 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "tests/spark/test_spark_source.py"
         "::test_one_frame_serves_filters_and_counts_after_each_other"
     ),
+    (
+        "tests/spark/test_spark_job_mistakes.py"
+        "::test_a_command_that_succeeds_says_that_it_starts_spark_and_ends_without_a_traceback"
+    ): "tests/spark/test_spark_jobs_guide.py",
     "tests/spark/test_spark_kills.py": "tests/spark/test_spark_job_kills.py",
     "tests/spark/test_spark_packaging.py::test_a_command_with_a_master_goes_by_spark_submit": (
         "tests/spark/test_spark_packaging.py"
@@ -46,6 +68,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "tests/spark/test_spark_packaging.py"
         "::test_the_shell_is_a_session_that_reads_streams_on_a_machine_without_java"
     ): "tests/spark/test_spark_walk.py",
+    f"{_COMPACTION}[300-1000]": f"{_COMPACTION}[30-100]",
     **{
         f"tests/spark/test_spark_sink.py::{test}[leaderless{case}]": (
             f"tests/spark/test_spark_sink.py::{test}[local{case}]"

@@ -38,10 +38,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/journeys/test_kill.py tests/journeys/test_kill_staged.py",
         BOTTOMLESS_TEST_KILLS="200",
     ),
-    "producers": _test(
+    "producers": Run(
         "200 deaths under strict producers",
-        "tests/journeys/test_kill_producers.py",
-        BOTTOMLESS_TEST_PRODUCER_KILLS="200",
+        [sys.executable, "-m", "pytest", "-s", "tests/journeys/test_kill_producers.py"],
+        {"BOTTOMLESS_TEST_PRODUCER_KILLS": "200"},
+        tests="tests/chaos/test_chaos.py",
     ),
     "spark": _test(
         "jobs of Spark that die three times each",

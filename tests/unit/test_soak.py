@@ -29,6 +29,7 @@ def test_each_long_run_has_a_canary_and_settings_that_somebody_reads(run: Run) -
     assert named
     for test in named:
         assert there_is(test)
+    assert not all(is_left_out(test, ["tests"]) for test in named)
     for setting in run.settings:
         assert f'environ.get("{setting}"' in SOURCES
 
