@@ -117,6 +117,11 @@ class NodeLease:
         """The node that holds this lease, known once its directory was opened."""
         return IngestNode(self._directory.node_id, self._url)
 
+    @property
+    def lease_ms(self) -> int:
+        """How long it lasts, in ms, unless it is renewed."""
+        return self._bounds.lease_ms
+
     def _key_and_value(self) -> tuple[str, bytes]:
         # The node's id and not the process's: the directory is locked, so if this lease is held
         # already, this node held it before it was killed.

@@ -3,12 +3,14 @@
 import asyncio
 import gc
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.waiting import eventually
 
 from bottomless.formats.chunk import split_chunks
+from bottomless.model.config import parse_config
 from bottomless_server.ingest.local.feed import CommitFeed
 from unit.ingest.harness import INTERNAL, STREAM, IngestHarness, problem
 
@@ -296,3 +298,42 @@ async def test_too_many_bytes_in_flight_wait_and_then_are_refused(tmp_path: Path
     assert (await harness.append("after")).status_code == 200
     assert harness.service.room.admission.total == 0
     await harness.aclose()
+
+
+async def changed_config(harness: IngestHarness) -> None:
+    """What a PATCH does: it changes the record, and knows nothing of the owner."""
+    config = parse_config({"fragment": {"target_bytes": 1_048_576, "max_age_ms": 5_000}})
+    await harness.streams.update(STREAM, lambda record: replace(record, config=config))
+
+
+async def test_an_owner_goes_on_with_a_configuration_that_was_changed(
+    harness: IngestHarness,
+) -> None:
+    """Once its appender had that of its claim for as long as it lived."""
+    await harness.append("a")
+    token = (await harness.internal.get(COMMITS)).json()["token"]
+    await changed_config(harness)
+    await harness.service.streams.take_up_configs()
+
+    [news] = (await harness.internal.get(COMMITS, params={"after": token})).json()["streams"]
+    assert (news["target_bytes"], news["max_age_ms"]) == (1_048_576, 5_000)
+
+
+async def test_an_owner_looks_for_changes_several_times_a_lease(
+    tmp_path: Path,
+) -> None:
+    harness = IngestHarness(tmp_path / "data", ingest_lease_ms=300, ingest_lease_margin_ms=10)
+    await (await harness.declare()).start()
+    await harness.append("a")
+    await changed_config(harness)
+    await eventually(lambda: harness.appender.config.fragment.max_age_ms == 5_000)
+    await harness.service.stop()
+
+
+async def test_a_configuration_of_another_epoch_is_not_taken_up(harness: IngestHarness) -> None:
+    await harness.append("a")
+    before = harness.appender.config
+    await changed_config(harness)
+    await harness.streams.update(STREAM, lambda record: replace(record, epoch=record.epoch + 1))
+    await harness.service.streams.take_up_configs()
+    assert harness.appender.config == before

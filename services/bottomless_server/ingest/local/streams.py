@@ -39,6 +39,11 @@ question with each request that is passed on, a longer one lets a stream wait th
 TICK_SECONDS: Final = 0.5
 """How often streams are asked whether their files need looking after."""
 
+_LOOKS_A_LEASE: Final = 3
+"""So often in the time of a lease the configurations of streams are looked at."""
+_CONFIG_COUNT: Final = 64
+"""Records that one such question asks for."""
+
 
 class OwnedStreams:
     """The streams that this process owns, each with its appender."""
@@ -87,6 +92,9 @@ class OwnedStreams:
             asyncio.create_task(endless("ingest-files", self._tick), name="ingest-files"),
             asyncio.create_task(endless("ingest-claims", self._confirm_due), name="ingest-claims"),
             asyncio.create_task(endless("ingest-opening", self._open_due), name="ingest-opening"),
+            asyncio.create_task(
+                endless("ingest-configs", self._configure_due), name="ingest-configs"
+            ),
         ]
 
     async def stop(self) -> None:
@@ -254,6 +262,34 @@ class OwnedStreams:
         await asyncio.sleep(TICK_SECONDS)
         await self._confirm_again()
         return 0
+
+    async def _configure_due(self) -> float:
+        await asyncio.sleep(self._owner.lease.lease_ms / _LOOKS_A_LEASE / 1000)
+        await self.take_up_configs()
+        return 0
+
+    async def take_up_configs(self) -> None:
+        """Go on with the configuration that each stream has now: a PATCH changes the record alone.
+
+        Only streams are looked at of which something is not uploaded yet: for others it makes no
+        difference. Where coordination does not answer, the next look does it.
+        """
+        due = [one for one in self.opened() if one.log.next_offset > one.published_next]
+        for start in range(0, len(due), _CONFIG_COUNT):
+            page = [appender.stream_id for appender in due[start : start + _CONFIG_COUNT]]
+            try:
+                loaded = await self._owner.streams.load_many(page)
+            except StoreError as error:
+                log.warning("configurations were not looked at", error=str(error))
+                return
+            for record in loaded.records:
+                appender = self._open.get(record.stream_id)
+                # Of another epoch is another owner's stream, and its claim finds that out.
+                if appender is None or record.epoch != appender.claim.epoch:
+                    continue
+                if appender.stopped is None and record.config != appender.config:
+                    appender.config = record.config
+                    self._changed(appender)
 
     async def _open_due(self) -> float:
         """Open what lies here and is not open, as soon as this node may own anything."""
