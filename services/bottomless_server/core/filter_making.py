@@ -8,7 +8,7 @@ shared/bottomless/formats/fragment.py.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,47 @@ def indexed_columns(config: FilterConfig) -> Columns:
             return Columns(0)
 
 
+class ChunkValues(NamedTuple):
+    """The values of one column in one chunk."""
+
+    presence: Presence
+    """Both bits are 0 of a chunk without records."""
+    distinct: list[bytes]
+
+
+def values_of(
+    header: ChunkHeader, chunk: memoryview, columns: Columns
+) -> dict[Columns, ChunkValues]:
+    """Find the different values of some columns in a whole chunk.
+
+    Raises:
+        Corrupt: it is damaged.
+    """
+    arrays: dict[Columns, list[Any]] = {one: [] for one in FILTER_COLUMNS if one in columns}
+    lacking: set[Columns] = set()
+    if header.kind is ChunkKind.DATA:
+        for frame, stored in split_frames(batches_of(header, chunk)):
+            batch = decode_message(frame, stored) if frame.columns & columns else None
+            for column, found in arrays.items():
+                if batch is not None and column in frame.columns:
+                    # Cast before they are put together: texts and bytes are then of one type.
+                    found.append(batch.column(FIELDS[column].name).cast(pa.binary()))
+                else:
+                    lacking.add(column)
+    return {one: _values_of(found, one in lacking) for one, found in arrays.items()}
+
+
+def _values_of(arrays: list[Any], lacking: bool) -> ChunkValues:
+    whole = pa.chunked_array(arrays, pa.binary())
+    presence = Presence(0)
+    if lacking or whole.null_count:
+        presence |= Presence.NONE
+    if len(whole) > whole.null_count:
+        presence |= Presence.SOME
+    values = whole.unique().to_pylist() if Presence.SOME in presence else []
+    return ChunkValues(presence, [value for value in values if value is not None])
+
+
 def make_filters(
     data: Iterable[bytes | memoryview], data_size: int, config: FilterConfig
 ) -> tuple[FilterTable, ...]:
@@ -97,18 +138,8 @@ class FilterMaking:
         Raises:
             Corrupt: it is damaged.
         """
-        values: dict[Columns, list[Any]] = {column: [] for column in self._makings}
-        missing: set[Columns] = set()
-        if header.kind is ChunkKind.DATA:
-            for frame, stored in split_frames(batches_of(header, chunk)):
-                batch = decode_message(frame, stored) if frame.columns & self._columns else None
-                for column, arrays in values.items():
-                    if batch is not None and column in frame.columns:
-                        arrays.append(batch.column(FIELDS[column].name))
-                    else:
-                        missing.add(column)
-        for column, making in self._makings.items():
-            making.take(values[column], lacking=column in missing)
+        for column, values in values_of(header, chunk, self._columns).items():
+            self._makings[column].take(values)
 
     def tables(self) -> tuple[FilterTable, ...]:
         """The filters of all chunks that were taken; none where they have no record."""
@@ -131,18 +162,10 @@ class _ColumnMaking:
         self._block_count = 0
         self._cache: dict[bytes, int] = {}
 
-    def take(self, arrays: list[Any], *, lacking: bool) -> None:
-        """Take the values of one chunk; `lacking` says that a frame has no such column."""
-        # Cast before they are put together: texts and bytes are then of one type.
-        whole = _joined([array.cast(pa.binary()) for array in arrays])
-        presence = Presence(0)
-        if lacking or whole.null_count:
-            presence |= Presence.NONE
-        if len(whole) > whole.null_count:
-            presence |= Presence.SOME
-        self._presence |= presence
-        values = whole.unique().to_pylist() if presence & Presence.SOME else []
-        self._note(presence, self._hashed([value for value in values if value is not None]))
+    def take(self, values: ChunkValues) -> None:
+        """Take the values of the next chunk."""
+        self._presence |= values.presence
+        self._note(values.presence, self._hashed(values.distinct))
 
     def _hashed(self, distinct: list[bytes]) -> Hashes | None:
         """Hashes of the different values of a chunk; None where no filter could hold them."""
@@ -192,11 +215,6 @@ class _ColumnMaking:
             np.concatenate(blocks) if blocks else no_blocks(),
             0 if hashes is None else len(hashes),
         )
-
-
-def _joined(arrays: list[Any]) -> Any:
-    """One array of several of bytes, of any number of them."""
-    return pa.chunked_array(arrays, pa.binary())
 
 
 def _hashes_of(values: list[bytes], cache: dict[bytes, int]) -> Hashes:

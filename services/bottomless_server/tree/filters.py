@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bottomless.formats.filter import AskedHashes, Blocks, is_full, no_blocks, union
+from bottomless.formats.filter import AskedHashes, Blocks, grow, is_full, no_blocks, union
 from bottomless.formats.fragment_filters import may_be_there
 from bottomless.model.fragment import Presence
 from bottomless.model.manifest import Entries, EntryKind, Node
@@ -48,6 +48,29 @@ def group_filter(node: Node) -> GroupFilter:
         parts.append(np.bitwise_or.reduce(blocks, axis=0))
     blocks = union(parts)
     return GroupFilter(whole, no_blocks() if is_full(blocks) else blocks)
+
+
+def says_enough(said: GroupFilter, node: Node) -> bool:
+    """Whether an entry that says this of a group says no less than the group's own entries do."""
+    if Presence.KNOWN not in said.presence:
+        return True
+    found = group_filter(node)
+    if Presence.KNOWN not in found.presence or found.presence & ~said.presence:
+        return False
+    if not len(said.blocks) or Presence.SOME not in found.presence:
+        return True
+    if not len(found.blocks):
+        # More values are below than any filter holds, and this one leaves some out.
+        return False
+    size = max(len(said.blocks), len(found.blocks))
+    wanted = grow(found.blocks, size)
+    return bool(np.all(grow(said.blocks, size) & wanted == wanted))
+
+
+def filter_of(entry: np.void, filters: Blocks) -> GroupFilter:
+    """What an entry of a node with these filters says."""
+    first, count = int(entry["filter_position"]), int(entry["filter_blocks"])
+    return GroupFilter(Presence(int(entry["filter_presence"])), filters[first : first + count])
 
 
 def known_of(entries: Entries) -> NDArray[np.uint8]:

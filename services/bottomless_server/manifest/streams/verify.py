@@ -10,6 +10,8 @@ was found: what retention removed in between is gone by right.
   does not know of later cuts, so of one that was cut only the root's entry is held against
   what is live below it.
 - fragments: each exists with its size; with `checksums`, all bytes are read
+- filters: an entry says no less of its group than the group's own entries; with `checksums`, no
+  value of a fragment is missing from its filters
 - the tail of a leaderless stream comes last (`leaderless/tail_check.py`)
 
 After a crash the step that was under way is done again.
@@ -25,19 +27,23 @@ import numpy as np
 from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt
 from bottomless.formats.checks import crc32c
+from bottomless.formats.fragment import FOOTER_SIZE, decode_footer, decode_stored_filters
 from bottomless.formats.keys import fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import GIB, MIB
 from bottomless.model.manifest import Entries, EntryKind, Node, fragment_info
 from bottomless.model.names import StreamId, uid_from_bytes
 from bottomless.model.stream import StreamRecord
+from bottomless_server.core.filter_check import FilterCheck
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.leaderless.tail_check import check_tail_page
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
+from bottomless_server.manifest.tree.core.adoption_check import footer_piece
 from bottomless_server.manifest.tree.reachability import load_group
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.stores.operations import Operation
+from bottomless_server.tree.filters import filter_of, says_enough
 from bottomless_server.tree.retention import SUMMED, Totals, totals
 from bottomless_server.tree.search import at_offset
 
@@ -206,6 +212,8 @@ class _VerifyStep:
                         # Once for each group, however many steps go through it.
                         self._groups += 1
                         found += _faults_of_sums(entry, below, floor)
+                        if not says_enough(filter_of(entry, node.filters), below):
+                            found.append(_fault_of("group-filter", entry))
                     node = below
                     continue
                 fault = _fault_of("group-not-its-entry", entry)
@@ -215,7 +223,11 @@ class _VerifyStep:
         self, node: Node, position: int, found: list[Fault]
     ) -> tuple[int, list[Fault]]:
         run = _bounded(node.entries[at_offset(node, position) :], self._checksums)
-        fragments = [fragment_info(entry) for entry in run if entry["kind"] == EntryKind.FRAGMENT]
+        fragments = [
+            fragment_info(entry, node.filters)
+            for entry in run
+            if entry["kind"] == EntryKind.FRAGMENT
+        ]
         room = asyncio.Semaphore(_AT_ONCE)
 
         async def check(info: FragmentInfo) -> Fault | None:
@@ -236,18 +248,42 @@ class _VerifyStep:
         try:
             if (await self._context.drive.head(object_key)).size != info.size:
                 return fault("fragment-size")
-            if self._checksums and await self._crc(object_key, info.size) != info.crc:
-                return fault("fragment-checksum")
+            if self._checksums:
+                check = await self._filter_check(object_key, info) if info.version > 1 else None
+                if await self._crc(object_key, info.size, check) != info.crc:
+                    return fault("fragment-checksum")
+                if check is not None and check.missing:
+                    return fault("fragment-filter")
+        except Corrupt:
+            return fault("fragment-checksum")
         except ObjectMissing:
             return fault("fragment-missing")
         return None
 
-    async def _crc(self, object_key: str, size: int) -> int:
+    async def _filter_check(self, object_key: str, info: FragmentInfo) -> FilterCheck:
+        """A check of the filters of a fragment, which stand after what is checked.
+
+        Raises:
+            Corrupt: they are damaged.
+            ObjectMissing, DriveUnavailable, DriveRefused
+        """
+        piece = footer_piece(info.size)
+        footer = decode_footer(await self._context.drive.get(object_key, *piece))
+        data = await self._context.drive.get(
+            object_key, footer.filters_position, footer.filters_size
+        )
+        self._bytes += FOOTER_SIZE + len(data)
+        return FilterCheck(info, footer, decode_stored_filters(data, footer))
+
+    async def _crc(self, object_key: str, size: int, check: FilterCheck | None = None) -> int:
         crc: int | None = None
         for start in range(0, size, _PIECE_SIZE):
             piece = await self._context.drive.get(object_key, start, _PIECE_SIZE)
             self._bytes += len(piece)
             crc = crc32c(piece, crc)
+            if check is not None:
+                # Long enough for others to wait: values of a whole piece are hashed.
+                await asyncio.to_thread(check.feed, piece)
         return crc or 0
 
 
