@@ -30,6 +30,7 @@ GROUPS = {
         "docs/how-to/produce-python",
         "docs/how-to/produce-tables",
         "docs/how-to/consume",
+        "docs/how-to/groups",
         "docs/how-to/analyse",
         "docs/how-to/retention",
         "docs/how-to/leaderless",

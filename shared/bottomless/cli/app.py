@@ -18,6 +18,7 @@ from bottomless.cli import (
     consumers,
     doctor,
     fragments,
+    groups,
     imports,
     keys,
     leases,
@@ -78,6 +79,7 @@ def create_app() -> typer.Typer:
     bench.add_to(app)
     for group in (
         consumers,
+        groups,
         producers,
         leases,
         fragments,

@@ -17,7 +17,7 @@ from bottomless.cli.places import checked_place
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
-from bottomless.errors import StoreError
+from bottomless.errors import Code, StoreError
 
 if TYPE_CHECKING:
     from bottomless.client import Client
@@ -28,7 +28,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         "tail",
         epilog=examples(
-            "tail orders -n 3", "tail -f orders", "tail -f orders --consumer billing -o ndjson"
+            "tail orders -n 3",
+            "tail -f orders",
+            "tail -f orders --consumer billing -o ndjson",
+            "tail orders --group billing",
         ),
     )(_tail)
 
@@ -57,6 +60,14 @@ def _tail(
             callback=checked_reference,
         ),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Share the stream with others that say the same: one of them writes it at a time, "
+            "and the next goes on when that one ends. Keeps running.",
+            callback=checked_reference,
+        ),
+    ] = None,
     details: Details = False,
     output: Annotated[
         FollowForm, typer.Option("--output", "-o", help="How to write records.")
@@ -67,6 +78,12 @@ def _tail(
     With -f an outage of the server is waited out; then reading goes on at the very record
     where it was, without one twice and without one missing.
     """
+    if group is not None:
+        if consumer is not None:
+            raise typer.BadParameter("give one of --consumer and --group")
+        with open_client(context) as client:
+            _share(client, stream, group, start or "first", writer_of(output, details=details))
+        return
     if consumer is not None:
         with open_client(context) as client:
             writer = writer_of(output, details=details)
@@ -115,6 +132,25 @@ def _consume(
                 if not error.retryable:
                     raise
                 # The next batch commits this one too.
+                outage.note(error)
+
+
+def _share(client: "Client", stream: str, group: str, start: str, writer: Writer) -> None:
+    outage = _Outage()
+    with client.group(stream, group, start=start, on_outage=outage.note) as member:
+        tell(f"joined {group} as {member.member}")
+        for batch in member:
+            outage.over()
+            tell_gaps(batch.gaps)
+            writer.write(batch.records)
+            # Whoever reads this pipe has it before it counts as processed.
+            sys.stdout.flush()
+            try:
+                member.commit()
+            except StoreError as error:
+                # Another member holds the stream, or the next batch commits this one too.
+                if not error.retryable and error.code != Code.CONSUMER_FENCED:
+                    raise
                 outage.note(error)
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from bottomless.client.follow import Batch
     from bottomless.client.fragments import Fragment
+    from bottomless.client.group import AsyncGroup
     from bottomless.client.producer import AsyncProducer
     from bottomless.client.reads import ArrowPage, Offsets, Page
     from bottomless.client.record import Record
@@ -38,6 +39,7 @@ __all__ = [
     "AsyncConsumer",
     "AsyncDeliveries",
     "AsyncDelivery",
+    "AsyncGroup",
     "AsyncProducer",
     "Batch",
     "Client",
@@ -45,6 +47,7 @@ __all__ = [
     "Deliveries",
     "Delivery",
     "Fragment",
+    "Group",
     "Offsets",
     "Page",
     "Producer",
@@ -61,6 +64,7 @@ _MODULES: Final = {
     "AsyncConsumer": "consumer",
     "AsyncDeliveries": "delivery",
     "AsyncDelivery": "delivery",
+    "AsyncGroup": "group",
     "AsyncProducer": "producer",
     "Batch": "follow",
     "Client": "blocking",
@@ -68,6 +72,7 @@ _MODULES: Final = {
     "Deliveries": "delivery",
     "Delivery": "delivery",
     "Fragment": "fragments",
+    "Group": "blocking_group",
     "Offsets": "reads",
     "Page": "reads",
     "Producer": "blocking_producer",

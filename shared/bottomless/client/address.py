@@ -104,6 +104,16 @@ def consumer_path(name: str, consumer: str) -> str:
     return f"{stream_path(name)}/consumers/{check_reference(consumer)}"
 
 
+def group_path(name: str, group: str) -> str:
+    """Make the path of a consumer group of a stream."""
+    return f"{stream_path(name)}/groups/{check_reference(group)}"
+
+
+def member_path(name: str, group: str, member_id: str) -> str:
+    """Make the path of a member of a consumer group."""
+    return f"{group_path(name, group)}/members/{check_id(member_id)}"
+
+
 def producer_path(name: str, producer: str) -> str:
     """Make the path of a producer of a stream."""
     return f"{stream_path(name)}/producers/{check_reference(producer)}"

@@ -12,7 +12,6 @@ from bottomless.client.appends import AppendCalls
 from bottomless.client.consumer import (
     COMMIT_SECONDS_DEFAULT,
     AsyncConsumer,
-    ConsumerCalls,
     Consuming,
     ignored,
 )
@@ -21,6 +20,13 @@ from bottomless.client.discovery import DiscoveryCalls
 from bottomless.client.encoding import Compression
 from bottomless.client.exchange import Exchange
 from bottomless.client.fragments import FragmentCalls
+from bottomless.client.group import (
+    LEASE_SECONDS_DEFAULT,
+    AsyncGroup,
+    GroupMemberCalls,
+    Sharing,
+    member_name,
+)
 from bottomless.client.keys import KeyCalls
 from bottomless.client.place import Place
 from bottomless.client.producer import AsyncProducer, Wanted
@@ -34,7 +40,6 @@ from bottomless.client.producer_settings import (
     Batching,
     Sending,
 )
-from bottomless.client.reads import ReadCalls
 from bottomless.client.retry import RETRY_SECONDS
 from bottomless.client.transport import (
     OnFirstUse,
@@ -54,11 +59,10 @@ if TYPE_CHECKING:
 
 
 class AsyncClient(
-    ConsumerCalls,
+    GroupMemberCalls,
     UpkeepCalls,
     KeyCalls,
     AppendCalls,
-    ReadCalls,
     FragmentCalls,
     DiscoveryCalls,
 ):
@@ -156,6 +160,38 @@ class AsyncClient(
             stream, name, start, auto_commit, commit_seconds, max_bytes, expect_stream_id, on_outage
         )
         return AsyncConsumer(self, consuming)
+
+    def group(
+        self,
+        stream: str,
+        group: str,
+        *,
+        member: str | None = None,
+        lease_seconds: float = LEASE_SECONDS_DEFAULT,
+        strategy: str | None = None,
+        start: Place = "first",
+        auto_commit: bool = True,
+        commit_seconds: float = COMMIT_SECONDS_DEFAULT,
+        max_bytes: int = PAGE_SIZE_DEFAULT,
+        on_outage: Callable[[StoreError], None] = ignored,
+    ) -> AsyncGroup:
+        """Make a member of a consumer group, for `async with` and `async for`.
+
+        One member reads the stream, the others wait; when it leaves, or has not been heard for
+        `lease_seconds`, the next one goes on after what it has committed. `start` is where a group
+        begins that has stored nothing. `member` is a name that no other program of the group has;
+        who comes again under its name takes its place.
+
+        Raises:
+            InvalidRequest: a number is out of its range, `start` is no place, or `bad-name`.
+        """
+        consuming = Consuming(
+            stream, group, start, auto_commit, commit_seconds, max_bytes, None, on_outage
+        )
+        sharing = Sharing(
+            stream, group, member or member_name(), lease_seconds, strategy, consuming, start
+        )
+        return AsyncGroup(self, sharing)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"

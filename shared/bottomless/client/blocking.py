@@ -15,8 +15,10 @@ from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, get_args
 
 from bottomless.client.aio import AsyncClient
 from bottomless.client.blocking_consumer import Consumer
+from bottomless.client.blocking_group import Group
 from bottomless.client.blocking_producer import Producer
 from bottomless.client.consumer import AsyncConsumer
+from bottomless.client.group import AsyncGroup
 from bottomless.client.loop_thread import LoopThread
 from bottomless.client.producer import AsyncProducer
 from bottomless.client.retry import RETRY_SECONDS
@@ -32,6 +34,7 @@ _WORDS: Final = (
     ("`async for`", "`for`"),
     ("AsyncIterator", "Iterator"),
     ("AsyncConsumer", "Consumer"),
+    ("AsyncGroup", "Group"),
     ("AsyncProducer", "Producer"),
 )
 """What a program without a loop calls what one with a loop has."""
@@ -55,7 +58,11 @@ def _explain(mine: Callable[..., Any], theirs: Callable[..., Any]) -> None:
         mine.__doc__ = (mine.__doc__ or "").replace(theirs_word, my_word)
 
 
-_KINDS: Final[dict[Any, Any]] = {AsyncConsumer: Consumer, AsyncProducer: Producer}
+_KINDS: Final[dict[Any, Any]] = {
+    AsyncConsumer: Consumer,
+    AsyncGroup: Group,
+    AsyncProducer: Producer,
+}
 
 
 def _waits(
@@ -107,6 +114,18 @@ def _consumes(
 
     _explain(consuming, method)
     return consuming
+
+
+def _shares(
+    method: Callable[Concatenate[AsyncClient, P], AsyncGroup],
+) -> Callable[Concatenate["Client", P], Group]:
+    """Make a method one whose member of a group is for `with` and `for`."""
+
+    def sharing(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Group:
+        return Group(method(self._inner, *args, **kwargs), self._thread, self)
+
+    _explain(sharing, method)
+    return sharing
 
 
 class Client:
@@ -219,6 +238,15 @@ class Client:
 
     producer = _produces(AsyncClient.producer)
     consumer = _consumes(AsyncClient.consumer)
+
+    list_groups = _iterates(AsyncClient.list_groups)
+    describe_group = _waits(AsyncClient.describe_group)
+    activate_member = _waits(AsyncClient.activate_member)
+    delete_group = _waits(AsyncClient.delete_group)
+    join_group = _waits(AsyncClient.join_group)
+    send_heartbeat = _waits(AsyncClient.send_heartbeat)
+    leave_group = _waits(AsyncClient.leave_group)
+    group = _shares(AsyncClient.group)
 
     @contextmanager
     def fragment_bytes(self, name: str, fragment_id: str) -> Iterator[Iterator[bytes]]:

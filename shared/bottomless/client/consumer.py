@@ -53,6 +53,8 @@ class Consuming:
     expect_stream_id: str | None = None
     on_outage: Callable[[StoreError], None] = field(default=ignored)
     """Called with the reason each time reading is interrupted; it resumes by itself."""
+    claim: tuple[str, int] | None = None
+    """The member of a consumer group as which offsets are stored, and its generation."""
 
     def __post_init__(self) -> None:
         check_stream(self.stream)
@@ -269,6 +271,7 @@ class AsyncConsumer:
             # The name may be another stream's by now, of which nothing is processed.
             stream_id=self._last.stream_id,
             retry_seconds=retry_seconds,
+            claim=self._consuming.claim,
         )
         self._committed = processed
         self._commit_at = time.monotonic() + self._consuming.commit_seconds

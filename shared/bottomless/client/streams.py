@@ -116,18 +116,23 @@ class StreamCalls(Wire):
         allow_regression: bool = False,
         stream_id: str | None = None,
         retry_seconds: float | None = None,
+        claim: tuple[str, int] | None = None,
     ) -> dict[str, Any]:
         """Store the offset with which a consumer continues.
 
-        With `stream_id` only of that stream.
+        With `stream_id` only of that stream. `claim` is the id of a member of the consumer group of
+        this name, with the generation by which it holds the stream.
 
         Raises:
             WrongOffset: `stream-replaced`, the name is that of another stream;
-                `offset-regression`, a higher offset is stored and `allow_regression` is false.
+                `offset-regression`, a higher offset is stored and `allow_regression` is false;
+                `consumer-fenced`, another member of the consumer group of this name holds it.
         """
         value: dict[str, Any] = {"next_offset": next_offset, "allow_regression": allow_regression}
         if stream_id is not None:
             value["expect_stream_id"] = stream_id
+        if claim is not None:
+            value["member_id"], value["generation"] = claim
         answer = await self._send(
             "PUT",
             f"{consumer_path(name, consumer)}/offset",

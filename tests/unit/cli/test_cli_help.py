@@ -52,6 +52,10 @@ def test_the_commands_are_these() -> None:
         "fence",
         "fragments cat",
         "fragments ls",
+        "groups activate",
+        "groups describe",
+        "groups ls",
+        "groups rm",
         "import rabbitmq",
         "keys create",
         "keys ls",
@@ -152,7 +156,7 @@ def test_the_output_of_a_command_that_shows_values_has_three_forms(path: tuple[s
 
 OF_RECORDS = {
     *("read", "tail", "fragments cat", "admin wal cat"),
-    *("consumers rm", "producers rm", "leases rm"),
+    *("consumers rm", "groups rm", "producers rm", "leases rm"),
 }
 """They write records or bytes as they are, or nothing at all."""
 
@@ -253,6 +257,8 @@ def test_help_names_the_exit_codes_that_the_guide_lists() -> None:
         ("update", "s", "--max-bytes", "9" * 30),
         ("retention", "apply"),
         ("consumers", "rm", "s", "c"),
+        ("groups", "rm", "s", "g"),
+        ("tail", "s", "--group", "g", "--consumer", "c"),
         ("admin", "gc"),
         ("admin", "rebuild"),
         ("admin", "takeover", "s", "--expect-home", "0" * 32),
