@@ -129,7 +129,7 @@ def _decide_producer(
         return _decide_part(tracking, append, asked.number, asked.part_of, next_offset)
     known = tracking.producers.get(asked.producer_id)
     if known is not None:
-        _check_known(known, asked)
+        check_known(known, asked)
     if asked.mode is AppendMode.TRANSACTION:
         return _decide_transaction(tracking, known, append, asked, next_offset)
     if known is None or known.mode is AppendMode.PLAIN:
@@ -142,15 +142,20 @@ def _decide_producer(
     return _decide_highwater(known.last_sequence, append, next_offset)
 
 
-def _check_known(known: Producer, asked: FromProducer) -> None:
+def check_known(known: Producer, asked: FromProducer) -> None:
+    """Refuse a run of a producer that is fenced, and another mode than the producer's.
+
+    Raises:
+        WrongOffset: `producer-mode-conflict`, `producer-fenced`.
+    """
     if known.mode not in (AppendMode.PLAIN, asked.mode):
-        raise _conflict(
+        raise conflict(
             Code.PRODUCER_MODE_CONFLICT,
             "this producer id is used in another mode; take another id, or delete the producer",
             mode=MODES[known.mode],
         )
     if asked.epoch < known.epoch:
-        raise _conflict(
+        raise conflict(
             Code.PRODUCER_FENCED,
             "a newer run of this producer has begun; let only one run",
             current_epoch=known.epoch,
@@ -167,7 +172,7 @@ def _decide_strict(
         if first == 0 or asked.start_any:
             return New()
         if known is None:
-            raise _conflict(
+            raise conflict(
                 Code.PRODUCER_UNKNOWN,
                 "the stream does not know this producer; look at what is stored, then start with Producer-Start: any",
             )
@@ -179,11 +184,11 @@ def _decide_strict(
         raise _gap(known.last_sequence + 1, first)
     original = _same(known.appends, append, asked)
     if original is not None:
-        return _repeat_of(original, append)
+        return repeat_of(original, append)
     oldest = known.appends[0].sequence if known.appends else known.last_sequence + 1
     if asked.epoch == known.epoch and known.epoch_sequence <= first and last < oldest:
         return _too_old(append, next_offset)
-    raise _conflict(
+    raise conflict(
         Code.PRODUCER_SEQUENCE_OVERLAP,
         "numbers of this append belong to other records that are stored; continue after last_seq",
         last_seq=known.last_sequence,
@@ -238,11 +243,11 @@ def _decide_past(
     """The answer for a number that is not above the last one of its producer."""
     for found in known.appends:
         if found.sequence == number:
-            return _repeat_of(found, append)
+            return repeat_of(found, append)
     has_all = tracking.bounds.has_all(known.appends)
     if known.appends and (has_all or number > known.appends[0].sequence):
         # What was stored since is remembered, or all that ever was, and this is not among it.
-        raise _conflict(
+        raise conflict(
             Code.PRODUCER_SEQUENCE_OVERLAP,
             "this producer has skipped the number, and nothing is stored under it; take one above last_seq",
             last_seq=known.last_sequence,
@@ -258,7 +263,7 @@ def _decide_part(
     a fence, another mode, or the same number in one piece."""
     known = tracking.producers.get(whole.producer_id)
     if known is not None:
-        _check_known(known, whole)
+        check_known(known, whole)
         if _is_past(known, whole.number):
             return _decide_past(tracking, known, append, whole.number, next_offset)
     begun = open_commit(tracking, whole.producer_id)
@@ -291,10 +296,11 @@ def unfinished(expected: int, received: int) -> WrongOffset:
 
 def _other_part() -> StoreError:
     sentence = "another commit has taken the place of a part"
-    return _conflict(Code.PRODUCER_SEQUENCE_OVERLAP, sentence)
+    return conflict(Code.PRODUCER_SEQUENCE_OVERLAP, sentence)
 
 
-def _repeat_of(original: Remembered, append: Append) -> Appended:
+def repeat_of(original: Remembered, append: Append) -> Appended:
+    """The answer for an append that is stored already."""
     end = original.first_offset + original.record_count
     return Appended(
         original.first_offset, end, original.timestamp, 0, append.record_count, replayed=True
@@ -305,5 +311,6 @@ def _too_old(append: Append, next_offset: int) -> Appended:
     return Appended(None, next_offset, None, 0, append.record_count, replayed=True)
 
 
-def _conflict(code: Code, sentence: str, **facts: object) -> StoreError:
+def conflict(code: Code, sentence: str, **facts: object) -> StoreError:
+    """The refusal of an append that does not fit to what is known of its producer."""
     return WrongOffset(sentence, code=code, facts=facts)
