@@ -24,8 +24,6 @@ from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.reader.tail import Tail
 
-FORMAT = "bottomless-fragment-0"
-
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
@@ -168,7 +166,7 @@ def _fragment_item(name: StreamName, info: FragmentInfo) -> dict[str, Any]:
         "size_bytes": info.size,
         "data_bytes": info.index_position - HEADER_SIZE,
         "index_position": info.index_position,
-        "format": FORMAT,
+        "format": f"bottomless-fragment-{info.version}",
         "first_timestamp": _shown(info.first_timestamp),
         "last_timestamp": _shown(info.last_timestamp),
         "crc32c": f"{info.crc:08x}",

@@ -11,7 +11,8 @@ from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show, show_list, tell_unreadable
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
-from bottomless.cli.stream_names import Stream
+from bottomless.cli.stream_names import Stream, checked_stream, complete_stream
+from bottomless.cli.update_all import Manner, update_all
 
 _NAME: Final = Column("NAME", lambda item: item["name"])
 _COLUMNS: Final = [
@@ -47,7 +48,11 @@ def add_to(app: typer.Typer) -> None:
     )
     app.command(
         "update",
-        epilog=examples("update orders --max-bytes 20000000000", "update orders --max-age default"),
+        epilog=examples(
+            "update orders --max-bytes 20000000000",
+            "update orders --max-age default",
+            "update --prefix orders- --max-age 7d --dry-run",
+        ),
     )(_update)
     app.command("fence", epilog=examples("fence orders"))(_fence)
     app.command("unfence", epilog=examples("unfence orders"))(_unfence)
@@ -121,14 +126,41 @@ def _describe(context: typer.Context, stream: Stream, output: Output = Form.TABL
 @taking_config
 def _update(
     context: typer.Context,
-    stream: Stream,
     config: dict[str, Any],
+    stream: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of the stream.", callback=checked_stream, autocompletion=complete_stream
+        ),
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(help="Change every stream whose name starts with this, instead of one."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --prefix: show the streams, change nothing.")
+    ] = False,
+    yes: Yes = False,
     if_match: _Etag = None,
     output: Output = Form.TABLE,
 ) -> None:
-    """Change a stream's configuration; options that are not named stay."""
+    """Change the configuration of a stream, or of all with a prefix.
+
+    Options that are not named stay. With --prefix streams are changed one after the other; one that
+    is created later is not.
+    """
     if not config:
         raise typer.BadParameter("nothing to change is named")
+    if (stream is None) is (prefix is None):
+        raise typer.BadParameter("name a stream, or --prefix")
+    if prefix is not None:
+        if if_match is not None:
+            raise typer.BadParameter("goes with one stream", param_hint="--if-match")
+        update_all(context, prefix, config, Manner(dry_run=dry_run, yes=yes, output=output))
+        return
+    if dry_run:
+        raise typer.BadParameter("goes with --prefix", param_hint="--dry-run")
+    assert stream is not None
     with open_client(context) as client:
         show(client.update_stream(stream, config, etag=if_match or "*"), output, name=stream)
 

@@ -142,6 +142,7 @@ class AsyncClient(
         start: Place = "first",
         auto_commit: bool = True,
         commit_seconds: float = COMMIT_SECONDS_DEFAULT,
+        commit_records: int | None = None,
         max_bytes: int = PAGE_SIZE_DEFAULT,
         expect_stream_id: str | None = None,
         on_outage: Callable[[StoreError], None] = ignored,
@@ -149,15 +150,23 @@ class AsyncClient(
         """Make a consumer of one stream, for `async with` and `async for`.
 
         With a `name` it continues at the offset that is stored under it, and stores its progress
-        there every `commit_seconds`; `start` is for the first time, or for a consumer without a
-        name. `on_outage` is called with the reason each time reading is interrupted; it resumes by
-        itself. A batch has about `max_bytes` bytes of values.
+        there every `commit_seconds`, and earlier once `commit_records` are processed; `start` is for
+        the first time, or for a consumer without a name. `on_outage` is called with the reason each
+        time reading is interrupted; it resumes by itself. A batch has about `max_bytes` bytes of values.
 
         Raises:
             InvalidRequest: a number is out of its range, `start` is no place, or `bad-name`.
         """
         consuming = Consuming(
-            stream, name, start, auto_commit, commit_seconds, max_bytes, expect_stream_id, on_outage
+            stream,
+            name,
+            start,
+            auto_commit,
+            commit_seconds,
+            max_bytes,
+            expect_stream_id,
+            on_outage,
+            commit_records=commit_records,
         )
         return AsyncConsumer(self, consuming)
 
@@ -172,6 +181,7 @@ class AsyncClient(
         start: Place = "first",
         auto_commit: bool = True,
         commit_seconds: float = COMMIT_SECONDS_DEFAULT,
+        commit_records: int | None = None,
         max_bytes: int = PAGE_SIZE_DEFAULT,
         on_outage: Callable[[StoreError], None] = ignored,
     ) -> AsyncGroup:
@@ -186,7 +196,15 @@ class AsyncClient(
             InvalidRequest: a number is out of its range, `start` is no place, or `bad-name`.
         """
         consuming = Consuming(
-            stream, group, start, auto_commit, commit_seconds, max_bytes, None, on_outage
+            stream,
+            group,
+            start,
+            auto_commit,
+            commit_seconds,
+            max_bytes,
+            None,
+            on_outage,
+            commit_records=commit_records,
         )
         sharing = Sharing(
             stream, group, member or member_name(), lease_seconds, strategy, consuming, start

@@ -55,6 +55,9 @@ class Consuming:
     """Called with the reason each time reading is interrupted; it resumes by itself."""
     claim: tuple[str, int] | None = None
     """The member of a consumer group as which offsets are stored, and its generation."""
+    commit_records: int | None = None
+    """How many records may be processed before they are committed, if that is sooner; counted by
+    whole batches. None: time alone counts."""
 
     def __post_init__(self) -> None:
         check_stream(self.stream)
@@ -65,6 +68,8 @@ class Consuming:
             raise InvalidRequest(
                 f"max_bytes must be from 1 to {PAGE_SIZE_MAX}, and commit_seconds at least 0"
             )
+        if self.commit_records is not None and self.commit_records < 1:
+            raise InvalidRequest("commit_records must be at least 1")
 
     def query(self) -> dict[str, int | str]:
         """Make the query parameters of the read."""
@@ -101,6 +106,10 @@ class AsyncConsumer:
         self._processed: int | None = None
         self._committed: int | None = None
         self._commit_at = time.monotonic() + consuming.commit_seconds
+        self._record_count = 0
+        """Records that are processed and not committed."""
+        self._again_at = 0.0
+        """When a commit that failed may be tried again, however much is processed."""
 
     @property
     def position(self) -> int | None:
@@ -175,6 +184,8 @@ class AsyncConsumer:
         """
         if self._last is not None and self._last.next_offset != received:
             return self._last
+        if self._last is not None and self._processed != received:
+            self._record_count += _count_of(self._last)
         self._processed = received
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
@@ -249,6 +260,7 @@ class AsyncConsumer:
                 raise
             # What is not committed now is committed later; reading goes on meanwhile.
             self._consuming.on_outage(error)
+            self._again_at = time.monotonic() + _AGAIN_SECONDS
             self._commit_at = time.monotonic() + max(self._consuming.commit_seconds, _AGAIN_SECONDS)
 
     def _commit_left(self) -> float | None:
@@ -257,7 +269,10 @@ class AsyncConsumer:
         nothing = consuming.name is None or self._processed in (None, self._committed)
         if nothing or not consuming.auto_commit:
             return None
-        return max(0.0, self._commit_at - time.monotonic())
+        due = self._commit_at
+        if consuming.commit_records is not None and self._record_count >= consuming.commit_records:
+            due = min(due, self._again_at)
+        return max(0.0, due - time.monotonic())
 
     async def _commit(self, retry_seconds: float | None = None) -> None:
         name, processed = self._consuming.name, self._processed
@@ -274,6 +289,7 @@ class AsyncConsumer:
             claim=self._consuming.claim,
         )
         self._committed = processed
+        self._record_count = 0
         self._commit_at = time.monotonic() + self._consuming.commit_seconds
 
 

@@ -339,6 +339,7 @@ class AsyncGroup:
             one["stream_id"],
             asked.on_outage,
             (member.member_id, one["generation"]),
+            asked.commit_records,
         )
 
     def _give_up_if_over(self) -> None:

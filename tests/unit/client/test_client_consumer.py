@@ -11,7 +11,16 @@ import pytest
 from support.raw_server import Asked, Cut, RawServer, answer, problem, raw_server
 
 from bottomless.client import AsyncClient, AsyncConsumer
-from bottomless.errors import Code, NotFound, OffsetGone, StoreError, Unavailable, WrongOffset
+from bottomless.client.consumer import Consuming
+from bottomless.errors import (
+    Code,
+    InvalidRequest,
+    NotFound,
+    OffsetGone,
+    StoreError,
+    Unavailable,
+    WrongOffset,
+)
 
 STREAM_ID = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11"
 BUSY = problem(503, "overloaded", retryable=True, headers={"Retry-After": "0"})
@@ -202,6 +211,42 @@ async def test_commits_within_the_interval_are_left_out_and_made_up_for_at_the_e
         await values_of(consumer, 3)
         assert stream.commits == []
     assert stream.commits == [2]
+
+
+async def test_so_many_processed_records_are_committed_before_the_interval_is_over() -> None:
+    stream = Stream(records(0, 2) + records(2, 2) + records(4, 2) + records(6, 1))
+    async with consuming(stream, commit_seconds=3600, commit_records=3) as (consumer, _):
+        await anext(consumer)
+        await anext(consumer)
+        assert stream.commits == []
+        await anext(consumer)
+        assert stream.commits == [4]
+        await anext(consumer)
+        assert stream.commits == [4]
+    assert stream.commits == [4, 6]
+
+
+async def test_a_commit_by_count_that_fails_for_now_is_made_later() -> None:
+    stream = Stream(records(0, 1) + records(1, 1))
+    replies = [BUSY]
+    stream.commit_reply = lambda offset: (
+        replies.pop() if replies else answer(value={"next_offset": offset})
+    )
+    outages: list[StoreError] = []
+    told: dict[str, Any] = {"commit_seconds": 3600, "commit_records": 1}
+    told["on_outage"] = outages.append
+    async with consuming(stream, **told) as (consumer, _):
+        assert await values_of(consumer, 2) == ["0", "1"]
+        while len(stream.commits) < 2:
+            await consumer.poll(0.1)
+    assert stream.commits[-1] == 2
+    assert [error.code for error in outages].count(Code.OVERLOADED) == 1
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_count_of_no_records_is_refused(count: int) -> None:
+    with pytest.raises(InvalidRequest, match="commit_records"):
+        Consuming("orders", "billing", commit_records=count)
 
 
 async def test_what_the_program_commits_itself_includes_the_last_batch() -> None:

@@ -108,7 +108,7 @@ async def test_the_list_describes_every_fragment(stored: ReaderHarness) -> None:
         "size_bytes": info.size,
         "data_bytes": info.size - info.index_size - 128,
         "index_position": info.size - info.index_size,
-        "format": "bottomless-fragment-0",
+        "format": "bottomless-fragment-1",
         "first_timestamp": "1970-01-01T00:00:01.030Z",
         "last_timestamp": "1970-01-01T00:00:01.030Z",
         "crc32c": f"{info.crc:08x}",
