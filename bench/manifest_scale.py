@@ -53,6 +53,7 @@ from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.protocol.registry import RootState
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.core.scan import PassedOver
 from bottomless_server.reader.fragments import FragmentPart, Fragments
 from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.streams import StreamFacts
@@ -233,7 +234,9 @@ class Side:
         facts, info = await self.find(offset, timestamp, cache)
         fragments = Fragments(Blocks(self.drive, cache, BLOCK_SIZE, 16), cache)
         part = await fragments.read(facts, FragmentPart(info, offset, offset + 1, 1))
-        header, _ = part.chunks[0]
+        first = part.chunks[0]
+        assert not isinstance(first, PassedOver), "nothing is asked for"
+        header, _ = first
         assert header.first_offset <= offset < header.next_offset
 
     def _target(self) -> int:

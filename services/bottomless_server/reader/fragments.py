@@ -6,19 +6,23 @@ damaged on the way; damaged again, the answer is `data-corrupt` with the fragmen
 On the record's path: after blocks.py brought the bytes, before core/page.py cuts them.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 from bottomless.errors import Code, Corrupt
 from bottomless.formats.checks import check
 from bottomless.formats.chunk import split_chunks
-from bottomless.formats.fragment import FragmentIndex, decode_index
+from bottomless.formats.filter import AskedHashes
+from bottomless.formats.fragment import FragmentIndex, decode_index, decode_stored_filters
+from bottomless.formats.fragment_filters import FilterTable, chunks_to_read
 from bottomless.formats.keys import fragment_key
-from bottomless.model.chunk import ChunkHeader
+from bottomless.model.chunk import ChunkHeader, ChunkPlace
 from bottomless.model.fragment import FragmentInfo
 from bottomless_server.reader.blocks import Blocks, NextObject, ReadsOn
 from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.core.chunk_runs import chunk_runs
 from bottomless_server.reader.core.locator import chunks_wanted
+from bottomless_server.reader.core.scan import PassedOver
 from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.reader.verified import Events, verified
@@ -41,13 +45,19 @@ class FragmentPart(NamedTuple):
     """The offset at which whoever reads ends, if it said so; it may lie after `end`, that of its page."""
     after: FragmentInfo | None = None
     """The fragment with which whoever reads goes on from the end of this one, where it is known."""
+    asked: AskedHashes | None = None
+    """What a page with a filter asks for."""
+    passes: tuple[PassedOver, ...] = ()
+    """What follows the fragment, up to the next one that is read, and is not read."""
 
 
 class Part(NamedTuple):
-    """Consecutive chunks of one fragment, verified."""
+    """Consecutive chunks of one fragment, verified; those that have nothing of what is asked for are
+    not there, and it is said where they would be.
+    """
 
     info: FragmentInfo
-    chunks: list[tuple[ChunkHeader, memoryview]]
+    chunks: Sequence[tuple[ChunkHeader, memoryview] | PassedOver]
     size: int
 
 
@@ -95,6 +105,8 @@ class Fragments:
             Corrupt, ObjectMissing, DriveUnavailable, DriveRefused
         """
         info = wanted.info
+        if wanted.asked is not None and info.version > 1:
+            return await self._read_some(stream, wanted, wanted.asked)
         most = wanted.follows or 2 * wanted.size >= info.size
         index = await self.index(stream, info, reads_on=most)
         numbers = chunks_wanted(index, wanted.offset, wanted.size, wanted.end)
@@ -118,6 +130,75 @@ class Fragments:
 
         chunks = await self._verified(stream, info, (first.position, size), read, decode)
         return Part(info, chunks, size)
+
+    async def _read_some(
+        self, stream: StreamFacts, wanted: FragmentPart, asked: AskedHashes
+    ) -> Part:
+        """Chunks from the one that holds `wanted.offset` on, without those that certainly have
+        nothing of what is asked for.
+        """
+        info = wanted.info
+        index = await self.index(stream, info)
+        tables = await self._filters(stream, info, index)
+        may_hold = chunks_to_read(tables, len(index), asked)
+        found: list[tuple[ChunkHeader, memoryview] | PassedOver] = []
+        runs = chunk_runs(index, may_hold, wanted.offset, wanted.size, wanted.end)
+        size = 0
+        for run in runs:
+            first, last = index.place(run.first), index.place(run.stop - 1)
+            if run.is_read:
+                found += await self._chunks(stream, info, first, last, run.stop - run.first)
+                size += run.size
+                continue
+            whole = int(run.stop - run.first == len(index))
+            begins = max(first.first_offset, wanted.offset)
+            if last.next_offset > begins:
+                found.append(PassedOver(begins, last.next_offset, run.size, whole))
+        return Part(info, found, size)
+
+    async def _filters(
+        self, stream: StreamFacts, info: FragmentInfo, index: FragmentIndex
+    ) -> tuple[FilterTable, ...]:
+        """The verified filters of a fragment; they are kept as its index is."""
+        footer = index.footer
+        span = (footer.filters_position, footer.filters_size)
+
+        async def make() -> tuple[FilterTable, ...]:
+            def read(key: str) -> Awaitable[memoryview]:
+                return self._blocks.read_once(key, *span, info.size, reads_on=False)
+
+            def decode(data: memoryview) -> tuple[FilterTable, ...]:
+                # A copy, as of the index.
+                return decode_stored_filters(bytes(data), footer)
+
+            return await self._verified(stream, info, span, read, decode)
+
+        return await patiently(
+            lambda: self._cache.get(("filters", info.uid), make, lambda _: footer.filters_size)
+        )
+
+    async def _chunks(
+        self,
+        stream: StreamFacts,
+        info: FragmentInfo,
+        first: ChunkPlace,
+        last: ChunkPlace,
+        count: int,
+    ) -> list[tuple[ChunkHeader, memoryview]]:
+        """Chunks of which others around them are not wanted: only their bytes are fetched."""
+        size = last.position + last.size - first.position
+
+        def read(key: str) -> Awaitable[memoryview]:
+            return self._blocks.read_once(key, first.position, size, info.size, reads_on=False)
+
+        def decode(data: memoryview) -> list[tuple[ChunkHeader, memoryview]]:
+            chunks = list(split_chunks(data))
+            same = len(chunks) == count and chunks[0][0].first_offset == first.first_offset
+            ends = same and chunks[-1][0].next_offset == last.next_offset
+            check("fragment", ends, "its chunks are not those of its index")
+            return chunks
+
+        return await self._verified(stream, info, (first.position, size), read, decode)
 
     async def _verified(
         self,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import structlog
 from cachetools import TTLCache
+from numpy.typing import NDArray
 
 from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Code, Corrupt, Unavailable
@@ -25,12 +26,13 @@ from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.protocol.registry import ROOT, RootState, decode_root
 from bottomless_server.reader.cache import SharedCache
-from bottomless_server.reader.core.scan import Scan
+from bottomless_server.reader.core.scan import PassedOver, Scan
 from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.nodes import load_node
 from bottomless_server.tree import search
+from bottomless_server.tree.filters import entries_to_read
 
 log = structlog.get_logger(__name__)
 
@@ -128,23 +130,36 @@ class Roots:
             node = await self._group(tree, entry)
         return None
 
-    async def leaves(
-        self, tree: Tree, offset: int, scan: Scan | None = None
-    ) -> AsyncIterator[np.void]:
-        """Fragments and gaps in order, from the one that holds `offset` on; they end early where a
-        `scan` may look into no more groups.
+    async def leaves(self, tree: Tree, offset: int) -> AsyncIterator[np.void]:
+        """Fragments and gaps in order, from the one that holds `offset` on."""
+        async for leaf in self.leaves_under(tree, offset, None):
+            assert not isinstance(leaf, PassedOver)
+            yield leaf
+
+    async def leaves_under(
+        self, tree: Tree, offset: int, scan: Scan | None
+    ) -> AsyncIterator[np.void | PassedOver]:
+        """Fragments and gaps as from `leaves`, but what has nothing of what a page asks for is passed
+        over; they end early where the `scan` may look into no more groups.
         """
         # A stack and not recursion, so that leaving early closes one generator and not several.
-        above: list[tuple[Node, int]] = []
+        above: list[tuple[Node, int, NDArray[np.bool_] | None]] = []
         begun = False
         node = tree.node
         if node is not None and node.first_offset <= offset < node.next_offset:
-            above.append((node, search.at_offset(node, offset)))
+            above.append((node, search.at_offset(node, offset), _to_read(node, scan)))
         while above:
-            node, number = above.pop()
+            node, number, to_read = above.pop()
             if number == len(node.entries):
                 continue
-            above.append((node, number + 1))
+            if to_read is not None and not to_read[number]:
+                later = np.flatnonzero(to_read[number:])
+                stop = number + int(later[0]) if len(later) else len(node.entries)
+                above.append((node, stop, to_read))
+                begun = True
+                yield _passed_over(node, number, stop, offset)
+                continue
+            above.append((node, number + 1, to_read))
             entry: np.void = node.entries[number]
             if entry["kind"] != EntryKind.GROUP:
                 begun = True
@@ -153,7 +168,8 @@ class Roots:
             if scan is not None and not scan.enter(entry["uid"].tobytes(), on_the_way=not begun):
                 return
             group = await self._group(tree, entry)
-            above.append((group, search.at_offset(group, max(offset, group.first_offset))))
+            place = search.at_offset(group, max(offset, group.first_offset))
+            above.append((group, place, _to_read(group, scan)))
 
     async def _group(self, tree: Tree, entry: np.void) -> Node:
         uid = uid_from_bytes(entry["uid"].tobytes())
@@ -181,3 +197,23 @@ class Roots:
             raise Corrupt(
                 "an object of the manifest is missing in object storage", code=Code.DATA_MISSING
             ) from error
+
+
+def _to_read(node: Node, scan: Scan | None) -> NDArray[np.bool_] | None:
+    """Tell of each entry whether it is gone into. Gaps are: whoever reads is told of them."""
+    if scan is None:
+        return None
+    to_read: NDArray[np.bool_] = entries_to_read(node, scan.asked) | (
+        node.entries["kind"] == EntryKind.GAP
+    )
+    return to_read
+
+
+def _passed_over(node: Node, number: int, stop: int, offset: int) -> PassedOver:
+    passed = node.entries[number:stop]
+    return PassedOver(
+        max(int(passed["first_offset"][0]), offset),
+        int(passed["next_offset"][-1]),
+        int(passed["byte_size"].sum()),
+        int(passed["fragment_count"].sum()),
+    )

@@ -4,12 +4,16 @@ On the record's path: after roots.py found the root, with fragments.py; page_rea
 with the tail.
 """
 
+from collections.abc import Sequence
+
 from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.manifest import EntryKind, fragment_info
+from bottomless_server.reader.core.filtered_page import FilteredPageBuilder
 from bottomless_server.reader.core.page import Gap, PageBuilder, gap_reason
-from bottomless_server.reader.fragments import FragmentPart, Fragments
+from bottomless_server.reader.core.scan import PassedOver
+from bottomless_server.reader.fragments import FragmentPart, Fragments, Part
 from bottomless_server.reader.read_ahead import read_ahead
 from bottomless_server.reader.roots import ManifestMoved, Roots, Tree
 from bottomless_server.reader.verified import off_loop
@@ -46,9 +50,16 @@ class StoredTier:
         wanted: list[FragmentPart] = []
         offset, size = builder.position, builder.wanted_size
         end = builder.end
-        async for leaf in self._roots.leaves(tree, offset, builder.scan):
+        async for leaf in self._roots.leaves_under(tree, offset, builder.scan):
             if offset >= end:
                 break
+            if isinstance(leaf, PassedOver):
+                if wanted:
+                    wanted[-1] = wanted[-1]._replace(passes=(*wanted[-1].passes, leaf))
+                else:
+                    _pass_over(builder, leaf)
+                offset = leaf.next_offset
+                continue
             if leaf["kind"] == EntryKind.GAP:
                 if not wanted and size > 0:
                     first, end = int(leaf["first_offset"]), int(leaf["next_offset"])
@@ -62,6 +73,8 @@ class StoredTier:
             rest = info.size * (info.next_offset - offset) // info.record_count
             follows = bool(wanted)
             part = FragmentPart(info, offset, end, min(rest, size) or 1, follows, builder.reads_to)
+            if builder.scan is not None:
+                part = part._replace(asked=builder.scan.asked)
             wanted.append(part)
             size -= rest
             offset = info.next_offset
@@ -70,8 +83,8 @@ class StoredTier:
     async def _add_parts(
         self, builder: PageBuilder, tree: Tree, wanted: list[FragmentPart]
     ) -> None:
-        async def get(part: FragmentPart) -> list[tuple[ChunkHeader, memoryview]]:
-            return (await self._fragments.read(tree.stream, part)).chunks
+        async def get(part: FragmentPart) -> Part:
+            return await self._fragments.read(tree.stream, part)
 
         async with read_ahead(get, wanted, self._read_ahead_size) as parts:
             for part in wanted:
@@ -79,21 +92,31 @@ class StoredTier:
                     chunks = await anext(parts)
                 except ObjectMissing as error:
                     raise await self._missing(tree, part) from error
-                await self._add_chunks(builder, part, chunks)
+                await self._add_chunks(builder, part, chunks.chunks)
                 if builder.scan is not None:
                     builder.scan.check_time(loop_time())
                 # Sizes were estimated: where the part ends early, the next one does not follow.
                 if builder.full or builder.spent or builder.position < part.info.next_offset:
                     return
+                for passed in part.passes:
+                    _pass_over(builder, passed)
+                    if builder.full or builder.position < passed.next_offset:
+                        return
 
     async def _add_chunks(
-        self, builder: PageBuilder, part: FragmentPart, chunks: list[tuple[ChunkHeader, memoryview]]
+        self,
+        builder: PageBuilder,
+        part: FragmentPart,
+        chunks: Sequence[tuple[ChunkHeader, memoryview] | PassedOver],
     ) -> None:
         def add(_: memoryview) -> None:
-            for header, chunk in chunks:
-                builder.add(header, chunk)
+            for one in chunks:
+                if isinstance(one, PassedOver):
+                    _pass_over(builder, one)
+                else:
+                    builder.add(*one)
 
-        size = sum(len(chunk) for _, chunk in chunks)
+        size = sum(len(one[1]) for one in chunks if not isinstance(one, PassedOver))
         try:
             await off_loop(size, add, memoryview(b""))
         except Corrupt as error:
@@ -110,3 +133,11 @@ class StoredTier:
             code=Code.DATA_MISSING,
             facts={"fragment_id": part.info.fragment_id},
         )
+
+
+def _pass_over(builder: PageBuilder, passed: PassedOver) -> None:
+    """Go on after what is not read, if the page has come to it and does not end before."""
+    assert isinstance(builder, FilteredPageBuilder), "only a page with a filter leaves anything out"
+    here = passed.first_offset <= builder.position < passed.next_offset
+    if here and not (builder.full or builder.spent):
+        builder.pass_over(passed.next_offset, passed.size, passed.fragment_count)

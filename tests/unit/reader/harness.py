@@ -22,25 +22,27 @@ from bottomless.formats.chunk import seal_chunk
 from bottomless.formats.fragment import pack_fragment
 from bottomless.formats.manifest import encode_node
 from bottomless.model.chunk import AppendEntry, AppendMode
-from bottomless.model.config import StreamConfig
+from bottomless.model.config import FilterConfig, StreamConfig
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import MIB
 from bottomless.model.manifest import (
     ENTRY_DTYPE,
     EntryKind,
     GapReason,
     Node,
-    fragment_entry,
     no_entries,
+    taken,
 )
 from bottomless.model.names import Uid
 from bottomless.model.record import Columns, Content
 from bottomless.model.stream import RootPointer
 from bottomless_server.coordination.base import Coordination
+from bottomless_server.core.filter_making import make_filters
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.reader.app import ReaderService, create_service
 from bottomless_server.reader.settings import ReaderSettings
-from bottomless_server.tree.append import append_entries
+from bottomless_server.tree.append import append_entries, append_fragments
 from bottomless_server.tree.rebalance import SealedNode, rebalance
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -72,12 +74,14 @@ class WatchedDrive(MemoryDrive):
     def __init__(self) -> None:
         super().__init__()
         self.reads: list[str] = []
+        self.read_size = 0
         self.damage_count = 0
         """Reads of fragments that come back damaged."""
 
     async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
         self.reads.append(object_key)
         data = await super().get(object_key, start, size)
+        self.read_size += len(data)
         if object_key.endswith(".fragment") and self.damage_count:
             self.damage_count -= 1
             return bytes(byte ^ 0x40 for byte in data)
@@ -189,15 +193,22 @@ class ReaderHarness(ServiceHarness):
         self.uid_count += 1
         return Uid(f"{self.uid_count:032x}")
 
-    async def upload(self, chunk_count: int, *, free: bool = False) -> FragmentInfo:
-        """Make one fragment of the oldest chunks that no fragment holds, and publish it."""
+    async def upload(
+        self, chunk_count: int, *, free: bool = False, filter_: FilterConfig | None = None
+    ) -> FragmentInfo:
+        """Make one fragment of the oldest chunks that no fragment holds, and publish it; with the
+        filters that a stream of this configuration has.
+        """
         chunks = [c for c in self.chunks if c.first_offset >= self.node.next_offset][:chunk_count]
-        packed = pack_fragment(STREAM_ID, self.new_uid(), [chunk.data for chunk in chunks])
+        data = [chunk.data for chunk in chunks]
+        # A size with room for filters of chunks as small as these.
+        tables = make_filters(data, MIB, filter_ or FilterConfig())
+        packed = pack_fragment(STREAM_ID, self.new_uid(), data, tables)
         info = packed.info
         key = fragment_key(STREAM_ID, info.first_offset, info.uid)
         await self.drive.put(key, packed.parts, info.crc)
         self.fragments.append(info)
-        await self.publish(append_entries(self.node, fragment_entry(info)))
+        await self.publish(append_fragments(self.node, [info]))
         if free:
             self.free()
         return info
@@ -230,8 +241,10 @@ class ReaderHarness(ServiceHarness):
         await self.publish(append_entries(self.node, gap))
 
     async def trim(self, floor: int) -> None:
-        entries = self.node.entries[self.node.entries["next_offset"] > floor]
-        await self.publish(replace(self.node, first_offset=floor, entries=entries))
+        kept = self.node.entries["next_offset"] > floor
+        entries, filters = taken(self.node.entries[kept], self.node.filters)
+        root = replace(self.node, first_offset=floor, entries=entries, filters=filters)
+        await self.publish(root)
 
     async def publish(self, node: Node) -> None:
         def seal(group: Node) -> SealedNode:

@@ -6,11 +6,23 @@ with no record, and says where the next page goes on.
 
 from typing import Final, NamedTuple
 
+from bottomless.formats.filter import AskedHashes, asked_hashes
 from bottomless.model.filter import Filter
 from bottomless.model.limits import PAGE_SIZE_MAX
 
 _STEP_SIZE_MAX: Final = PAGE_SIZE_MAX
 """Bytes that are asked for at once: as many as for the largest page without a filter."""
+
+
+class PassedOver(NamedTuple):
+    """Offsets in which certainly nothing is that is asked for: what lies there is not read."""
+
+    first_offset: int
+    next_offset: int
+    size: int
+    """Bytes that are not read."""
+    fragment_count: int
+    """Fragments of which nothing is read."""
 
 
 class ScanBounds(NamedTuple):
@@ -26,6 +38,11 @@ class Scan:
 
     def __init__(self, wanted: Filter, bounds: ScanBounds) -> None:
         self.wanted = wanted
+        values = None if wanted.values is None else (one.encode() for one in wanted.values)
+        self.asked: AskedHashes = asked_hashes(
+            values, match_unfiltered=wanted.match_unfiltered, keys=wanted.keys
+        )
+        """What is asked for, as filters of fragments and nodes know it: they say where it is not."""
         self.scanned_size = 0
         """Bytes of chunks that were looked at."""
         self.skipped_size = 0

@@ -1,0 +1,158 @@
+"""What a page with a filter does not read, where fragments and nodes have filters: and no record that
+is asked for is among it.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.guards import remove
+from unit.formats.examples import a_fragment
+from unit.reader.harness import ReaderHarness, Sent
+
+from bottomless.formats.fragment import decode_index
+from bottomless.model.config import FilterConfig
+from bottomless.model.limits import KIB
+from bottomless_server.reader.core.chunk_runs import chunk_runs
+
+BOTH = FilterConfig(index="values-and-keys")
+
+
+def append(harness: ReaderHarness, values: Sequence[str | None], size: int = 1) -> None:
+    """One chunk; each record has its offset as its key."""
+    first = harness.committed_next
+    harness.append(
+        *(
+            Sent(b"-" * size, key=b"k%d" % (first + number), filter_value=value)
+            for number, value in enumerate(values)
+        )
+    )
+
+
+@pytest.fixture
+async def harness() -> AsyncIterator[ReaderHarness]:
+    """Twenty fragments of two chunks: v0 and none, v1 and none, … The third is of version 1, a gap
+    follows the tenth, and the last chunk is in the tail.
+    """
+    made = ReaderHarness(fanout=4)
+    for number in range(20):
+        append(made, [f"v{number}"] * 2)
+        append(made, [None, None])
+        await made.upload(2, free=True, filter_=None if number == 2 else BOTH)
+        if number == 9:
+            await made.lose(5)
+    append(made, ["v7", "tail"])
+    yield made
+    await made.aclose()
+
+
+def offsets_of(page: dict[str, list[dict[str, int]]]) -> list[int]:
+    return [record["offset"] for record in page["records"]]
+
+
+async def test_fragments_without_the_value_are_left_unread(harness: ReaderHarness) -> None:
+    """Version 1 says nothing, so the third is read; of the eighth one chunk is."""
+    page = await harness.read("first", filter="v7")
+    assert offsets_of(page) == [28, 29, 85]
+    assert (page["next_offset"], page["up_to_date"]) == (87, True)
+    assert page["skipped_fragments"] == 18
+    sizes = sum(f.size for n, f in enumerate(harness.fragments) if n not in (2, 7))
+    assert sizes < page["skipped_bytes"] < sizes + harness.fragments[7].size
+
+
+async def test_a_value_that_is_nowhere_costs_what_is_not_known(harness: ReaderHarness) -> None:
+    page = await harness.read("first", filter="nowhere")
+    assert (offsets_of(page), page["next_offset"]) == ([], 87)
+    assert page["skipped_fragments"] == 19
+
+
+async def test_records_without_a_value_are_found_too(harness: ReaderHarness) -> None:
+    page = await harness.read("first", filter="v3", match_unfiltered="true")
+    wanted = [n for n, (_, sent) in harness.records.items() if sent.filter_value in (None, "v3")]
+    assert offsets_of(page) == wanted
+    assert page["skipped_fragments"] == 0
+    assert page["skipped_bytes"] > 0, "chunks of other values"
+
+
+async def test_a_key_is_looked_up_in_the_filters_of_fragments(harness: ReaderHarness) -> None:
+    page = await harness.read("first", key="k50")
+    assert offsets_of(page) == [50]
+    assert page["skipped_fragments"] == 18, "one has it, and of one nothing is known"
+    both = await harness.read("first", key="k50", filter="v0")
+    assert offsets_of(both) == []
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3, 27, 29, 30, 45, 84])
+async def test_a_page_may_begin_in_what_is_passed_over(harness: ReaderHarness, offset: int) -> None:
+    page = await harness.read(offset, filter="v7")
+    assert offsets_of(page) == [n for n in (28, 29, 85) if n >= offset]
+    assert page["next_offset"] == 87
+
+
+async def test_a_page_ends_where_it_was_to_end(harness: ReaderHarness) -> None:
+    page = await harness.read("first", filter="v19", until_offset=31)
+    assert (offsets_of(page), page["next_offset"]) == ([], 31)
+    page = await harness.read("first", filter="v7", limit=1)
+    assert (offsets_of(page), page["next_offset"]) == ([28], 29)
+    await harness.trim(20)
+    page = await harness.read("first", filter="v7")
+    assert offsets_of(page) == [28, 29, 85]
+
+
+async def test_without_known_of_an_entry_a_fragment_of_version_1_is_left_out(
+    harness: ReaderHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert offsets_of(await harness.read("first", filter="v2")) == [8, 9]
+    remove(monkeypatch, "known of an entry", lambda presence: presence > 255)
+    assert offsets_of(await harness.read("first", filter="v2")) == []
+
+
+async def test_only_the_bytes_of_chunks_that_are_wanted_are_fetched() -> None:
+    """A fragment of some MiB of which one chunk is asked for: filters, index and that chunk."""
+    made = ReaderHarness(reader_block_bytes=64 * KIB)
+    for number in range(12):
+        append(made, [f"v{number}"], size=300 * KIB)
+    await made.upload(12, free=True, filter_=BOTH)
+    made.drive.reads.clear()
+    made.drive.read_size = 0
+    page = await made.read("first", filter="v5")
+    assert offsets_of(page) == [5]
+    assert page["skipped_fragments"] == 0
+    assert len(made.drive.reads) <= 4, "the root, index, filters and a chunk"
+    assert made.drive.read_size < 400 * KIB
+    await made.aclose()
+
+
+INDEX = decode_index(b"".join(a_fragment(40).parts)[a_fragment(40).info.index_position :])
+"""Forty chunks of two records, from offset 1040 on."""
+
+
+@given(
+    st.lists(st.booleans(), min_size=40, max_size=40),
+    st.integers(1040, 1119),
+    st.integers(0, 20_000),
+    st.integers(1041, 1200),
+)
+def test_runs_leave_out_no_chunk_that_may_hold_something(
+    flags: list[bool], offset: int, size: int, end: int
+) -> None:
+    may_hold = np.array(flags, dtype=np.bool_)
+    runs = chunk_runs(INDEX, may_hold, offset, size, end)
+    numbers = [number for run in runs for number in range(run.first, run.stop)]
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert numbers[0] == INDEX.at_offset(offset)
+    passed = {n for run in runs if not run.is_read for n in range(run.first, run.stop)}
+    assert not any(flags[number] for number in passed)
+    for run in runs:
+        assert run.size == sum(INDEX.place(n).size for n in range(run.first, run.stop))
+    starts_late = [n for n in numbers[1:] if INDEX.place(n).first_offset >= end]
+    assert starts_late == []
+
+
+def test_what_lies_between_is_read_where_it_is_little() -> None:
+    may_hold = np.zeros(40, dtype=np.bool_)
+    may_hold[[0, 5]] = True
+    runs = chunk_runs(INDEX, may_hold, 1040, 10**6, 10**6)
+    assert [(run.first, run.stop, run.is_read) for run in runs] == [(0, 6, True), (6, 40, False)]
