@@ -64,3 +64,9 @@ def test_settings_read_the_environment_anew_where_their_fields_are_known(
 
     assert (Sizes().small_size, Sizes(large_size=9).large_size) == (7, 9)
     assert looks.count("small_size") == once > 0
+    monkeypatch.setenv("SMALL_SIZE", "8")
+    assert Sizes().small_size == 8
+    monkeypatch.setenv("SMALL_SIZE", "7")
+    assert Sizes().small_size == 7
+    monkeypatch.delenv("SMALL_SIZE")
+    assert Sizes().small_size == 1
