@@ -59,6 +59,7 @@ class LeaderlessUpkeep:
             CoordinationUnavailable, CoordinationUnknown: the lease cannot be taken now.
         """
         context = self._context
+        await self._vacuum.meet_run()
         ttl_ms = max(LEASE_MS_MIN, 2 * context.settings.manifest_wal_vacuum_ms)
         async with held_lease(context.coordination, LEASE_KEY, self._holder, ttl_ms) as held:
             if not held:

@@ -6,6 +6,10 @@ stay and the others go on.
 
 Only objects that are listed are deleted, since most of what a dead writer had reserved was never put.
 One whose put arrives after that is named by nothing, and garbage collection takes it.
+
+In another run of the coordination store nobody is settled for a while. It may be an older copy that was
+put back, in which no lease is held, and of what was acknowledged last only a note tells that is on its
+way: its objects would seem to be needed by nobody.
 """
 
 import asyncio
@@ -16,6 +20,7 @@ import structlog
 
 from bottomless.errors import Corrupt, StoreError, Unavailable
 from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
+from bottomless.guards import guard
 from bottomless.model.names import Uid
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.manifest.common.context import Context
@@ -37,8 +42,26 @@ class Vacuum:
     def __init__(self, context: Context, *, page_count: int = PAGE_COUNT) -> None:
         self._context = context
         self._page_count = page_count
+        self._run_id: str | None = None
+        self._settles_from = 0
+        """When writers may be settled in the run of the store that was met last, by the time that
+        passes (ms)."""
         self._noted: set[Uid] = set()
         """Dead instances of which nothing is left to note; those that are forgotten go."""
+
+    async def meet_run(self) -> None:
+        """Take up which run of the coordination store answers, in every process: whichever makes the
+        next pass has to know how long that is there.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        context = self._context
+        run = await context.coordination.run()
+        if self._run_id not in (None, run.run_id):
+            wait_ms = context.settings.manifest_rebuild_wal_wait_ms
+            self._settles_from = context.elapsed() + wait_ms
+        self._run_id = run.run_id
 
     async def make_pass(self) -> int:
         """Look at every instance once; how many objects were deleted.
@@ -52,10 +75,10 @@ class Vacuum:
         self._noted &= instances.keys()
         room, bugs = asyncio.Semaphore(INSTANCES_AT_ONCE), list[Exception]()
 
-        async def reclaim(instance: Uid) -> int:
+        async def reclaim(instance: Uid, record: WalInstance) -> int:
             async with room:
                 try:
-                    return await self._reclaimed(instance)
+                    return await self._reclaimed(instance, record)
                 except Exception as error:  # noqa: BLE001 raised when the others had their turn
                     bugs.append(error)
                     return 0
@@ -66,23 +89,25 @@ class Vacuum:
                 if isinstance(record, Corrupt):
                     log.error("a WAL instance cannot be read", instance=instance, error=str(record))
                     continue
-                reclaims.append(group.create_task(reclaim(instance)))
+                reclaims.append(group.create_task(reclaim(instance, record)))
         if bugs:
             raise bugs[0]
         return sum(task.result() for task in reclaims)
 
-    async def _reclaimed(self, instance: Uid) -> int:
+    async def _reclaimed(self, instance: Uid, record: WalInstance) -> int:
         try:
-            return await self._reclaim(instance)
+            return await self._reclaim(instance, record)
         except StoreError as error:
             log.warning("WAL objects stay for now", instance=instance, error=str(error))
             return 0
 
-    async def _reclaim(self, instance: Uid) -> int:
+    async def _reclaim(self, instance: Uid, record: WalInstance) -> int:
         context, generation = self._context, self._generation
-        record = await wal.settle(context.coordination, instance, generation)
-        if record is None:
-            return 0
+        if not waits_for_writers(context.elapsed(), self._settles_from):
+            settled = await wal.settle(context.coordination, instance, generation)
+            if settled is None:
+                return 0
+            record = settled
         if record.settled == record.reserved:
             await reach("manifest.vacuum.after-settle")
             if instance not in self._noted:
@@ -134,6 +159,12 @@ class Vacuum:
         if generation is None:
             raise Unavailable("nobody has found out which generation coordination has to have")
         return generation
+
+
+@guard("writers that are heard in a new run before they are settled")
+def waits_for_writers(now: int, settles_from: int) -> bool:
+    """Tell whether writers may still have to take up their leases again, or to put their notes."""
+    return now < settles_from
 
 
 def count_instances(records: Iterable[WalInstance | Corrupt]) -> WalCounts:

@@ -1,0 +1,73 @@
+"""A vacuum settles nobody in a store that may be an older copy of itself, until those who live were heard."""
+
+import pytest
+from support.guards import remove
+from support.leaderless import WalWriter, a_leaderless_harness
+from support.manifest import STREAM
+from unit.manifest.test_rebuild_wal import a_stream, a_writer
+
+from bottomless_server.manifest.leaderless.upkeep import LeaderlessUpkeep
+
+WAIT_MS = 31_000
+
+
+def is_settled(writer: WalWriter) -> bool:
+    record = writer.record()
+    assert record is not None
+    return record.settled == record.reserved
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_without_its_guard_what_was_acknowledged_is_deleted_before_its_note_comes(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        remove(
+            monkeypatch,
+            "writers that are heard in a new run before they are settled",
+            lambda *_: False,
+        )
+    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    upkeep = LeaderlessUpkeep(harness.context)
+    await upkeep.make_pass()
+    older = harness.coordination.copy()
+    await writer.flush(STREAM, count=5)
+    # Its lease has run out in the copy, and it has not come back to renew it.
+    harness.clock.now += 20_000
+    harness.coordination.put_back(older)
+
+    await upkeep.make_pass()
+
+    assert await writer.objects() == ([0] if guarded else [])
+
+
+async def test_whoever_is_dead_is_settled_when_that_time_is_over() -> None:
+    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    upkeep = LeaderlessUpkeep(harness.context)
+    await upkeep.make_pass()
+    await writer.flush(STREAM)
+    harness.coordination.start_anew()
+    await writer.lapse()
+    for passed_ms in (0, WAIT_MS - 1):
+        harness.clock.now += passed_ms
+        await upkeep.make_pass()
+        assert not is_settled(writer)
+
+    harness.clock.now += 1
+    await upkeep.make_pass()
+    assert is_settled(writer)
+
+
+async def test_the_first_run_that_a_process_meets_is_as_old_as_it_may_be() -> None:
+    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    await writer.flush(STREAM)
+    harness.coordination.start_anew()
+    await writer.lapse()
+    await LeaderlessUpkeep(harness.context).make_pass()
+    assert is_settled(writer)
