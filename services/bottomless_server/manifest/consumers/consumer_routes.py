@@ -209,12 +209,8 @@ def _claim(body: _CommitBody) -> Claim | None:
     """The member of a consumer group as which the commit is asked; None of whoever is in none."""
     if body.member_id is None and body.generation is None:
         return None
-    if body.member_id is None or body.generation is None:
-        sentence = "member_id and generation are given together"
-        raise InvalidRequest(
-            sentence, code=Code.VALIDATION_FAILED, faults=[Fault("value", sentence, pointer="")]
-        )
-    return Claim(body.member_id, body.generation)
+    # One without the other is said by no member, since the first generation is 1.
+    return Claim(body.member_id or "", body.generation or 0)
 
 
 def _headers(record: StreamRecord, stored: StoredOffset | None) -> dict[str, str]:
