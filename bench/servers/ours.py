@@ -27,7 +27,32 @@ CALLS: Final = re.compile(
 READ: Final = re.compile(
     r"^bottomless_object_store_read_bytes_total(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE
 )
+SAMPLE: Final = re.compile(r"^(\w+)(?:\{([^}]*)\})? ([0-9.e+-]+)$", re.MULTILINE)
+LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 READY: Final = re.compile(r"ready http://127\.0\.0\.1:([0-9]+)\n")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a server has counted by a moment, as its metrics say."""
+
+    text: str
+
+    def total(self, name: str) -> float:
+        """Of all series of this name."""
+        return sum(value for _, value in self._series(name))
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """The same, for each value of a label."""
+        counts: dict[str, float] = defaultdict(float)
+        for labels, value in self._series(name):
+            counts[labels[label]] += value
+        return dict(counts)
+
+    def _series(self, name: str) -> Iterator[tuple[dict[str, str], float]]:
+        for found, labels, value in SAMPLE.findall(self.text):
+            if found == name:
+                yield dict(LABEL.findall(labels)), float(value)
 
 
 @dataclass(frozen=True)
@@ -52,9 +77,15 @@ class Ours:
     def delete(self, stream: str) -> None:
         httpx.delete(f"{self.url}/v1/streams/{stream}", timeout=60).raise_for_status()
 
+    def counters(self) -> Counters:
+        return Counters(self._metrics())
+
+    def _metrics(self) -> str:
+        return httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30).text
+
     def store_calls(self) -> dict[str, float]:
         """What was asked of the object store so far: calls by operation, and `read_bytes`."""
-        text = httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=30).text
+        text = self._metrics()
         counts: dict[str, float] = defaultdict(float)
         for operation, count in CALLS.findall(text):
             counts[operation] += float(count)

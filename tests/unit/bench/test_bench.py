@@ -24,6 +24,7 @@ from bench.figures import (
 from bench.plan import seconds_of
 from bench.pump import HEADER, Request, pack, quantiles
 from bench.rows import ROWS
+from bench.servers.ours import Counters
 from bench.wire import http, kafka, nats, rabbit, resp
 
 
@@ -101,6 +102,23 @@ def test_rows_run_once_each_in_the_order_of_their_names() -> None:
     assert named[:3] == ["one-record", "append-pipelined-10k", "append-pipelined-64k"]
     assert len(named) == len(set(named))
     assert [row.name for row in chosen([])] == list(ROWS)
+
+
+def test_what_a_server_counted_is_added_up_by_its_labels() -> None:
+    counted = Counters(
+        "# TYPE calls counter\n"
+        'calls{operation="put",outcome="ok"} 3\n'
+        'calls{operation="put",outcome="late"} 1.5e1\n'
+        'calls{operation="get",outcome="ok"} 2\n'
+        "calls_more 100\n"
+        "dollars 1e-05\n"
+    )
+    assert counted.by("calls", "operation") == {"put": 18, "get": 2}
+    assert (counted.total("calls"), counted.total("dollars"), counted.total("none")) == (
+        20,
+        1e-5,
+        0,
+    )
 
 
 def test_requests_are_packed_after_their_numbers() -> None:
