@@ -153,7 +153,8 @@ class Fragments:
             whole = int(run.stop - run.first == len(index))
             begins = max(first.first_offset, wanted.offset)
             if last.next_offset > begins:
-                found.append(PassedOver(begins, last.next_offset, run.size, whole))
+                passed = PassedOver(begins, last.next_offset, run.size, whole, first.timestamp)
+                found.append(passed)
         return Part(info, found, size)
 
     async def _filters(

@@ -6,23 +6,30 @@ starts where the one before it ends, or the answer is an error and not a list.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from bottomless.drives.base import Drive
 from bottomless.errors import Code, OffsetGone, WrongOffset
 from bottomless.formats.fragment import HEADER_SIZE
 from bottomless.formats.keys import fragment_key
+from bottomless.model.filter import Filter
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.reader.core.page import gap_reason
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
+from bottomless_server.reader.core.scan import PassedOver, Scan, ScanBounds
 from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.presigned import PresignedUrls
 from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.reader.tail import Tail
+
+_UNBOUNDED: Final = ScanBounds(2**63, 2**31, float("inf"))
+"""A page of a list is bounded by its items, of which each group that is looked into gives one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +41,8 @@ class ListQuery:
     locations: bool = False
     presigned: bool = False
     expect_stream_id: StreamId | None = None
+    wanted: Filter | None = None
+    """Only fragments that may hold what is asked for; of others it is said where they are."""
 
 
 class Listing:
@@ -94,7 +103,7 @@ class Listing:
                 facts={"first_offset": first_offset, "next_offset": next_offset},
             )
         tree = await self._roots.tree(stream, state)
-        items, continues = await self._items(tree, begin, end, query.limit)
+        items, continues = await self._items(tree, begin, end, query.limit, query.wanted)
         fragments = [item for item in items if isinstance(item, FragmentInfo)]
         extras = await self._extras(stream, fragments, query)
         following = None
@@ -118,18 +127,21 @@ class Listing:
         }
 
     async def _items(
-        self, tree: Tree, begin: int, end: int, limit: int
+        self, tree: Tree, begin: int, end: int, limit: int, wanted: Filter | None
     ) -> tuple[list[FragmentInfo | dict[str, Any]], int]:
         """Fragments and gaps that hold an offset of the range, and where the next page begins."""
         items: list[FragmentInfo | dict[str, Any]] = []
         position = begin
-        async for leaf in self._roots.leaves(tree, begin):
-            first_offset, next_offset = int(leaf["first_offset"]), int(leaf["next_offset"])
+        scan = None if wanted is None else Scan(wanted, _UNBOUNDED)
+        async for leaf in self._roots.leaves_under(tree, begin, scan):
+            first_offset, next_offset = _range_of(leaf)
             if position >= end or len(items) == limit:
                 break
             # Only the first may begin before what was asked for.
             assert first_offset == position or not items, "the manifest has a hole"
-            if leaf["kind"] == EntryKind.GAP:
+            if isinstance(leaf, PassedOver):
+                items.append(_skipped_item(leaf))
+            elif leaf["kind"] == EntryKind.GAP:
                 items.append(_gap_item(first_offset, next_offset, int(leaf["reason"])))
             else:
                 items.append(fragment_info(leaf))
@@ -172,6 +184,22 @@ def _fragment_item(name: StreamName, info: FragmentInfo) -> dict[str, Any]:
         "crc32c": f"{info.crc:08x}",
         "etag": f'"{info.uid}"',
         "href": f"/v1/streams/{name}/fragments/{info.fragment_id}",
+    }
+
+
+def _range_of(leaf: np.void | PassedOver) -> tuple[int, int]:
+    if isinstance(leaf, PassedOver):
+        return leaf.first_offset, leaf.next_offset
+    return int(leaf["first_offset"]), int(leaf["next_offset"])
+
+
+def _skipped_item(passed: PassedOver) -> dict[str, Any]:
+    return {
+        "skipped": True,
+        "first_offset": passed.first_offset,
+        "last_offset": passed.next_offset - 1,
+        "fragments": passed.fragment_count,
+        "bytes": passed.size,
     }
 
 

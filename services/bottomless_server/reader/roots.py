@@ -211,9 +211,12 @@ def _to_read(node: Node, scan: Scan | None) -> NDArray[np.bool_] | None:
 
 def _passed_over(node: Node, number: int, stop: int, offset: int) -> PassedOver:
     passed = node.entries[number:stop]
+    first_offset = int(passed["first_offset"][0])
     return PassedOver(
-        max(int(passed["first_offset"][0]), offset),
+        max(first_offset, offset),
         int(passed["next_offset"][-1]),
         int(passed["byte_size"].sum()),
         int(passed["fragment_count"].sum()),
+        # Only the first chunk below is known by its time.
+        int(passed["first_timestamp"][0]) if first_offset >= offset else None,
     )

@@ -21,7 +21,7 @@ from bottomless_server.reader.core.byte_range import (
 from bottomless_server.reader.downloads import Downloads, PiecesResponse
 from bottomless_server.reader.listing import Listing, ListQuery
 from bottomless_server.reader.offset_routes import OffsetRoutes, stream_headers
-from bottomless_server.reader.page_query import JSON, OCTETS
+from bottomless_server.reader.page_query import FILTER_PARAMETERS, JSON, OCTETS, filter_query
 from bottomless_server.reader.record_routes import RecordRoutes
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import (
@@ -41,6 +41,7 @@ _LIST_LIMIT_MAX: Final = 1_000
 _LIST_PARAMETERS: Final = {
     "from_offset": integer(0, OFFSET_MAX + 1),
     "to_offset": integer(0, OFFSET_MAX + 1),
+    **FILTER_PARAMETERS,
     "limit": integer(1, _LIST_LIMIT_MAX),
     "page_token": text,
     "expect_stream_id": parse_stream_id,
@@ -88,8 +89,11 @@ class Routes:
             principal_of(request.scope).require(Operation.LOCATIONS, name.name)
         presigned = values.pop("urls", "none") == "presigned"
         limit = values.pop("limit", _LIST_LIMIT_MAX)
+        wanted = filter_query(values)
+        for parameter in FILTER_PARAMETERS:
+            values.pop(parameter, None)
         listed = await self._listing.fragments(
-            name, ListQuery(limit=limit, presigned=presigned, **values)
+            name, ListQuery(limit=limit, presigned=presigned, wanted=wanted, **values)
         )
         headers = stream_headers(listed)
         if presigned:

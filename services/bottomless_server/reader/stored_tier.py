@@ -140,4 +140,6 @@ def _pass_over(builder: PageBuilder, passed: PassedOver) -> None:
     assert isinstance(builder, FilteredPageBuilder), "only a page with a filter leaves anything out"
     here = passed.first_offset <= builder.position < passed.next_offset
     if here and not (builder.full or builder.spent):
+        if builder.position == builder.start == passed.first_offset:
+            builder.first_timestamp = passed.timestamp
         builder.pass_over(passed.next_offset, passed.size, passed.fragment_count)

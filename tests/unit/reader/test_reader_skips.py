@@ -3,6 +3,7 @@ is asked for is among it.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -107,6 +108,42 @@ async def test_without_known_of_an_entry_a_fragment_of_version_1_is_left_out(
     assert offsets_of(await harness.read("first", filter="v2")) == [8, 9]
     remove(monkeypatch, "known of an entry", lambda presence: presence > 255)
     assert offsets_of(await harness.read("first", filter="v2")) == []
+
+
+async def test_the_list_says_what_it_leaves_out(harness: ReaderHarness) -> None:
+    listed = (await harness.get("/fragments?filter=v7")).json()["fragments"]
+    spans = [(item["first_offset"], item["last_offset"]) for item in listed]
+    assert spans[0][0] == 0
+    assert all(a[1] + 1 == b[0] for a, b in pairwise(spans)), "there is no hole"
+    skipped = [item for item in listed if item.get("skipped")]
+    assert sum(item["fragments"] for item in skipped) == 18
+    assert sum(item["bytes"] for item in skipped) == sum(
+        info.size for number, info in enumerate(harness.fragments) if number not in (2, 7)
+    )
+    formats = [item["format"] for item in listed if "format" in item]
+    assert formats == ["bottomless-fragment-1", "bottomless-fragment-2"]
+
+
+async def test_pages_of_such_a_list_go_on_where_they_ended(harness: ReaderHarness) -> None:
+    whole = (await harness.get("/fragments?filter=v7&filter=v13")).json()["fragments"]
+    found, token = [], ""
+    while True:
+        answer = await harness.get(f"/fragments?filter=v7&filter=v13&limit=2{token}")
+        page = answer.json()
+        found += page["fragments"]
+        following = page["next_page_token"]
+        if following is None:
+            break
+        token = f"&page_token={following}"
+    assert found == whole
+
+
+async def test_a_time_before_all_is_said_to_be_clamped_though_the_start_is_passed_over(
+    harness: ReaderHarness,
+) -> None:
+    for value in ("v7", "v0"):
+        answer = await harness.get(f"/records?offset=timestamp:1970-01-01T00:00:00Z&filter={value}")
+        assert answer.json()["clamped"] == "low"
 
 
 async def test_only_the_bytes_of_chunks_that_are_wanted_are_fetched() -> None:

@@ -23,6 +23,8 @@ class PassedOver(NamedTuple):
     """Bytes that are not read."""
     fragment_count: int
     """Fragments of which nothing is read."""
+    timestamp: int | None = None
+    """When the record at the first offset was committed, where that is known."""
 
 
 class ScanBounds(NamedTuple):
