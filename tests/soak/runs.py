@@ -72,6 +72,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/model/test_manifest_model.py::test_the_manifest_is_what_the_list_says",
         BOTTOMLESS_MODEL_STEPS="1000000",
     ),
+    "groups": _test(
+        "200,000 steps of a consumer group",
+        "tests/model/test_consumer_groups.py::test_a_generation_has_one_holder_and_a_partition_a_live_one_soon",
+        BOTTOMLESS_MODEL_STEPS="200000",
+    ),
     "histories": _test(
         "50 histories of clients, looked at for an order",
         "tests/linearizability/test_linearizability.py",
