@@ -14,6 +14,7 @@ import pytest
 
 from support.contract import QUICK, Stream, first_offset_once_taken, new_stream
 from support.served import Served
+from support.server import AllInOne
 from support.waiting import until
 
 SEGMENT_CHUNKS: Final = 10
@@ -76,7 +77,7 @@ class Here(NamedTuple):
     streams: Mapping[str, Stream]
 
 
-def free_local(server: Served, stream: Stream) -> None:
+def free_local(server: AllInOne, stream: Stream) -> None:
     """Return when object storage alone holds what the stream has by now; with FREEING only.
 
     The newest segment is never freed. So epochs are raised, each of which is written down as a
