@@ -32,6 +32,7 @@ GROUPS = {
         "docs/how-to/consume",
         "docs/how-to/groups",
         "docs/how-to/analyse",
+        "docs/how-to/filter",
         "docs/how-to/retention",
         "docs/how-to/leaderless",
         "docs/how-to/keys",

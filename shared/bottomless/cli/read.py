@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, NamedTuple, cast
 
 import typer
@@ -18,6 +19,7 @@ from bottomless.cli.places import CHOICES, checked_place
 from bottomless.cli.progress import progress
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
+from bottomless.cli.wanted import FilterValues, Keys, MatchUnfiltered, wanted_of
 from bottomless.cli.whole_file import whole_file
 from bottomless.model.limits import MIB, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from bottomless.client import ArrowPage, Client
+    from bottomless.client.parameters import Parameter
 
 _PAGE_SIZE: Final = 4 * MIB
 """Bytes of values in a page: enough for speed, and little beside what Python needs anyway."""
@@ -46,6 +49,8 @@ class Span(NamedTuple):
     """The offset after the last one to read (exclusive end)."""
     limit: int | None
     """Records that are read at most; None for all."""
+    wanted: "Mapping[str, Parameter]" = MappingProxyType({})
+    """Which records are asked for, as parameters of a read; none where all are."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -54,6 +59,7 @@ def add_to(app: typer.Typer) -> None:
         "read",
         epilog=examples(
             "read orders --limit 2",
+            "read orders --filter emea --filter apac",
             "read orders --from timestamp:2026-08-22T09:20:00Z --details",
             "read orders -o parquet --to orders.parquet",
             r"read orders -f '%o %k %s\n'",
@@ -76,6 +82,9 @@ def _read(
     consumer: Annotated[
         str | None, typer.Option(help="With --from stored: the consumer whose offset it is.")
     ] = None,
+    filter_values: FilterValues = None,
+    match_unfiltered: MatchUnfiltered = False,
+    keys: Keys = None,
     details: Details = False,
     output: Annotated[
         RecordForm, typer.Option("--output", "-o", help="How to write records.")
@@ -99,9 +108,11 @@ def _read(
     """
     _check_together(output, template, file, columns, details=details)
     _check_order(start, until)
+    wanted = wanted_of(filter_values, keys, match_unfiltered=match_unfiltered)
     parts = None if template is None else parse_template(template, stream)
     with open_client(context) as client:
         span = span_of(client, stream, start, until=until, limit=limit, consumer=consumer)
+        span = span._replace(wanted=wanted)
     with open_client(context, patient=True) as client:
         if file is not None:
             _read_into(client, stream, span, output, file, columns)
@@ -289,9 +300,10 @@ def tell_gaps(gaps: Any) -> None:
         )
 
 
-def _exactly(span: Span) -> Mapping[str, int | str]:
+def _exactly(span: Span) -> "Mapping[str, Parameter]":
     """Parameters that make a page an error rather than one of something else."""
     return {
+        **span.wanted,
         "until_offset": span.end_offset,
         "expect_stream_id": span.stream_id,
         "on_out_of_range": "error",

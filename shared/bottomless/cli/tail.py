@@ -17,10 +17,12 @@ from bottomless.cli.places import checked_place
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
+from bottomless.cli.wanted import FilterValues, Keys, MatchUnfiltered, wanted_of
 from bottomless.errors import Code, StoreError
 
 if TYPE_CHECKING:
     from bottomless.client import Client
+    from bottomless.client.parameters import Parameter
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,6 +32,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "tail orders -n 3",
             "tail -f orders",
+            "tail -f orders --filter emea",
             "tail -f orders --consumer billing -o ndjson",
             "tail orders --group billing",
         ),
@@ -68,6 +71,9 @@ def _tail(
             callback=checked_reference,
         ),
     ] = None,
+    filter_values: FilterValues = None,
+    match_unfiltered: MatchUnfiltered = False,
+    keys: Keys = None,
     details: Details = False,
     output: Annotated[
         FollowForm, typer.Option("--output", "-o", help="How to write records.")
@@ -78,21 +84,25 @@ def _tail(
     With -f an outage of the server is waited out; then reading goes on at the very record
     where it was, without one twice and without one missing.
     """
+    wanted = wanted_of(filter_values, keys, match_unfiltered=match_unfiltered)
     if group is not None:
         if consumer is not None:
             raise typer.BadParameter("give one of --consumer and --group")
+        if wanted:
+            raise typer.BadParameter("goes without --filter and --key", param_hint="--group")
         with open_client(context) as client:
             _share(client, stream, group, start or "first", writer_of(output, details=details))
         return
     if consumer is not None:
         with open_client(context) as client:
             writer = writer_of(output, details=details)
-            _consume(client, stream, consumer, start or "first", writer, follow=follow)
+            query = {**wanted, "consumer": consumer, "default": start or "first"}
+            _consume(client, stream, consumer, query, writer, follow=follow)
         return
     spec = start or (f"tail:{count}" if count else "next")
     if not follow:
         with open_client(context) as client:
-            span = span_of(client, stream, spec)
+            span = span_of(client, stream, spec)._replace(wanted=wanted)
         with open_client(context, patient=True) as client:
             read_span(client, stream, span, writer_of(output, details=details))
         return
@@ -100,7 +110,7 @@ def _tail(
         writer = writer_of(output, details=details)
         outage = _Outage()
         for batch in client.follow(
-            stream, spec, on_outage=outage.note, value_encoding=writer.value_encoding
+            stream, spec, on_outage=outage.note, value_encoding=writer.value_encoding, **wanted
         ):
             outage.over()
             tell_gaps(batch.gaps)
@@ -110,12 +120,18 @@ def _tail(
 
 
 def _consume(
-    client: "Client", stream: str, consumer: str, start: str, writer: Writer, *, follow: bool
+    client: "Client",
+    stream: str,
+    consumer: str,
+    query: "dict[str, Parameter]",
+    writer: Writer,
+    *,
+    follow: bool,
 ) -> None:
-    query: dict[str, int | str] = {"consumer": consumer, "default": start}
     if not follow:
         bounds = client.bounds(stream)
         query |= {"until_offset": bounds["next_offset"], "expect_stream_id": bounds["stream_id"]}
+    passes_over = "filter" in query or "key" in query
     outage = _Outage()
     for batch in client.follow(
         stream, "stored", on_outage=outage.note, value_encoding=writer.value_encoding, **query
@@ -125,7 +141,8 @@ def _consume(
         writer.write(batch.records)
         # Whoever reads this pipe has it before it counts as processed.
         sys.stdout.flush()
-        if batch.records or batch.gaps:
+        # One that is empty has come further past what was not asked for.
+        if batch.records or batch.gaps or passes_over:
             try:
                 client.commit(stream, consumer, batch.next_offset, stream_id=batch.stream_id)
             except StoreError as error:

@@ -1,7 +1,7 @@
 """`AsyncClient`: every call, on the event loop of the program that makes it."""
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,6 +145,9 @@ class AsyncClient(
         commit_records: int | None = None,
         max_bytes: int = PAGE_SIZE_DEFAULT,
         expect_stream_id: str | None = None,
+        filter: str | Sequence[str] | None = None,  # noqa: A002  # as the API calls it
+        match_unfiltered: bool = False,
+        key: str | bytes | Sequence[str | bytes] | None = None,
         on_outage: Callable[[StoreError], None] = ignored,
     ) -> AsyncConsumer:
         """Make a consumer of one stream, for `async with` and `async for`.
@@ -153,10 +156,14 @@ class AsyncClient(
         there every `commit_seconds`, and earlier once `commit_records` are processed; `start` is for
         the first time, or for a consumer without a name. `on_outage` is called with the reason each
         time reading is interrupted; it resumes by itself. A batch has about `max_bytes` bytes of values.
+        With `filter` or `key` only records of those filter values or keys come, with
+        `match_unfiltered` also those without a filter value; what lies between them is passed over,
+        and counts as processed.
 
         Raises:
-            InvalidRequest: a number is out of its range, `start` is no place, or `bad-name`.
+            InvalidRequest: a list is empty, a number is out of its range, `start` is no place, or `bad-name`.
         """
+        given = {"filter": filter, "match_unfiltered": match_unfiltered or None, "key": key}
         consuming = Consuming(
             stream,
             name,
@@ -167,6 +174,7 @@ class AsyncClient(
             expect_stream_id,
             on_outage,
             commit_records=commit_records,
+            wanted={name: value for name, value in given.items() if value is not None},
         )
         return AsyncConsumer(self, consuming)
 

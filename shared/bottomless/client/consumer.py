@@ -9,7 +9,7 @@ middle of a batch is given that batch again: at least once, never skipped.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -17,6 +17,7 @@ from typing import Final, Self
 from bottomless.client.address import check_reference, check_stream
 from bottomless.client.follow import Batch, FollowCalls
 from bottomless.client.follow_tables import FollowTableCalls
+from bottomless.client.parameters import Parameter, query_of
 from bottomless.client.place import Place, check_start, spec_of
 from bottomless.client.reads import ArrowPage
 from bottomless.client.streams import StreamCalls
@@ -58,12 +59,15 @@ class Consuming:
     commit_records: int | None = None
     """How many records may be processed before they are committed, if that is sooner; counted by
     whole batches. None: time alone counts."""
+    wanted: Mapping[str, Parameter] = field(default_factory=dict)
+    """What is asked for, where that is not everything: `filter`, `match_unfiltered`, `key`."""
 
     def __post_init__(self) -> None:
         check_stream(self.stream)
         if self.name is not None:
             check_reference(self.name)
         check_start(self.start)
+        query_of(self.wanted)
         if not 1 <= self.max_bytes <= PAGE_SIZE_MAX or self.commit_seconds < 0:
             raise InvalidRequest(
                 f"max_bytes must be from 1 to {PAGE_SIZE_MAX}, and commit_seconds at least 0"
@@ -71,9 +75,9 @@ class Consuming:
         if self.commit_records is not None and self.commit_records < 1:
             raise InvalidRequest("commit_records must be at least 1")
 
-    def query(self) -> dict[str, int | str]:
+    def query(self) -> dict[str, Parameter]:
         """Make the query parameters of the read."""
-        query: dict[str, int | str] = {"max_bytes": self.max_bytes}
+        query: dict[str, Parameter] = {"max_bytes": self.max_bytes, **self.wanted}
         if self.expect_stream_id is not None:
             query["expect_stream_id"] = self.expect_stream_id
         if self.name is not None:
@@ -104,6 +108,7 @@ class AsyncConsumer:
         self._last: Batch | ArrowPage | None = None
         """The batch that was given last."""
         self._processed: int | None = None
+        self._stream_id: str | None = None
         self._committed: int | None = None
         self._commit_at = time.monotonic() + consuming.commit_seconds
         self._record_count = 0
@@ -184,9 +189,10 @@ class AsyncConsumer:
         """
         if self._last is not None and self._last.next_offset != received:
             return self._last
-        if self._last is not None and self._processed != received:
+        before = -1 if self._processed is None else self._processed
+        if self._last is not None and received is not None and received > before:
             self._record_count += _count_of(self._last)
-        self._processed = received
+        self._process(received)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             if self._pull is None:
@@ -200,7 +206,12 @@ class AsyncConsumer:
                 batch = pull.result()
                 if batch.gaps or _count_of(batch):
                     self._last = batch
+                    self._stream_id = batch.stream_id
                     return batch
+                if self._consuming.wanted:
+                    # Nothing in it was asked for, and all that was given before is processed.
+                    self._process(batch.next_offset)
+                    self._stream_id = batch.stream_id
             if _left(deadline) == 0:
                 return None
 
@@ -222,8 +233,13 @@ class AsyncConsumer:
             WrongOffset: `offset-regression`, another program with the same name is ahead;
                 `stream-replaced`, another stream has taken the stream's name.
         """
-        self._processed = received
+        self._process(received)
         await self._commit()
+
+    def _process(self, received: int | None) -> None:
+        """Note the position of a caller; what was passed over since then is processed too."""
+        if received is not None:
+            self._processed = max(received, self._processed or 0)
 
     async def close(self, *, commit: bool = True) -> None:
         """Stop reading; commit what is processed unless `commit` is false."""
@@ -278,13 +294,13 @@ class AsyncConsumer:
         name, processed = self._consuming.name, self._processed
         if name is None or processed is None or processed == self._committed:
             return
-        assert self._last is not None, "what is processed was given"
+        assert self._stream_id is not None, "what is processed has come"
         await self._client.commit(
             self._consuming.stream,
             name,
             processed,
             # The name may be another stream's by now, of which nothing is processed.
-            stream_id=self._last.stream_id,
+            stream_id=self._stream_id,
             retry_seconds=retry_seconds,
             claim=self._consuming.claim,
         )

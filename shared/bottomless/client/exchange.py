@@ -263,7 +263,7 @@ class _Hidden(bytes):
 
 def _query_of(request: Request) -> str:
     try:
-        return urlencode(request.query, quote_via=quote)
+        return urlencode(request.query, doseq=True, quote_via=quote)
     except UnicodeEncodeError:
         # Half a character, as Python makes it of bytes that are not UTF-8.
         raise InvalidRequest(

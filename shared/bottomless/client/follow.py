@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from bottomless.client.address import stream_path
+from bottomless.client.parameters import Parameter, query_of
 from bottomless.client.place import Place, spec_of
 from bottomless.client.problems import error_from_problem
 from bottomless.client.record import Record
 from bottomless.client.retry import Backoff, jittered
-from bottomless.client.transport import OpenAnswer
+from bottomless.client.transport import OpenAnswer, QueryValue
 from bottomless.client.wire import Wire, stranger
 from bottomless.errors import Code, NotFound, OffsetGone, StoreError, Unavailable
 from bottomless.model.limits import MIB
@@ -51,22 +52,23 @@ class FollowCalls(Wire):
         offset: Place,
         *,
         on_outage: Callable[[StoreError], None],
-        **parameters: int | str,
+        **parameters: Parameter,
     ) -> AsyncIterator[Batch]:
         """Give the records from a place on, and then those that are appended later.
 
         If the server cannot be reached at first, that is an error, as with any call. After that an
         outage is waited out, however long it lasts; `on_outage` is called with each. Batches may be
-        empty.
+        empty. `parameters` such as `filter` and `key` may be lists.
 
         Raises:
+            InvalidRequest: a list is empty.
             OffsetGone: retention or trim has passed the position, or the place where it begins.
             NotFound: the stream was deleted.
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """
-        query: dict[str, int | str] = {
+        query: dict[str, QueryValue] = {
             "on_out_of_range": "error",
-            **parameters,
+            **query_of(parameters),
             "offset": spec_of(offset),
             "follow": "true",
         }
@@ -84,7 +86,7 @@ class FollowCalls(Wire):
                         query["offset"] = batch.next_offset
                         if "limit" in query:
                             # Of all answers together; of 0 no server would hear.
-                            query["limit"] = int(query["limit"]) - len(batch.records)
+                            query["limit"] = _number(query["limit"]) - len(batch.records)
                         yield batch._replace(stream_id=stream_id)
             except StoreError as error:
                 if not error.retryable or (not connected and backoff.after(error) is None):
@@ -101,7 +103,12 @@ class FollowCalls(Wire):
             await asyncio.sleep(pause)
 
 
-def _stay_with(query: dict[str, int | str], answer: OpenAnswer, *, begun: bool) -> str:
+def _number(value: QueryValue) -> int:
+    assert not isinstance(value, tuple)
+    return int(value)
+
+
+def _stay_with(query: dict[str, QueryValue], answer: OpenAnswer, *, begun: bool) -> str:
     """Let whatever is asked from now on be this stream, from this offset, or an error; returns
     the stream's id.
 

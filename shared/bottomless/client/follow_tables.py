@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from bottomless.client.parameters import Parameter, query_of
 from bottomless.client.place import Place
 from bottomless.client.reads import ArrowPage, ReadCalls
 from bottomless.client.retry import Backoff, jittered
+from bottomless.client.transport import QueryValue
 from bottomless.errors import StoreError
 
 _WAIT_MS: Final = 20_000
@@ -28,7 +30,7 @@ class FollowTableCalls(ReadCalls):
         offset: Place,
         *,
         on_outage: Callable[[StoreError], None],
-        **parameters: int | str,
+        **parameters: Parameter,
     ) -> AsyncIterator[ArrowPage]:
         """Give tables of the records from a place on, and then of those that are appended later.
 
@@ -37,11 +39,12 @@ class FollowTableCalls(ReadCalls):
         empty.
 
         Raises:
+            InvalidRequest: a list among `parameters` is empty.
             OffsetGone: retention or trim has passed the position, or the place where it begins.
             NotFound: the stream was deleted.
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """
-        query: dict[str, int | str] = {"on_out_of_range": "error", **parameters}
+        query: dict[str, QueryValue] = {"on_out_of_range": "error", **query_of(parameters)}
         page = await self._first(name, offset, query)
         for beginning in ("consumer", "default"):
             query.pop(beginning, None)
@@ -61,7 +64,7 @@ class FollowTableCalls(ReadCalls):
                 coming.cancel()
                 await asyncio.gather(coming, return_exceptions=True)
 
-    async def _first(self, name: str, offset: Place, query: dict[str, int | str]) -> ArrowPage:
+    async def _first(self, name: str, offset: Place, query: dict[str, QueryValue]) -> ArrowPage:
         backoff = Backoff(self._retry_seconds)
         while True:
             try:
@@ -76,7 +79,7 @@ class FollowTableCalls(ReadCalls):
         self,
         name: str,
         offset: int,
-        query: dict[str, int | str],
+        query: dict[str, QueryValue],
         on_outage: Callable[[StoreError], None],
     ) -> ArrowPage:
         failures = 0

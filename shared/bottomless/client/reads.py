@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from bottomless.client.address import stream_path
 from bottomless.client.encoding import ARROW
+from bottomless.client.parameters import Parameter, query_of
 from bottomless.client.place import Place, spec_of
 from bottomless.client.record import Record, records_of
+from bottomless.client.transport import QueryValue
 from bottomless.client.wire import Wire, members, number_in, stranger, understood
 from bottomless.errors import Unavailable
 from bottomless.model.limits import PAGE_SIZE_MAX
@@ -69,16 +71,18 @@ class ArrowPage(NamedTuple):
 class ReadCalls(Wire):
     """The calls of `openapi/reader.yaml` about records and offsets."""
 
-    async def read(self, /, name: str, offset: Place, **parameters: int | str) -> Page:
+    async def read(self, /, name: str, offset: Place, **parameters: Parameter) -> Page:
         """Read one page from a place on: an offset, an offset spec or a time.
 
-        `parameters` are those of the API (docs/reading.md).
+        `parameters` are those of the API (docs/reading.md); `filter` and `key` may be lists, and keys
+        bytes. With one of them a page can be empty and still have moved: read on until `up_to_date`.
 
         Raises:
+            InvalidRequest: a list is empty.
             OffsetGone: retention or trim has passed the offset; with `on_out_of_range="clamp"` the
                 page begins with the first record that is there.
         """
-        query = {"offset": spec_of(offset), "on_out_of_range": "error", **parameters}
+        query = {"on_out_of_range": "error", **query_of(parameters), "offset": spec_of(offset)}
         answer = await self._send("GET", f"{stream_path(name)}/records", query, bulk=True)
         value = members(answer)
         with understood():
@@ -96,24 +100,26 @@ class ReadCalls(Wire):
         offset: Place,
         *,
         columns: str | Sequence[str] | None = None,
-        **parameters: int | str,
+        **parameters: Parameter,
     ) -> ArrowPage:
         """Read one page from a place on as Arrow; its size is bounded in bytes.
 
         `columns` names the columns to send, by default all: `["value"]` costs the least.
-        `parameters` are those of the API (docs/reading.md).
+        `parameters` are those of the API (docs/reading.md); `filter` and `key` may be lists, and keys
+        bytes. With one of them a page can be empty and still have moved: read on until `up_to_date`.
 
         Raises:
+            InvalidRequest: a list is empty.
             OffsetGone: retention or trim has passed the offset; with `on_out_of_range="clamp"` the
                 page begins with the first record that is there.
         """
-        return await self._read_arrow(name, offset, {**_named(columns), **parameters})
+        return await self._read_arrow(name, offset, {**_named(columns), **query_of(parameters)})
 
     async def _read_arrow(
         self,
         name: str,
         offset: Place,
-        parameters: Mapping[str, int | str],
+        parameters: Mapping[str, QueryValue],
         retry_seconds: float | None = None,
     ) -> ArrowPage:
         import pyarrow as pa  # noqa: PLC0415  # it takes longer to load than a question to ask
@@ -153,20 +159,22 @@ class ReadCalls(Wire):
         *,
         until_offset: int | None = None,
         columns: str | Sequence[str] | None = None,
-        **parameters: int | str,
+        **parameters: Parameter,
     ) -> AsyncIterator[ArrowPage]:
         """Read page after page from a place on; each is asked for when it is wanted. `columns` names
         the columns to send, by default all.
 
         Without `until_offset` (exclusive) the pages end where the stream ended before the first was
         asked for. A page without records appears where it skipped a gap, which its `gaps` name.
+        `parameters` such as `filter` and `key` may be lists.
 
         Raises:
+            InvalidRequest: a list is empty.
             OffsetGone: retention or trim has passed the offset, before or on the way; nothing is
                 left out silently.
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """
-        query: dict[str, int | str] = dict(parameters)
+        query: dict[str, QueryValue] = query_of(parameters)
         if until_offset is None:
             offsets = await self.offsets(name)
             until_offset = offsets.next_offset
@@ -174,7 +182,7 @@ class ReadCalls(Wire):
             query.setdefault("expect_stream_id", offsets.stream_id)
         query["until_offset"] = until_offset
         while True:
-            page = await self.read_arrow(name, offset, columns=columns, **query)
+            page = await self._read_arrow(name, offset, {**_named(columns), **query})
             if page.table.num_rows or page.gaps:
                 yield page
             # A gap at the end may reach beyond it.

@@ -73,6 +73,12 @@ class Record(dict[str, Any]):
         return None if key is None else key.encode()
 
     @property
+    def filter_value(self) -> str | None:
+        """The filter value; None for a record without one, and the empty text is one."""
+        value: str | None = self.get("filter_value")
+        return value
+
+    @property
     def headers(self) -> dict[str, bytes | None]:
         """The headers by their names; empty for a record without any."""
         return {name: _header(value) for name, value in (self.get("headers") or {}).items()}

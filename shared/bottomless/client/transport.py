@@ -8,7 +8,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from bottomless.client.credential import Credential
 from bottomless.client.unreachable import trouble_of
@@ -21,12 +21,16 @@ ANSWER_SIZE_MAX: Final = 256 * MIB
 USER_AGENT: Final = "bottomless-python"
 
 
+QueryValue: TypeAlias = int | str | tuple[str, ...]
+"""A parameter of a request; it stands in the query as often as it has texts."""
+
+
 class Request(NamedTuple):
     """One HTTP request, before the url of the server and the credential are added."""
 
     method: str
     path: str
-    query: Mapping[str, int | str] = {}
+    query: Mapping[str, QueryValue] = {}
     headers: Mapping[str, str] = {}
     body: bytes | None = None
     line: str | None = None

@@ -19,6 +19,7 @@ from bottomless.client.transport import (
     Answer,
     OpenAnswer,
     OpenTransport,
+    QueryValue,
     Request,
     Transport,
     outcome_of,
@@ -76,7 +77,7 @@ class Wire:
         self,
         method: str,
         path: str,
-        query: Mapping[str, int | str] | None = None,
+        query: Mapping[str, QueryValue] | None = None,
         *,
         content: bytes | None = None,
         type_sent: str | None = None,
@@ -131,7 +132,7 @@ class Wire:
 
     @asynccontextmanager
     async def _open(
-        self, path: str, query: Mapping[str, int | str], type_wanted: str
+        self, path: str, query: Mapping[str, QueryValue], type_wanted: str
     ) -> AsyncIterator[OpenAnswer]:
         """GET what may be longer than memory, or never end; leaving the block closes it."""
         self._belonging.require()
@@ -145,7 +146,7 @@ class Wire:
     async def _list(
         self,
         path: str,
-        query: Mapping[str, int | str] | None = None,
+        query: Mapping[str, QueryValue] | None = None,
         *,
         items: str = "items",
         unreadable: Callable[[dict[str, Any]], object] | None = None,

@@ -5,15 +5,24 @@ them may hold a secret.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from bottomless.errors import InvalidRequest
+from bottomless.model.filter import (
+    FILTER_COUNT_MAX,
+    Filter,
+    filter_of,
+    parse_filter_value,
+    parse_key,
+)
 from bottomless.model.limits import MIB, OFFSET_MAX
 from bottomless.model.names import StreamName, parse_stream_name
 from bottomless.spark.positions import Position, parse_position, parse_time
+
+T = TypeVar("T")
 
 PARTITION_SIZE_DEFAULT: Final = 256 * MIB
 """Bytes of a partition. A Python task costs some 50 ms before its first row, so it should read
@@ -65,15 +74,6 @@ class OnCorrupt(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The records that are wanted by their filter value."""
-
-    values: tuple[str, ...]
-    unfiltered: bool
-    """Whether records without a filter value are wanted, too."""
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
     """How much a micro-batch takes at most; None means no bound. It takes at least one record."""
 
@@ -103,7 +103,7 @@ class S3View:
 class Reading:
     """How a worker reads what it has been given."""
 
-    wanted: Wanted | None = None
+    wanted: Filter | None = None
     fail_on_data_loss: bool = True
     verify_checksums: bool = True
     on_corrupt: OnCorrupt = OnCorrupt.FAIL
@@ -156,6 +156,7 @@ OPTION_NAMES: Final = (
     "onBadJson",
     "filterValues",
     "matchUnfiltered",
+    "keys",
     "targetPartitionBytes",
     "minPartitions",
     "maxBytesPerTrigger",
@@ -283,22 +284,34 @@ def _bad_json_fails(lowered: Mapping[str, str]) -> bool:
     return text == "fail"
 
 
-def _wanted(lowered: Mapping[str, str]) -> Wanted | None:
-    text = lowered.get("filtervalues")
+def _wanted(lowered: Mapping[str, str]) -> Filter | None:
+    values = _texts("filterValues", lowered.get("filtervalues"), parse_filter_value)
+    keys = _texts("keys", lowered.get("keys"), parse_key)
+    if values is None and "matchunfiltered" in lowered:
+        raise InvalidRequest("the option matchUnfiltered goes with filterValues")
     unfiltered = _boolean("matchUnfiltered", lowered.get("matchunfiltered", "false"))
+    return filter_of(values, unfiltered, keys)
+
+
+def _texts(name: str, text: str | None, parse: Callable[[str], T]) -> list[T] | None:
+    """The members of an option that is a list: with commas, or of JSON."""
     if text is None:
-        if "matchunfiltered" in lowered:
-            raise InvalidRequest("the option matchUnfiltered goes with filterValues")
         return None
     if not text.lstrip().startswith("["):
-        return Wanted(tuple(part.strip() for part in text.split(",")), unfiltered)
+        given = [part.strip() for part in text.split(",")]
+    else:
+        try:
+            given = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InvalidRequest(f"the option {name} is not a JSON list") from error
+        if not all(isinstance(value, str) for value in given):
+            raise InvalidRequest(f"the option {name} is a list of texts")
+    if not 0 < len(given) <= FILTER_COUNT_MAX:
+        raise InvalidRequest(f"the option {name} names 1 to {FILTER_COUNT_MAX} texts")
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest("the option filterValues is not a JSON list") from error
-    if not all(isinstance(value, str) for value in values):
-        raise InvalidRequest("the option filterValues is a list of texts")
-    return Wanted(tuple(values), unfiltered)
+        return [parse(value) for value in given]
+    except InvalidRequest as error:
+        raise InvalidRequest(f"the option {name}: each {error.message}") from None
 
 
 def service_url(name: str, text: str) -> str:

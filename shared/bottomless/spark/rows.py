@@ -11,12 +11,11 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from bottomless.model.filter import Filter, asked_for
 from bottomless.model.limits import MIB
 from bottomless.spark.json_values import parse_json
-from bottomless.spark.options import Wanted
 
 JSON_COLUMN: Final = "json"
 """The column into which members of JSON values are put."""
@@ -31,13 +30,12 @@ class RowShape:
     """The columns of a DataFrame, and how stored batches are fitted to them."""
 
     def __init__(
-        self, schema: pa.Schema, wanted: Wanted | None = None, *, bad_json_fails: bool = False
+        self, schema: pa.Schema, wanted: Filter | None = None, *, bad_json_fails: bool = False
     ) -> None:
-        """`wanted` says which records are kept by their filter value; None keeps all."""
+        """`wanted` says which records are kept; None keeps all."""
         self._schema = schema
         self._bad_json_fails = bad_json_fails
         self._wanted = wanted
-        self._values = None if wanted is None else pa.array(wanted.values, pa.string())
 
     def of_chunk(self, stored: pa.RecordBatch, first_offset: int, timestamp: int) -> pa.RecordBatch:
         """Fit a batch of a chunk.
@@ -66,13 +64,10 @@ class RowShape:
 
     def _chosen(self, source: pa.RecordBatch, fitted: pa.RecordBatch) -> pa.RecordBatch:
         """The records that are wanted; chosen at last, when offsets have been counted."""
-        if self._wanted is None or self._values is None:
+        if self._wanted is None:
             return fitted
-        if "filter_value" not in source.schema.names:
-            return fitted if self._wanted.unfiltered else fitted.slice(0, 0)
-        given = source.column("filter_value")
-        kept = pc.is_in(given, value_set=self._values.cast(given.type))
-        return fitted.filter(pc.or_(kept, pc.is_null(given)) if self._wanted.unfiltered else kept)
+        mask: Any = asked_for(self._wanted, source)
+        return fitted.filter(mask)
 
     def _fit(
         self, batch: pa.RecordBatch, first_offset: int | None, timestamp: int | None

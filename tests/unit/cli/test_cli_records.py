@@ -214,3 +214,26 @@ def test_a_page_that_was_read_does_not_wait_for_the_garbage_collector(cli: Comma
         assert [kept for kept in gc.get_objects() if isinstance(kept, httpx.Response)] == []
     finally:
         gc.enable()
+
+
+def test_only_records_of_a_filter_value_or_a_key_are_written(cli: CommandLine) -> None:
+    cli.stream("chosen")
+    lines = [
+        {"value": "one", "filter_value": "a", "key": "k"},
+        {"value": "two", "filter_value": "b"},
+        {"value": "three", "key": "k"},
+        {"value": "four", "filter_value": "a"},
+    ]
+    source = cli.file(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert cli.run("produce", "chosen", source, "--format", "records").exit_code == 0
+
+    assert read(cli, "chosen", "--filter", "a") == b"one\nfour\n"
+    assert read(cli, "chosen", "--filter", "b", "--match-unfiltered") == b"two\nthree\n"
+    assert read(cli, "chosen", "--filter", "a", "--key", "k") == b"one\n"
+    assert read(cli, "chosen", "--key", "k", "-n", 1) == b"one\n"
+    tail = cli.run("tail", "chosen", "-n", 2, "--filter", "a")
+    assert (tail.exit_code, tail.stdout) == (0, "four\n")
+    with pa.ipc.open_stream(read(cli, "chosen", "--filter", "a", "-o", "arrow")) as table:
+        assert table.read_all()["offset"].to_pylist() == [0, 3]
+    refused = cli.run("read", "chosen", "--match-unfiltered")
+    assert (refused.exit_code, "goes with --filter" in refused.stderr) == (2, True)

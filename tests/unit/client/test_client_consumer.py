@@ -390,3 +390,28 @@ async def test_a_server_that_is_never_there_is_an_error_and_not_an_outage() -> N
     ):
         with pytest.raises(Unavailable):
             await anext(consumer)
+
+
+async def comes_true(consumer: AsyncConsumer, fact: Callable[[], bool]) -> None:
+    """Wait for batches that do not come until `fact()` is true."""
+    async with asyncio.timeout(60):
+        while not fact():
+            assert await consumer.poll(0.05) is None
+
+
+async def test_what_a_filter_passes_over_is_processed_and_committed() -> None:
+    passed = lines({"_control": {"next_offset": 9, "up_to_date": False}})
+    stream = Stream(records(0, 2) + passed)
+    async with (
+        raw_server(stream) as server,
+        AsyncClient(server.url, retry_seconds=2) as client,
+        client.consumer(
+            "orders", "billing", filter=["a", "b"], key=b"\xff", commit_seconds=0
+        ) as consumer,
+    ):
+        batch = await anext(consumer)
+        await comes_true(consumer, lambda: 9 in stream.commits)
+
+    assert (batch.next_offset, consumer.position) == (2, 2)
+    assert stream.asked[0]["filter"] == "a"
+    assert stream.asked[0]["key_base64"] == "/w=="

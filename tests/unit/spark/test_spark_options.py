@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottomless.errors import InvalidRequest
+from bottomless.model.filter import Filter
 from bottomless.model.names import StreamId
 from bottomless.model.offset_spec import Ago, At, First, Next, Since, Tail
 from bottomless.spark.options import (
@@ -17,7 +18,6 @@ from bottomless.spark.options import (
     OnCorrupt,
     Reading,
     S3View,
-    Wanted,
     check_batch,
     check_streaming,
     parse_options,
@@ -80,6 +80,10 @@ def test_url_and_stream_are_needed(missing: str) -> None:
         ("startingTimestamp", "yesterday"),
         ("matchUnfiltered", "true"),
         ("filterValues", '["emea", 7]'),
+        ("filterValues", "[]"),
+        ("filterValues", "x" * 256),
+        ("filterValues", ",".join(str(number) for number in range(17))),
+        ("keys", "x" * 1025),
         ("maxBytesPerTrigger", "0"),
         ("maxOffsetsPerTrigger", "many"),
         ("maxFragmentsPerTrigger", "-1"),
@@ -159,12 +163,16 @@ def test_a_position_is_said_once() -> None:
         parse_options({**NEEDED, "startingOffsets": "7", "startingTimestamp": "7"})
 
 
-def test_filter_values_are_a_list_with_commas_or_in_json() -> None:
-    assert parse_options({**NEEDED, "filterValues": "emea, apac"}).reading.wanted == Wanted(
-        ("emea", "apac"), unfiltered=False
+def test_filter_values_and_keys_are_lists_with_commas_or_in_json() -> None:
+    assert parse_options({**NEEDED, "filterValues": "emea, apac"}).reading.wanted == Filter(
+        ("apac", "emea")
     )
-    given = {"filterValues": '["a,b", ""]', "matchUnfiltered": "true"}
-    assert parse_options({**NEEDED, **given}).reading.wanted == Wanted(("a,b", ""), unfiltered=True)
+    given = {"filterValues": '["a,b", ""]', "matchUnfiltered": "true", "keys": "cust-9"}
+    assert parse_options({**NEEDED, **given}).reading.wanted == Filter(
+        ("", "a,b"), True, (b"cust-9",)
+    )
+    assert parse_options({**NEEDED, "keys": '["k"]'}).reading.wanted == Filter(keys=(b"k",))
+    assert parse_options(NEEDED).reading.wanted is None
 
 
 def test_how_workers_read_is_said_by_options() -> None:

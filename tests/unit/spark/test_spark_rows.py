@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from bottomless.formats.batch import schema_of
+from bottomless.model.filter import Filter
 from bottomless.model.record import Columns
-from bottomless.spark.options import Wanted
 from bottomless.spark.rows import (
     BATCH_ROW_COUNT_MAX,
     BATCH_ROW_COUNT_WANTED,
@@ -120,17 +120,23 @@ def test_offsets_and_times_of_a_page_are_kept() -> None:
 @pytest.mark.parametrize(
     ("wanted", "offsets"),
     [
-        (Wanted(("emea",), unfiltered=False), [40, 43]),
-        (Wanted(("emea", ""), unfiltered=False), [40, 42, 43]),
-        (Wanted(("emea",), unfiltered=True), [40, 41, 43]),
-        (Wanted(("nobody",), unfiltered=False), []),
+        (Filter(("emea",)), [40, 43]),
+        (Filter(("", "emea")), [40, 42, 43]),
+        (Filter(("emea",), True), [40, 41, 43]),
+        (Filter(("nobody",)), []),
+        (Filter(("emea",), keys=(b"k",)), [43]),
+        (Filter(keys=(b"k", b"l")), [41, 43]),
     ],
 )
-def test_records_are_chosen_by_filter_value_and_keep_their_offsets(
-    wanted: Wanted, offsets: list[int]
+def test_records_are_chosen_by_filter_value_and_key_and_keep_their_offsets(
+    wanted: Filter, offsets: list[int]
 ) -> None:
     stored = pa.record_batch(
-        {"value": [b"a", b"b", b"c", b"d"], "filter_value": ["emea", None, "", "emea"]}
+        {
+            "value": [b"a", b"b", b"c", b"d"],
+            "key": [None, b"l", b"m", b"k"],
+            "filter_value": ["emea", None, "", "emea"],
+        }
     )
     schema = pa.schema([("offset", pa.int64())])
     chosen = RowShape(schema, wanted).of_chunk(stored, first_offset=40, timestamp=0)
@@ -140,5 +146,5 @@ def test_records_are_chosen_by_filter_value_and_keep_their_offsets(
 @pytest.mark.parametrize(("unfiltered", "count"), [(True, 2), (False, 0)])
 def test_a_batch_without_filter_values_is_all_unfiltered(unfiltered: bool, count: int) -> None:
     stored = pa.record_batch({"value": [b"a", b"b"]})
-    shape = RowShape(pa.schema([("offset", pa.int64())]), Wanted(("emea",), unfiltered))
+    shape = RowShape(pa.schema([("offset", pa.int64())]), Filter(("emea",), unfiltered))
     assert shape.of_chunk(stored, 0, 0).num_rows == count

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from bottomless.errors import Code, InvalidRequest, WrongOffset
+from bottomless.model.filter import Filter
 from bottomless.model.names import StreamId, parse_stream_id, parse_stream_name
 from bottomless.spark.jobs.rounds import ROUND_SIZE, rounds_done, write_frame
 from bottomless.spark.jobs.watching import watched
@@ -184,11 +185,16 @@ def _digest(options: Options, where: str | None, select: Sequence[str] | None) -
         "stream": options.stream,
         "starting": repr(options.starting),
         "ending": repr(options.ending),
-        "filter": None if wanted is None else [*wanted.values, wanted.unfiltered],
+        "filter": None if wanted is None else _told(wanted),
         "where": where,
         "select": None if select is None else list(select),
     }
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def _told(wanted: Filter) -> list[str | bool]:
+    keys = [f"key {key.hex()}" for key in wanted.keys or ()]
+    return [*(wanted.values or ()), wanted.match_unfiltered, *keys]
 
 
 def _frame(
