@@ -130,7 +130,7 @@ def page_query(values: Mapping[str, Any], media_type: str) -> PageQuery:
 
 
 def filter_query(values: Mapping[str, Any]) -> Filter | None:
-    """Which records are asked for; None where all are.
+    """Make the filter of a request; None where it asks for all records.
 
     Raises:
         InvalidRequest: `match_unfiltered` stands alone, or there are too many keys.

@@ -50,7 +50,7 @@ class Span(NamedTuple):
     limit: int | None
     """Records that are read at most; None for all."""
     wanted: "Mapping[str, Parameter]" = MappingProxyType({})
-    """Which records are asked for, as parameters of a read; none where all are."""
+    """Parameters of a read that say which records are asked for; none where all are."""
 
 
 def add_to(app: typer.Typer) -> None:
