@@ -343,3 +343,40 @@ def test_a_patch_leaves_the_profile_and_the_fence_as_they_are() -> None:
     assert encode_config(StreamConfig()).keys() == {"retention", "fragment", "labels"}
     with pytest.raises(InvalidRequest):
         parse_stored_config({"fenced": True})
+
+
+def test_who_asks_for_no_index_says_nothing_of_filters() -> None:
+    """So that what is kept of the stream has the bytes that it always had."""
+    values: tuple[dict[str, Any], ...] = ({}, {"filter": {}}, {"filter": {"index": None}})
+    for value in values:
+        assert "filter" not in encode_config(parse_config(value))
+    assert "filter" not in encode_config(
+        patch_config(StreamConfig(), {"filter": {"index": "none"}})
+    )
+
+
+def test_an_index_is_turned_on_and_off_by_a_patch() -> None:
+    on = patch_config(StreamConfig(), {"filter": {"index": "values-and-keys", "max_bytes": 64}})
+    assert encode_config(on)["filter"] == {"index": "values-and-keys", "max_bytes": 64}
+    assert parse_stored_config(encode_config(on)) == on
+    assert patch_config(on, {"filter": None}) == StreamConfig()
+    assert encode_config(patch_config(on, {"filter": {"index": None}}))["filter"] == {
+        "index": "none",
+        "max_bytes": 64,
+    }
+
+
+def test_an_index_that_nobody_asks_for_is_the_servers_and_makes_no_difference() -> None:
+    asked = parse_config({})
+    made = asked.model_copy(update={"filter": asked.filter.settled("values")})
+    assert encode_config(made)["filter"] == {"index": "values", "max_bytes": 256}
+    assert config_differences(parse_config({}), made) == []
+    assert config_differences(parse_config({"filter": {"index": "values"}}), made) == []
+    other = parse_config({"filter": {"index": "none", "max_bytes": 512}})
+    assert config_differences(other, made) == ["/filter/index", "/filter/max_bytes"]
+
+
+@pytest.mark.parametrize("size", [16, 48, 2_048, 0])
+def test_a_filter_has_a_power_of_two_of_bytes(size: int) -> None:
+    [fault] = faults_of({"filter": {"max_bytes": size}})
+    assert fault.pointer == "/filter/max_bytes"
