@@ -62,7 +62,7 @@ def configuration(known: Known) -> str:
         # Which of them may be is in hooks.py, by code.
         'expected-statuses = ["2xx", "3xx", "4xx", 503]',
         "[checks.negative_data_rejection]",
-        "expected-statuses = [400, 401, 403, 404, 405, 406, 409, 410, 412, 413, 415, 416, 422, 428]",
+        "expected-statuses = [400, 401, 403, 404, 405, 406, 409, 410, 412, 413, 414, 415, 416, 422, 428]",
         "[checks.missing_required_header]",
         "expected-statuses = [400, 401, 403, 404, 406, 415, 422, 428]",
         *(f"[dictionaries.{name}]\nvalues = {json.dumps(known[name])}" for name in known),
@@ -74,6 +74,10 @@ def configuration(known: Known) -> str:
         "[[operations]]",
         'include-operation-id = "delete_stream"',
         'parameters = { "path.s" = { dictionary = "doomed", probability = 0.8 } }',
+        # A key that is revoked is shown for a while, as revoked.
+        "[[operations]]",
+        'include-operation-id = ["get_key", "revoke_key"]',
+        "checks = { use_after_free = { enabled = false } }",
     ]
     return "\n".join(lines)
 

@@ -133,23 +133,21 @@ def filter_query(values: Mapping[str, Any]) -> Filter | None:
     """Make the filter of a request; None where it asks for all records.
 
     Raises:
-        InvalidRequest: `match_unfiltered` stands alone, or there are too many keys.
+        InvalidRequest: `match_unfiltered=true` stands alone.
     """
-    if "filter" not in values:
+    if "filter" not in values and values.get("match_unfiltered"):
         refuse(
             values, ("match_unfiltered",), "goes with filter: it adds records that have no value"
         )
     keys = (*values.get("key", ()), *values.get("key_base64", ()))
-    if len(keys) > FILTER_COUNT_MAX:
-        sentence = f"there must be at most {FILTER_COUNT_MAX} keys, in both forms together"
-        raise _fault("key_base64", "bad-parameter", sentence)
     return filter_of(values.get("filter"), values.get("match_unfiltered", False), keys)
 
 
 def _check_filter_mode(values: Mapping[str, Any], media_type: str, wanted: Filter | None) -> None:
     mode = values.get("filter_mode")
     if wanted is None:
-        refuse(values, ("filter_mode",), "goes with filter or key")
+        if mode == "chunk":
+            refuse(values, ("filter_mode",), "goes with filter or key")
     elif media_type == CHUNKS and mode != "chunk":
         raise _fault(
             "filter_mode",

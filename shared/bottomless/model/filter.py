@@ -72,9 +72,10 @@ def filter_of(
     """
     if match_unfiltered and not values:
         raise InvalidRequest("records without a filter value can be asked for beside a value only")
-    for given in (values, keys):
-        if given is not None and len(given) > FILTER_COUNT_MAX:
-            raise InvalidRequest(f"at most {FILTER_COUNT_MAX} can be asked for at once")
+    # Keys have two forms, each of which may be there so often.
+    for given, count_max in ((values, FILTER_COUNT_MAX), (keys, 2 * FILTER_COUNT_MAX)):
+        if given is not None and len(given) > count_max:
+            raise InvalidRequest(f"at most {count_max} can be asked for at once")
     if not values and not keys:
         return None
     return Filter(_each_once(values), match_unfiltered, _each_once(keys))

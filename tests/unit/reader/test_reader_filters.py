@@ -143,14 +143,15 @@ async def test_chunks_come_whole_where_one_of_their_records_is_asked_for(
     [
         ("match_unfiltered=true", "match_unfiltered"),
         ("match_unfiltered=true&key=k", "match_unfiltered"),
-        ("filter_mode=exact", "filter_mode"),
+        ("filter_mode=chunk", "filter_mode"),
         ("filter=a&filter_mode=chunk", "filter_mode"),
         ("filter=a&filter_mode=some", "filter_mode"),
         ("key_base64=%ff", "key_base64"),
         ("key_base64=!", "key_base64"),
         ("filter=" + "x" * 256, "filter"),
         ("&".join(f"filter={n}" for n in range(17)), "filter"),
-        ("&".join(f"key={n}" for n in range(16)) + "&key_base64=AA", "key_base64"),
+        ("&".join(f"key={n}" for n in range(17)), "key"),
+        ("&".join(["key_base64=AA"] * 17), "key_base64"),
         ("filter=a&match_unfiltered=maybe", "match_unfiltered"),
     ],
 )
