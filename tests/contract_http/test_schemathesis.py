@@ -74,10 +74,6 @@ def configuration(known: Known) -> str:
         "[[operations]]",
         'include-operation-id = "delete_stream"',
         'parameters = { "path.s" = { dictionary = "doomed", probability = 0.8 } }',
-        # A key that is revoked is shown for a while, as revoked.
-        "[[operations]]",
-        'include-operation-id = ["get_key", "revoke_key"]',
-        "checks = { use_after_free = { enabled = false } }",
     ]
     return "\n".join(lines)
 
