@@ -141,7 +141,7 @@ def test_lag_is_exact_at_the_tail_behind_it_and_of_an_empty_stream(stream: Strea
         b'{"offset": -1}',
         b'{"offset": 9007199254740992}',
         b'{"next_offset": 9007199254740993}',
-        b'{"offset": 1, "generation": 1}',
+        b'{"offset": 1, "generation": "1"}',
         b'{"offset": 1, "allow_regression": "yes"}',
         b'{"offset": 1, "allow_regression": 1}',
         b"[]",

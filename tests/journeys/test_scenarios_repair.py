@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,11 +85,15 @@ def home_of(server: AllInOne, stream: Stream) -> Path:
 
 def plant(home: Path, name: str) -> Path:
     """An object that a crash left some time ago."""
-    path = home / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"left by a crash")
-    os.utime(path, (time.time() - 3_600,) * 2)
-    return path
+    made, path = home.parents[2] / "planted", home / name
+    made.write_bytes(b"left by a crash")
+    os.utime(made, (time.time() - 3_600,) * 2)
+    while True:
+        # One of this name may be on the way out, and its directory after it.
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            made.replace(path)
+            return path
 
 
 def plants(home: Path) -> list[Path]:

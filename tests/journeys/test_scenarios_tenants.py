@@ -38,9 +38,13 @@ OWN = {"PUT /v1/streams/{s}"}
 SECOND = sorted(
     name
     for name in NAMING
-    if any(part in name for part in ("{c}", "{p}", "{lease_id}", "{fragment_id}"))
+    if any(part in name for part in ("{c}", "{p}", "{lease_id}", "{fragment_id}", "{g}", "{m}"))
     and name
-    not in ("PUT /v1/streams/{s}/consumers/{c}/offset", "POST /v1/streams/{s}/producers/{p}/epoch")
+    not in (
+        "PUT /v1/streams/{s}/consumers/{c}/offset",
+        "POST /v1/streams/{s}/producers/{p}/epoch",
+        "POST /v1/streams/{s}/groups/{g}/members",
+    )
 )
 """Operations that name something below a stream, and do not make it."""
 
@@ -53,6 +57,8 @@ MISSING = {
     "fragment_id": "0" * 20 + "-" + "0" * 32,
     "operation_id": "op_" + "0" * 32,
     "key_id": "0" * 24,
+    "g": "nobody",
+    "m": "0" * 32,
 }
 
 BODIES: Mapping[str, Any] = {
@@ -107,6 +113,7 @@ def everything_of(client: httpx.Client) -> dict[str, str]:
     (fragment,) = client.get(f"{stream.path}/fragments").json()["fragments"]
     client.put(f"{stream.path}/consumers/billing/offset", json={"offset": 0})
     lease = client.post(f"{stream.path}/leases", json={"first_offset": 0}).json()
+    member = client.post(f"{stream.path}/groups/workers/members", json={"member": "ada"}).json()
     operation = client.post(f"{stream.path}/manifest/verify").json()
     key = client.post("/v1/keys", json={"scopes": ["read"]}).json()
     return {
@@ -118,6 +125,8 @@ def everything_of(client: httpx.Client) -> dict[str, str]:
         "fragment_id": fragment["id"],
         "operation_id": operation["operation_id"],
         "key_id": key["key_id"],
+        "g": "workers",
+        "m": member["member_id"],
     }
 
 

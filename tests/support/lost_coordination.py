@@ -34,6 +34,9 @@ def rebuild(client: httpx.Client) -> dict[str, int]:
 
     def finished() -> dict[str, object] | None:
         found = client.get(path)
+        if found.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            # Of a store that does not answer at the moment.
+            return None
         assert found.status_code == 200, found.text
         return found.json() if found.json()["state"] in ("succeeded", "failed") else None
 

@@ -27,7 +27,12 @@ FAKES: Final = (
 """Tests' own ingest and manifest, which answer whoever asks them in this protocol."""
 OTHER_NAMES: Final = {
     # Columns of the entries of a manifest, which object storage has.
-    "services/bottomless_server/reader/roots.py": {"first_offset", "next_offset", "uid"},
+    "services/bottomless_server/reader/roots.py": {
+        "first_offset",
+        "first_timestamp",
+        "next_offset",
+        "uid",
+    },
     # Columns of the rows that a test gets to see.
     "tests/unit/ingest/harness.py": {"offset"},
 }
