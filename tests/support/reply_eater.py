@@ -64,10 +64,11 @@ class ReplyEater:
                 server_writer.write(data)
                 await server_writer.drain()
         finally:
-            replies.cancel()
-            await asyncio.gather(replies, return_exceptions=True)
+            # Before anything is waited for: who is cancelled twice comes no further than here.
             for side in (writer, server_writer):
                 side.transport.abort()
+            replies.cancel()
+            await asyncio.gather(replies, return_exceptions=True)
 
 
 @asynccontextmanager
