@@ -128,7 +128,7 @@ def filter_failure(context: Any, failure: Any, case: Any, response: Any) -> bool
     del context
     if isinstance(failure, UseAfterFree):
         # A key that is revoked is shown for a while, as revoked.
-        return json.loads(response.content).get("state") != "revoked"
+        return bool(json.loads(response.content).get("state") != "revoked")
     if not isinstance(failure, RejectedPositiveData):
         return True
     problem = json.loads(response.content)
