@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from bottomless.cli.rabbitmq_files import Chunk, Segments
-from bottomless.errors import InvalidRequest
+from bottomless.errors import Corrupt, InvalidRequest
 from bottomless.guards import guard
 from bottomless.model.limits import ARROW_RECORD_COUNT_MAX
 
@@ -94,15 +94,28 @@ class Cutter:
         self.collected: Collected = Collected(taking)
         self.seen = Seen()
         self._input_size = 0
+        self._last = -1
+        """RabbitMQ's offset of the last message that is in a part, or is collected for the next one."""
 
     def parts(self, start: int) -> Iterator[ImportPart]:
         """Make the parts from RabbitMQ's offset `start` on.
 
         Raises:
-            Corrupt: a segment is damaged; the parts before it were given.
-            InvalidRequest: a message makes no record; the parts before it were given.
+            Corrupt: a segment is damaged; every message before it was given.
+            InvalidRequest: a message makes no record; every message before it was given.
         """
-        last = start - 1
+        self._last = start - 1
+        try:
+            yield from self._whole_parts(start)
+        except (Corrupt, InvalidRequest):
+            # Else what is before the damage, and less than a part, could never be imported.
+            if len(self.collected):
+                yield self._part()
+            raise
+        if len(self.collected):
+            yield self._part()
+
+    def _whole_parts(self, start: int) -> Iterator[ImportPart]:
         for chunk in self._segments.chunks(start):
             self._input_size += chunk.header.size
             self.seen.note(chunk)
@@ -111,14 +124,12 @@ class Cutter:
                 for message in entry.messages:
                     if offset >= start:
                         self._add(message, offset, chunk.header.timestamp)
-                        last = offset
+                        self._last = offset
                     offset += 1
                     if self._is_full():
-                        yield self._part(last)
+                        yield self._part()
             if self.collected.size >= self._size // 2:
-                yield self._part(last)
-        if len(self.collected):
-            yield self._part(last)
+                yield self._part()
 
     def _is_full(self) -> bool:
         return self.collected.size >= self._size or len(self.collected) >= _RECORD_COUNT_MAX
@@ -133,12 +144,12 @@ class Cutter:
             error.facts["rabbitmq_offset"] = offset
             raise
 
-    def _part(self, last: int) -> ImportPart:
+    def _part(self) -> ImportPart:
         from bottomless.client.tables import frames_body  # noqa: PLC0415
 
         count, read = len(self.collected), self._input_size
         self._input_size = 0
-        return ImportPart(frames_body(self.collected.take()), last, count, read)
+        return ImportPart(frames_body(self.collected.take()), self._last, count, read)
 
 
 @guard("one append of an import at a time")
