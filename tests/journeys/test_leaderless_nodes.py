@@ -15,7 +15,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -38,10 +38,9 @@ SETTINGS = {
 }
 NODES: Final = ("ingest", "ingest-2")
 CLIENTS_PER_NODE = 3
+TEN_NODES: Final = 10
 STEPS = 8
 """Appends of each client that a check waits for."""
-WAITING_AT_EACH = 20
-"""Long polls at each stream that somebody waits at."""
 NEW_STREAM: Final = ("producer-unknown", "producer-sequence-gap")
 """What a producer hears whose numbers are those of a stream that was deleted."""
 
@@ -80,6 +79,9 @@ class Load:
 
     url_of: Callable[[str], str]
     path: str
+    nodes: tuple[str, ...] = NODES
+    clients: int = CLIENTS_PER_NODE
+    """Clients of each of the nodes."""
     told: list[Told] = field(default_factory=list)
     refused: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Other answers, by status and code."""
@@ -115,8 +117,8 @@ class Load:
     def going(self) -> Iterator["Load"]:
         threads = [
             threading.Thread(target=self.run, args=(node, f"{node}-{place}"))
-            for node in NODES
-            for place in range(CLIENTS_PER_NODE)
+            for node in self.nodes
+            for place in range(self.clients)
         ]
         for thread in threads:
             thread.start()
@@ -133,7 +135,7 @@ class Load:
 
         def more() -> bool:
             now = self._counts()
-            return len(now) == len(NODES) * CLIENTS_PER_NODE and all(
+            return len(now) == len(self.nodes) * self.clients and all(
                 now[name] >= before.get(name, 0) + STEPS for name in now
             )
 
@@ -199,19 +201,28 @@ def conflicts(deployment: TwoNodes) -> float:
     return found
 
 
-def test_two_nodes_write_one_stream_beside_others(deployment: TwoNodes) -> None:
-    """L6."""
-    path, others = a_stream(deployment), [a_stream(deployment) for _ in range(3)]
-    loads = [Load(direct(deployment), one) for one in (path, *others)]
-    with loads[0].going(), loads[1].going(), loads[2].going(), loads[3].going():
+@pytest.mark.parametrize(("clients", "other_count"), [(3, 4), (8, 100)])
+def test_two_nodes_write_one_stream_beside_others(
+    deployment: TwoNodes, clients: int, other_count: int
+) -> None:
+    """L6; each of the other streams has one client, of one of the nodes."""
+    before = conflicts(deployment)
+    loads = [Load(direct(deployment), a_stream(deployment), clients=clients)]
+    loads += [
+        Load(direct(deployment), a_stream(deployment), (node,), clients=1)
+        for node in itertools.islice(itertools.cycle(NODES), other_count)
+    ]
+    with ExitStack() as going:
+        for load in loads:
+            going.enter_context(load.going())
         for load in loads:
             load.goes_on()
         # Not vacuous: the nodes really meet, and nobody is told.
-        until(lambda: conflicts(deployment) > 0, what="a conflict")
-    for load, one in zip(loads, (path, *others), strict=True):
+        until(lambda: conflicts(deployment) > before, what="a conflict")
+    for load in loads:
         assert not load.broken
         assert not load.refused
-        values = everything(deployment, one)
+        values = everything(deployment, load.path)
         check(load, values)
         assert len(values) == len(load.told)
 
@@ -491,22 +502,24 @@ def moment(record: dict[str, Any]) -> float:
     return datetime.fromisoformat(record["timestamp"]).timestamp()
 
 
+@pytest.mark.parametrize(("waiting_count", "scan_count"), [(80, 20), (1_000, 100)])
 def test_readers_that_wait_and_readers_of_everything_disturb_no_append(
-    deployment: TwoNodes,
+    deployment: TwoNodes, waiting_count: int, scan_count: int
 ) -> None:
-    """L35, smaller: each long poll is woken by the append that it waits for."""
+    """L35: each long poll is woken by the append that it waits for."""
     paths = [a_stream(deployment) for _ in range(5)]
     load = Load(direct(deployment), paths[0])
+    waiting_at_each = waiting_count // len(paths[1:])
 
     async def all_of_them() -> list[list[str]]:
         limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=deployment.url, timeout=120, limits=limits) as client:
+        async with httpx.AsyncClient(base_url=deployment.url, timeout=240, limits=limits) as client:
             waiting = [
                 asyncio.create_task(first_of(client, path))
                 for path in paths[1:]
-                for _ in range(WAITING_AT_EACH)
+                for _ in range(waiting_at_each)
             ]
-            scans = [client.get(f"{paths[0]}/records?offset=0") for _ in range(WAITING_AT_EACH)]
+            scans = [client.get(f"{paths[0]}/records?offset=0") for _ in range(scan_count)]
             assert all(one.is_success for one in await asyncio.gather(*scans))
             assert not any(one.done() for one in waiting)
             for path in paths[1:]:
@@ -520,7 +533,7 @@ def test_readers_that_wait_and_readers_of_everything_disturb_no_append(
         load.goes_on()
     assert not load.broken
     assert not load.refused
-    assert found == [[path] for path in paths[1:] for _ in range(WAITING_AT_EACH)]
+    assert found == [[path] for path in paths[1:] for _ in range(waiting_at_each)]
     check(load, everything(deployment, paths[0]))
 
 
@@ -531,3 +544,46 @@ async def first_of(client: httpx.AsyncClient, path: str) -> list[str]:
         answer = (await client.get(f"{path}/records", params=asked)).raise_for_status()
         if found := [one["value"] for one in answer.json()["records"]]:
             return found
+
+
+def test_ten_nodes_are_the_first_to_produce_to_one_partition(deployment: TwoNodes) -> None:
+    """L40: none of them has a disk; all are asked at the same moment."""
+    broker = {"BOTTOMLESS_BROKER": "1", "BOTTOMLESS_BROKER_CREATE": "1"}
+    topic = f"ten-{next(_numbers)}"
+    with ExitStack() as running:
+        nodes = []
+        for number in range(3, TEN_NODES + 3):
+            own = {
+                **broker,
+                "BOTTOMLESS_INGEST_PROFILES": "leaderless",
+                "BOTTOMLESS_INGEST_URL": f"unix://{deployment.directory}/ingest-{number}.sock",
+                "BOTTOMLESS_DATA_DIR": str(deployment.directory / f"data-{number}"),
+            }
+            node = deployment.another("ingest", number, own)
+            running.push(node)
+            node.spawn()
+            nodes.append(node)
+        warm = a_stream(deployment)
+        for node in nodes:
+            node.start()
+            until(partial(takes, node.url, warm), what="a writer that has begun")
+        together = threading.Barrier(TEN_NODES, timeout=240)
+
+        def send(number: int) -> list[int]:
+            records = [f"{number}-{place}" for place in range(3)]
+            asked = {"topic": topic, "partition": 0, "records": records}
+            with httpx.Client(timeout=240) as client:
+                together.wait()
+                answer = client.post(
+                    f"{nodes[number].url}/produce", json={"topic_partitions": [asked]}
+                )
+            assert answer.status_code == httpx.codes.OK, answer.text
+            [told] = answer.json()["results"]
+            return [*range(told["start_offset"], told["end_offset"])]
+
+        with ThreadPoolExecutor(TEN_NODES) as pool:
+            told = list(pool.map(send, range(TEN_NODES)))
+    values = everything(deployment, f"/v1/streams/{topic}-0")
+    assert len(values) == 3 * TEN_NODES
+    for number, offsets in enumerate(told):
+        assert [values[offset] for offset in offsets] == [f"{number}-{place}" for place in range(3)]

@@ -23,6 +23,13 @@ _COMPACTION: Final = (
     "tests/unit/uploader/test_compaction_rounds.py"
     "::test_many_objects_of_many_streams_are_read_once_and_placed_byte_by_byte"
 )
+_NODES: Final = "tests/journeys/test_leaderless_nodes.py"
+_BESIDE: Final = f"{_NODES}::test_two_nodes_write_one_stream_beside_others"
+_WAITING: Final = f"{_NODES}::test_readers_that_wait_and_readers_of_everything_disturb_no_append"
+_REFUSED: Final = (
+    "tests/journeys/test_leaderless_coordination.py"
+    "::test_streams_of_a_flush_that_are_refused_take_nothing_of_the_others"
+)
 _LISTED: Final = (
     "tests/contracts/test_s3_drive.py::test_more_objects_than_one_call_takes_are_listed_and_deleted"
 )
@@ -49,6 +56,13 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     f"{_FOLLOW}[all in one on files]": f"{_FOLLOW}[four processes on S3]",
     # Those on S3 are killed by chaos too.
     f"{_KILLS}[four processes on S3]": f"{_KILLS}[all in one on files]",
+    f"{_BESIDE}[8-100]": f"{_BESIDE}[3-4]",
+    f"{_WAITING}[1000-100]": f"{_WAITING}[80-20]",
+    f"{_NODES}::test_ten_nodes_are_the_first_to_produce_to_one_partition": (
+        "tests/unit/ingest/test_ten_producers.py"
+        "::test_ten_nodes_that_make_one_partition_at_once_make_one_and_lose_nothing"
+    ),
+    f"{_REFUSED}[300]": f"{_REFUSED}[60]",
     "tests/journeys/test_kill_producers.py": (
         "tests/chaos/test_chaos.py"
         "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
