@@ -12,8 +12,9 @@ transaction; after it, all of it, synced before the reply (`appendfsync always`)
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain, groupby
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool
@@ -35,7 +36,8 @@ from bottomless_server.coordination.base import (
 
 T = TypeVar("T")
 
-Command: TypeAlias = tuple[str | bytes | int, ...]
+Word: TypeAlias = str | bytes | int
+Command: TypeAlias = tuple[Word, ...]
 
 CONNECTION_COUNT_MAX: Final = 16
 """Transactions at the same time; more wait, for at most the connect timeout."""
@@ -419,23 +421,39 @@ def _settling(dues: Sequence[Due]) -> list[Command]:
 
 
 def _commands(changes: Changes) -> list[Command]:
-    commands: list[Command] = [
-        ("DEL", key) if value is None else ("SET", key, value)
-        for key, value in changes.values.items()
-    ]
+    """What writes these changes: few commands, since each is a reply to read, and a step of EXEC."""
+    present = {key: value for key, value in changes.values.items() if value is not None}
+    absent = [key for key, value in changes.values.items() if value is None]
+    commands: list[Command] = []
+    if present:
+        commands.append(("MSET", *chain.from_iterable(present.items())))
+    if absent:
+        commands.append(("DEL", *absent))
     commands += _settling(changes.settled)
+    queued = _by_key((due.redis_key, (due.due_at, due.member)) for due in changes.queued)
     # GT: a member that is queued again waits for the later time.
-    commands += [("ZADD", due.redis_key, "GT", due.due_at, due.member) for due in changes.queued]
+    commands += [("ZADD", key, "GT", *words) for key, words in queued.items()]
     for due in changes.requeued:
         # Together: its time, or one later than it is queued for, whichever is later.
         commands.append(("ZADD", due.redis_key, "GT", due.due_at - 1, due.member))
         commands.append(("ZINCRBY", due.redis_key, 1, due.member))
     # One score for all members of an index: Redis then orders them by their bytes.
-    commands += [
-        ("ZADD", redis_key, 0, member) if present else ("ZREM", redis_key, member)
-        for redis_key, member, present in changes.members
-    ]
+    for there, members in groupby(changes.members, lambda one: one.present):
+        if there:
+            words_of = _by_key((one.redis_key, (0, one.member)) for one in members)
+            commands += [("ZADD", key, *words) for key, words in words_of.items()]
+        else:
+            words_of = _by_key((one.redis_key, (one.member,)) for one in members)
+            commands += [("ZREM", key, *words) for key, words in words_of.items()]
     return commands
+
+
+def _by_key(pairs: Iterable[tuple[str, tuple[Word, ...]]]) -> dict[str, list[Word]]:
+    """The words of one command for each key, in the order in which they come."""
+    found: dict[str, list[Word]] = {}
+    for key, words in pairs:
+        found.setdefault(key, []).extend(words)
+    return found
 
 
 def _hold_of(before: Any, value: bytes) -> Hold:

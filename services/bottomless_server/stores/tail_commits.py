@@ -298,12 +298,14 @@ def _decide_pieces(
     done = commit_pieces(tail, decided.accepted, clock)
     if not done.entries and not decided.known:
         return done, decided.answers, Changes()
-    new = [name for name in decided.known if known[name] is None]
-    producers = sum(name.is_producer for name in new)
-    after = done.tail._replace(
-        producer_count=tail.producer_count + producers,
-        key_count=tail.key_count + len(new) - producers,
-    )
+    if new := [name for name in decided.known if known[name] is None]:
+        producers = sum(name.is_producer for name in new)
+        counted = done.tail._replace(
+            producer_count=tail.producer_count + producers,
+            key_count=tail.key_count + len(new) - producers,
+        )
+        done = done._replace(tail=counted)
+    after = done.tail
     changes = Changes(
         {tail_key(stream_id): encode_tail(after)},
         members=[
@@ -312,7 +314,7 @@ def _decide_pieces(
     )
     for name, now in decided.known.items():
         changes |= known_written(stream_id, name, now, after.next_offset)
-    return done._replace(tail=after), decided.answers, changes
+    return done, decided.answers, changes
 
 
 def known_written(stream_id: StreamId, name: KnownName, now: NewKnown, next_offset: int) -> Changes:
@@ -331,9 +333,11 @@ def _hold(
     shard = shard_of(stream_id)
     for entry in found.entries:
         place = (entry.sequence, shard)
-        before = held.get(place, HeldMember(*place, clock, found.tail.max_age_ms, 0))
-        age = min(before.max_age_ms, found.tail.max_age_ms)
-        held[place] = before._replace(max_age_ms=age, entry_count=before.entry_count + 1)
+        before = held.get(place)
+        age, count = found.tail.max_age_ms, 1
+        if before is not None:
+            age, count = min(before.max_age_ms, age), before.entry_count + 1
+        held[place] = HeldMember(*place, clock, age, count)
 
 
 async def change_known(
