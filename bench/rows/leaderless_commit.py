@@ -34,6 +34,8 @@ COMMIT_STREAMS: Final = 256
 COMMIT_SIDE: Final = "EXEC of 256 streams"
 CONTENDED_STREAMS: Final = 100
 CONTENDED_CONNECTIONS: Final = 64
+CONTENDED_LINGER_MS: Final = "5"
+"""So short that commits are what appends wait for, and not the linger."""
 ONE_NODE, FOUR_NODES = "one node, 100 streams", "four nodes, the same 100 streams"
 
 
@@ -90,7 +92,10 @@ def _set_up_commit(stage: Stage) -> None:
 
     stage.runners[COMMIT_SIDE] = commit
     valkey = stage.stack.enter_context(running_valkey(stage.directory / "valkey"))
-    settings = {"BOTTOMLESS_INGEST_PROFILES": "leaderless"}
+    settings = {
+        "BOTTOMLESS_INGEST_PROFILES": "leaderless",
+        "BOTTOMLESS_INGEST_WAL_LINGER_MS": CONTENDED_LINGER_MS,
+    }
     nodes = FourProcesses(Path(stage.directory), valkey.url, settings)
     for number in (2, 3, 4):
         own = {"BOTTOMLESS_INGEST_URL": nodes.internal_url(f"ingest-{number}")}
@@ -112,7 +117,7 @@ def _set_up_commit(stage: Stage) -> None:
     stage.notes.append(
         "The EXEC is what an ingest node does between a durable object and its answers, Valkey with "
         "`appendfsync always` included. One node and four have the same 64 connections, and appends of "
-        "1 KB to the same streams in turn."
+        "1 KB to the same streams in turn, with a linger of 5 ms."
     )
 
 
