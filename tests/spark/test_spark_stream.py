@@ -277,6 +277,7 @@ appends = st.lists(st.lists(records, min_size=1, max_size=30), min_size=1, max_s
     appended=appends,
     stored_count=st.integers(0, 4),
     bounds=st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    index=st.sampled_from(["none", "values"]),
     options=st.fixed_dictionaries(
         {"mode": st.sampled_from(["auto", "direct", "reader"])},
         optional={
@@ -304,12 +305,13 @@ def test_any_range_of_any_stream_is_what_plain_reads_show(
     appended: list[list[dict[str, object]]],
     stored_count: int,
     bounds: tuple[float, float],
+    index: str,
     options: dict[str, object],
     limits: dict[str, object],
 ) -> None:
     """Through the data source alone: starting a job of Spark for each would take too long."""
     name = f"stream-{next(_numbers)}"
-    streams.client.create_stream(name, SMALL)
+    streams.client.create_stream(name, {**SMALL, "filter": {"index": index}})
     for number, batch in enumerate(appended):
         if number == stored_count:
             streams.client.wait_until_stored(name, timeout_seconds=240)

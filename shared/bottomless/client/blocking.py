@@ -207,6 +207,7 @@ class Client:
     wait_until_stored = _waits(AsyncClient.wait_until_stored)
 
     fragments = _iterates(AsyncClient.fragments)
+    fragments_for = _iterates(AsyncClient.fragments_for)
     list_fragments = _iterates(AsyncClient.list_fragments)
 
     preview_retention = _waits(AsyncClient.preview_retention)

@@ -19,6 +19,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bottomless.model.filter import Filter
+
 BLOCK_SIZE: Final = 32
 WORD_COUNT: Final = 8
 """Words of a block, each of 32 bits."""
@@ -72,6 +74,12 @@ def asked_hashes(
         match_unfiltered,
         None if keys is None else hash_values(keys),
     )
+
+
+def asked_by(wanted: Filter) -> AskedHashes:
+    """Hash what a filter asks for."""
+    values = None if wanted.values is None else (one.encode() for one in wanted.values)
+    return asked_hashes(values, match_unfiltered=wanted.match_unfiltered, keys=wanted.keys)
 
 
 def hash_values(values: Iterable[bytes]) -> Hashes:

@@ -19,8 +19,10 @@ from bottomless.errors import Corrupt
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.checks import check
 from bottomless.formats.chunk import batches_of, decode_header, verify_body
-from bottomless.formats.fragment import FragmentIndex, decode_index
+from bottomless.formats.fragment import FragmentIndex, decode_index, decode_stored_filters
+from bottomless.formats.fragment_filters import FilterTable, chunks_to_read
 from bottomless.model.chunk import ChunkHeader, ChunkKind, ChunkPlace
+from bottomless.model.fragment import FragmentFooter
 from bottomless.spark.options import OnCorrupt, Reading
 from bottomless.spark.plan import Slice, Stored
 from bottomless.spark.prefetch import prefetched
@@ -28,6 +30,9 @@ from bottomless.spark.rows import BATCH_ROW_COUNT_MAX, RowShape
 from bottomless.spark.store import Objects
 
 _log: Final = logging.getLogger(__name__)
+
+LEFT_OUT_SIZE_MIN: Final = 128 * 1024
+"""Bytes between chunks that are wanted, from which on a request is spent to leave them unread."""
 
 
 class Placed(NamedTuple):
@@ -44,9 +49,9 @@ def read_slice(
     reading: Reading = Reading(),  # noqa: B008  # frozen
     skipped: Callable[[int], None] | None = None,
 ) -> Iterator[Placed]:
-    """Read every record of the slice, in order, clipped exactly.
+    """Read every record of the slice that the shape wants, in order, clipped exactly.
 
-    Where offsets and times are all that is wanted, they come from the index, and no chunk is read.
+    Chunks that hold none of them by the fragment's own filters are not read. Where offsets and times are all that is wanted, they come from the index, and no chunk is read.
     `reading` says how to read chunks: whole chunks are checked, or the batches in them against
     checksums of their own. What arrives damaged or cut short is read once more, since that can have
     happened on the way. Chunks that are damaged again may be left out; then `skipped` is called
@@ -68,11 +73,14 @@ def read_slice(
     if shape.is_in_index and not index.records["reserved"].any():
         yield from _rows_of_index(index, piece, shape)
         return
-    end = index.at_offset(piece.next_offset - 1) + 1
-    spans = _spans(index, index.at_offset(piece.first_offset), end, reading.range_size)
+    spans = [
+        span
+        for start, end in _runs(objects, piece, index, shape, skips=skips)
+        for span in _spans(index, start, end, reading.range_size)
+    ]
     fetched = prefetched((_fetch(objects, piece, span) for span in spans), reading.prefetch)
     for span, data in zip(spans, fetched, strict=True):
-        offset = piece.first_offset
+        offset = max(piece.first_offset, span.first.first_offset)
         try:
             for placed in _decode(data, piece, span, shape, verify=reading.verify_checksums):
                 offset = placed.next_offset
@@ -84,6 +92,35 @@ def read_slice(
             else:
                 again = _fetch(objects, rest, span)()
                 yield from _decode(again, rest, span, shape, verify=reading.verify_checksums)
+
+
+def _runs(
+    objects: Objects, piece: Slice, index: FragmentIndex, shape: RowShape, *, skips: bool
+) -> list[tuple[int, int]]:
+    """The chunks of a slice that may hold what is wanted, as runs of their numbers, each without its
+    end; what lies between two of them is not worth a request of its own, or is left unread.
+
+    Raises:
+        Corrupt: the fragment's filters are damaged, where that is not to be passed over.
+    """
+    start, end = index.at_offset(piece.first_offset), index.at_offset(piece.next_offset - 1) + 1
+    if shape.asked is None or not index.footer.filters_size:
+        return [(start, end)]
+    try:
+        tables = _load_filters(objects, piece.fragment, index.footer)
+    except Corrupt:
+        if not skips:
+            raise
+        # Filters only say what need not be read.
+        return [(start, end)]
+    wanted = np.flatnonzero(chunks_to_read(tables, len(index), shape.asked)[start:end]) + start
+    if not len(wanted):
+        return []
+    sizes = np.concatenate([[0], np.cumsum(index.records["size"], dtype=np.int64)])
+    between = sizes[wanted[1:]] - sizes[wanted[:-1] + 1]
+    cuts = np.flatnonzero(between > LEFT_OUT_SIZE_MIN)
+    firsts, lasts = np.append(wanted[:1], wanted[cuts + 1]), np.append(wanted[cuts], wanted[-1:])
+    return [(int(first), int(last) + 1) for first, last in zip(firsts, lasts, strict=True)]
 
 
 def _rows_of_index(index: FragmentIndex, piece: Slice, shape: RowShape) -> Iterator[Placed]:
@@ -181,6 +218,19 @@ def _load_index(objects: Objects, fragment: Stored) -> FragmentIndex:
         "its offsets are not those of the manifest",
     )
     return index
+
+
+def _load_filters(
+    objects: Objects, fragment: Stored, footer: FragmentFooter
+) -> tuple[FilterTable, ...]:
+    def load() -> tuple[FilterTable, ...]:
+        data = objects.read(fragment, footer.filters_position, footer.filters_size)
+        return decode_stored_filters(data, footer)
+
+    try:
+        return load()
+    except Corrupt:
+        return load()
 
 
 def _decode(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, TypeVar
 
+from bottomless.client.parameters import Parameter
 from bottomless.errors import InvalidRequest
 from bottomless.model.filter import (
     FILTER_COUNT_MAX,
@@ -291,6 +292,18 @@ def _wanted(lowered: Mapping[str, str]) -> Filter | None:
         raise InvalidRequest("the option matchUnfiltered goes with filterValues")
     unfiltered = _boolean("matchUnfiltered", lowered.get("matchunfiltered", "false"))
     return filter_of(values, unfiltered, keys)
+
+
+def parameters_of(wanted: Filter) -> dict[str, Parameter]:
+    """Make the parameters by which the API is asked for what a filter asks for."""
+    given: dict[str, Parameter] = {}
+    if wanted.values is not None:
+        given["filter"] = wanted.values
+    if wanted.match_unfiltered:
+        given["match_unfiltered"] = True
+    if wanted.keys is not None:
+        given["key"] = wanted.keys
+    return given
 
 
 def _texts(name: str, text: str | None, parse: Callable[[str], T]) -> list[T] | None:

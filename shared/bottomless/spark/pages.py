@@ -11,10 +11,14 @@ from typing import Final
 import pyarrow as pa
 import urllib3
 
+from bottomless.client.parameters import query_of
+from bottomless.client.transport import QueryValue
 from bottomless.errors import Code, NotFound, OffsetGone
 from bottomless.formats.checks import check
+from bottomless.model.filter import Filter
 from bottomless.model.limits import PAGE_RECORD_COUNT_ARROW_MAX, PAGE_SIZE_MAX
 from bottomless.spark.losses import Losses
+from bottomless.spark.options import parameters_of
 from bottomless.spark.rows import RowShape
 from bottomless.spark.service import Source, ask
 from bottomless.spark.store import Counts
@@ -33,7 +37,8 @@ def read_pages(
     counts: Counts,
     losses: Losses,
 ) -> Iterator[pa.RecordBatch]:
-    """Read every record from `first_offset` to `next_offset`, exclusive, in order.
+    """Read every record from `first_offset` to `next_offset`, exclusive, that the shape wants, in
+    order; the reader leaves out the others.
 
     Raises:
         OffsetGone: `offset-trimmed`, and `losses` does not allow for it.
@@ -44,7 +49,7 @@ def read_pages(
     offset = first_offset
     while offset < next_offset:
         try:
-            answer = _get(source, offset, next_offset)
+            answer = _get(source, offset, next_offset, shape.wanted)
         except OffsetGone as error:
             offset = _readable_after(error, offset, next_offset, losses)
             continue
@@ -104,13 +109,19 @@ def _check_range(batch: pa.RecordBatch, first_offset: int, next_offset: int) -> 
     check("page", inside, "it holds records that were not asked for")
 
 
-def _get(source: Source, offset: int, next_offset: int) -> urllib3.BaseHTTPResponse:
+def _get(
+    source: Source, offset: int, next_offset: int, wanted: Filter | None
+) -> urllib3.BaseHTTPResponse:
     count = min(next_offset - offset, PAGE_RECORD_COUNT_ARROW_MAX)
     query = _query(source, offset, next_offset, count, PAGE_SIZE_MAX)
+    if wanted is not None:
+        query |= query_of(parameters_of(wanted))
     return ask(source, "records", query, ARROW)
 
 
-def _query(source: Source, offset: int, next_offset: int, count: int, size: int) -> dict[str, str]:
+def _query(
+    source: Source, offset: int, next_offset: int, count: int, size: int
+) -> dict[str, QueryValue]:
     return {
         "offset": str(offset),
         "until_offset": str(next_offset),

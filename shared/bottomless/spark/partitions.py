@@ -17,7 +17,7 @@ from bottomless.errors import Code, OffsetGone
 from bottomless.model.names import StreamId
 from bottomless.spark.leases import Lease, return_lease, take_lease
 from bottomless.spark.losses import Losses
-from bottomless.spark.options import Mode, Options, S3View
+from bottomless.spark.options import Mode, Options, S3View, parameters_of
 from bottomless.spark.plan import Share, Stored, plan
 from bottomless.spark.read import Task, read_share
 from bottomless.spark.service import Source
@@ -58,7 +58,7 @@ def plan_partitions(
     while first < end:
         wanted = snapshot._replace(first_offset=first)
         try:
-            fragments = list(list_fragments(client, options, wanted))
+            fragments, stored_next = _fragments_to_read(client, options, wanted)
             break
         except OffsetGone as error:
             first = _first_after(error, first, end, options, from_what_is_there)
@@ -70,6 +70,7 @@ def plan_partitions(
         next_offset=end,
         target_bytes=options.target_partition_bytes,
         min_shares=options.min_partitions,
+        stored_next=stored_next,
     )
     place = place_of(fragments[0].store if fragments else None, options.s3)
     return [SharePartition(share, place, snapshot.stream_id, lease) for share in shares]
@@ -100,6 +101,35 @@ def list_fragments(client: "Client", options: Options, snapshot: Snapshot) -> "I
         locations=options.mode in (Mode.AUTO, Mode.DIRECT),
         stream_id=snapshot.stream_id,
     )
+
+
+def _fragments_to_read(
+    client: "Client", options: Options, snapshot: Snapshot
+) -> "tuple[list[Fragment], int]":
+    """The fragments of a snapshot that may hold what is asked for, and the offset up to which
+    nothing else does: 0 if nothing is left out at the end.
+    """
+    wanted = options.reading.wanted
+    if wanted is None:
+        return list(list_fragments(client, options, snapshot)), 0
+    # Here and not above: workers list nothing.
+    from bottomless.client.fragments import LeftOut  # noqa: PLC0415
+
+    found: list[Fragment] = []
+    stored_next = 0
+    for one in client.fragments_for(
+        options.stream,
+        first_offset=snapshot.first_offset,
+        next_offset=snapshot.next_offset,
+        locations=options.mode in (Mode.AUTO, Mode.DIRECT),
+        stream_id=snapshot.stream_id,
+        **parameters_of(wanted),
+    ):
+        if isinstance(one, LeftOut):
+            stored_next = one.next_offset
+        else:
+            found.append(one)
+    return found, stored_next
 
 
 def lease_range(

@@ -55,24 +55,26 @@ def plan(
     next_offset: int,
     target_bytes: int,
     min_shares: int = 1,
+    stored_next: int = 0,
 ) -> list[Share]:
     """Split a range of offsets into shares, in offset order, each offset in exactly one.
 
     `fragments` are in offset order and may extend beyond the range on both sides; where they end
-    before the range does, the rest is the tail. Offsets between fragments were never given to a
-    record and belong to no share. A share has about `target_bytes`, and less where otherwise there
+    before the range does, the rest is the tail, but for what lies before `stored_next`: that is known
+    to hold nothing of what is read. Offsets between fragments hold nothing of it either, and belong to
+    no share. A share has about `target_bytes`, and less where otherwise there
     would be fewer than `min_shares`.
     """
     assert first_offset <= next_offset
     clipped = [cut for item in fragments if (cut := _clip(item, first_offset, next_offset))]
-    stored_next = clipped[-1].next_offset if clipped else first_offset
+    tail = max(clipped[-1].next_offset if clipped else first_offset, stored_next)
     wanted = min(target_bytes, max(1, sum(cut.size for cut in clipped) // min_shares))
     pieces = [piece for cut in clipped for piece in _divide(cut, wanted)]
     shares = [
         Share(run[0].first_offset, run[-1].next_offset, tuple(run)) for run in _pack(pieces, wanted)
     ]
-    if stored_next < next_offset:
-        shares.append(Share(stored_next, next_offset, ()))
+    if tail < next_offset:
+        shares.append(Share(tail, next_offset, ()))
     return shares
 
 

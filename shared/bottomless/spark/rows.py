@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from bottomless.formats.filter import AskedHashes, asked_by
 from bottomless.model.filter import Filter, asked_for
 from bottomless.model.limits import MIB
 from bottomless.spark.json_values import parse_json
@@ -35,7 +36,9 @@ class RowShape:
         """`wanted` says which records are kept; None keeps all."""
         self._schema = schema
         self._bad_json_fails = bad_json_fails
-        self._wanted = wanted
+        self.wanted: Final = wanted
+        self.asked: AskedHashes | None = None if wanted is None else asked_by(wanted)
+        """What is wanted, as filters of fragments know it: they say where it is not."""
 
     def of_chunk(self, stored: pa.RecordBatch, first_offset: int, timestamp: int) -> pa.RecordBatch:
         """Fit a batch of a chunk.
@@ -47,7 +50,7 @@ class RowShape:
     @property
     def is_in_index(self) -> bool:
         """Whether a fragment's index has all that is wanted, so that no record need be read."""
-        return self._wanted is None and {"offset", "timestamp"}.issuperset(self._schema.names)
+        return self.wanted is None and {"offset", "timestamp"}.issuperset(self._schema.names)
 
     def of_index(self, first_offset: int, timestamps: NDArray[np.int64]) -> pa.RecordBatch:
         """Make a row for each of the times in ms; for a shape that `is_in_index`."""
@@ -64,9 +67,9 @@ class RowShape:
 
     def _chosen(self, source: pa.RecordBatch, fitted: pa.RecordBatch) -> pa.RecordBatch:
         """The records that are wanted; chosen at last, when offsets have been counted."""
-        if self._wanted is None:
+        if self.wanted is None:
             return fitted
-        mask: Any = asked_for(self._wanted, source)
+        mask: Any = asked_for(self.wanted, source)
         return fitted.filter(mask)
 
     def _fit(

@@ -10,6 +10,7 @@ import urllib3
 from bottomless.client.address import stream_path
 from bottomless.client.credential import Credential
 from bottomless.client.problems import error_from_problem
+from bottomless.client.transport import QueryValue
 from bottomless.errors import Unavailable
 from bottomless.model.names import StreamId, StreamName
 
@@ -27,17 +28,22 @@ class Source(NamedTuple):
 
 
 def ask(
-    source: Source, path: str, query: Mapping[str, str], media_type: str
+    source: Source, path: str, query: Mapping[str, QueryValue], media_type: str
 ) -> urllib3.BaseHTTPResponse:
-    """GET a path below the stream's own path.
+    """GET a path below the stream's own path. A parameter of several values is given several times.
 
     Raises:
         StoreError: the reader's answer says why.
     """
-    return _request(source, "GET", path, media_type, fields=query)
+    fields = [
+        (name, one)
+        for name, value in query.items()
+        for one in (value if isinstance(value, tuple) else (str(value),))
+    ]
+    return _request(source, "GET", path, media_type, fields=fields)
 
 
-def ask_json(source: Source, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+def ask_json(source: Source, path: str, query: Mapping[str, QueryValue]) -> dict[str, Any]:
     """GET a path below the stream's own path, whose answer is a JSON object.
 
     Raises:

@@ -11,6 +11,8 @@ from bottomless.formats.batch import Codec, encode_frame, schema_of
 from bottomless.formats.chunk import seal_chunk
 from bottomless.formats.fragment import FragmentIndex, decode_index, pack_fragment
 from bottomless.model.chunk import AppendEntry, AppendMode
+from bottomless.model.config import FilterConfig
+from bottomless.model.filter import Filter
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.record import Columns
 from bottomless.spark.fragments import read_slice
@@ -20,6 +22,7 @@ from bottomless.spark.read import Task, read_share, sum_counts
 from bottomless.spark.rows import RowShape
 from bottomless.spark.service import Source
 from bottomless.spark.store import Counts, LocalObjects, StorePlace
+from bottomless_server.core.filter_making import make_filters
 
 SCHEMA = pa.schema(
     [  # type: ignore[arg-type]  # the stubs want fields of one type
@@ -307,3 +310,111 @@ def test_in_mode_direct_a_missing_object_is_an_error(tmp_path: Path, stored: Sto
     with pytest.raises(NotFound) as caught:
         list(read_share(a_task(tmp_path, Mode.DIRECT), share, StorePlace("file", str(tmp_path))))
     assert caught.value.code is Code.DATA_MISSING
+
+
+CHUNK_OF_VALUE_SIZE = 5
+
+
+def an_indexed_fragment(root: Path) -> tuple[Stored, FragmentIndex]:
+    """Twelve chunks of five records, large enough for filters of their own; the records of a chunk have
+    one of four values.
+    """
+    runs = []
+    schema = schema_of(Columns.VALUE | Columns.FILTER_VALUE)
+    for number in range(12):
+        first = number * CHUNK_OF_VALUE_SIZE
+        rows = [{"value": b"x" * 300} for _ in range(CHUNK_OF_VALUE_SIZE)]
+        filtered = [row | {"filter_value": f"v{number % 4}"} for row in rows]
+        batch = pa.RecordBatch.from_pylist(filtered, schema=schema)
+        sealed = seal_chunk(
+            [encode_frame(batch)],
+            [AppendEntry(AppendMode.PLAIN, 0, CHUNK_OF_VALUE_SIZE, 1)],
+            record_count=CHUNK_OF_VALUE_SIZE,
+            first_offset=first,
+            timestamp=first,
+            epoch=1,
+        )
+        runs.append(b"".join(sealed))
+    tables = make_filters(runs, sum(map(len, runs)), FilterConfig(index="values"))
+    packed = pack_fragment(STREAM_ID, Uid("b" * 32), runs, tables)
+    (root / "data").mkdir(exist_ok=True)
+    whole = b"".join(packed.parts)
+    (root / KEY).write_bytes(whole)
+    info = packed.info
+    index = decode_index(whole[info.index_position :])
+    assert index.footer.filters_size
+    stored = Stored(
+        info.fragment_id, KEY, info.first_offset, info.next_offset, info.size, info.index_position
+    )
+    return stored, index
+
+
+def read_filtered(
+    root: Path, stored: Stored, bounds: tuple[int, int], counts: Counts, reading: Reading
+) -> list[object]:
+    """Offsets of what is read under the filter of `reading`."""
+    shape = RowShape(SCHEMA, reading.wanted)
+    placed = read_slice(LocalObjects(root, counts), Slice(stored, *bounds), shape, reading)
+    return [row["offset"] for item in placed for row in item.rows.to_pylist()]
+
+
+def offsets_of(values: set[int], first: int, end: int) -> list[int]:
+    return [n for n in range(first, end) if n // CHUNK_OF_VALUE_SIZE % 4 in values]
+
+
+@pytest.mark.parametrize("left_out_size_min", [0, 5_000, 100_000])
+@pytest.mark.parametrize("range_size", [1, 1_000_000])
+def test_a_filter_gives_what_is_asked_for_of_every_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_out_size_min: int, range_size: int
+) -> None:
+    monkeypatch.setattr("bottomless.spark.fragments.LEFT_OUT_SIZE_MIN", left_out_size_min)
+    stored, _ = an_indexed_fragment(tmp_path)
+    reading = Reading(wanted=Filter(("v1", "v2")), range_size=range_size)
+    for first in range(0, 60, 7):
+        for end in range(first + 1, 61, 3):
+            found = read_filtered(tmp_path, stored, (first, end), Counts(), reading)
+            assert found == offsets_of({1, 2}, first, end)
+
+
+def test_chunks_without_what_is_asked_for_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bottomless.spark.fragments.LEFT_OUT_SIZE_MIN", 0)
+    stored, index = an_indexed_fragment(tmp_path)
+    counts = Counts()
+    reading = Reading(wanted=Filter(("v1",)))
+    assert read_filtered(tmp_path, stored, (0, 60), counts, reading) == offsets_of({1}, 0, 60)
+    chunks = sum(index.place(number).size for number in (1, 5, 9))
+    tail = stored.size - stored.index_position + index.footer.filters_size
+    assert (counts.object_reads, counts.object_bytes) == (2 + 3, chunks + tail)
+
+
+def test_of_a_value_that_is_nowhere_no_chunk_is_read(tmp_path: Path) -> None:
+    stored, _ = an_indexed_fragment(tmp_path)
+    counts = Counts()
+    assert not read_filtered(
+        tmp_path, stored, (0, 60), counts, Reading(wanted=Filter(("nowhere",)))
+    )
+    assert counts.object_reads == 2
+
+
+def test_what_lies_near_is_read_along_since_a_request_costs_more(tmp_path: Path) -> None:
+    stored, _ = an_indexed_fragment(tmp_path)
+    counts = Counts()
+    reading = Reading(wanted=Filter(("v1",)))
+    assert read_filtered(tmp_path, stored, (0, 60), counts, reading) == offsets_of({1}, 0, 60)
+    assert counts.object_reads == 2 + 1
+
+
+def test_damaged_filters_are_an_error_or_are_not_believed(tmp_path: Path) -> None:
+    stored, index = an_indexed_fragment(tmp_path)
+    path = tmp_path / KEY
+    data = bytearray(path.read_bytes())
+    data[index.footer.filters_position + 3] ^= 1
+    path.write_bytes(data)
+    wanted = Filter(("v1",))
+    with pytest.raises(Corrupt):
+        read_filtered(tmp_path, stored, (0, 60), Counts(), Reading(wanted=wanted))
+    skipping = Reading(wanted=wanted, on_corrupt=OnCorrupt.SKIP)
+    found = read_filtered(tmp_path, stored, (0, 60), Counts(), skipping)
+    assert found == offsets_of({1}, 0, 60)

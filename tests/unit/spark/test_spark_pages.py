@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bottomless.errors import NotFound, OffsetGone
+from bottomless.model.filter import Filter
 from bottomless.model.names import StreamId, StreamName
 from bottomless.spark.losses import Losses
 from bottomless.spark.pages import read_pages, record_size_at
@@ -24,6 +26,7 @@ class Reader(HTTPServer):
     """A stream of the offsets from `floor` to `end`, without those of `gap`, by pages of three."""
 
     floor, end, gap = 0, 10, range(0)
+    asked: ClassVar[dict[str, list[str]]] = {}
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -51,7 +54,8 @@ class _Handler(BaseHTTPRequestHandler):
     server: Reader
 
     def do_GET(self) -> None:
-        query = parse_qs(urlsplit(self.path).query)
+        query = parse_qs(urlsplit(self.path).query, keep_blank_values=True)
+        self.server.asked = query
         answer = self.server.page(int(query["offset"][0]), int(query["until_offset"][0]))
         status, data, following = answer
         self.send_response(status)
@@ -82,6 +86,17 @@ def read(reader: Reader, first: int, end: int, losses: Losses | None = None) -> 
 
 def test_pages_are_read_one_after_the_other(reader: Reader) -> None:
     assert read(reader, 1, 9) == list(range(1, 9))
+
+
+def test_a_filter_goes_along_and_has_the_last_word(reader: Reader) -> None:
+    wanted = Filter(("emea", ""), match_unfiltered=True, keys=(b"\xff",))
+    shape = RowShape(SCHEMA, wanted)
+    pages = read_pages(reader.source, 1, 9, shape, Counts(), Losses(fail=True))
+    # The server here knows nothing of filters: none of what it sends has the key.
+    assert [row for page in pages for row in page.to_pylist()] == []
+    assert reader.asked["filter"] == ["emea", ""]
+    assert reader.asked["match_unfiltered"] == ["true"]
+    assert reader.asked["key_base64"] == ["/w=="]
 
 
 def test_what_was_trimmed_is_an_error_with_its_offsets(reader: Reader) -> None:

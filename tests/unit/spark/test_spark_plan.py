@@ -55,6 +55,14 @@ def test_a_fragment_that_sticks_out_is_clipped() -> None:
     assert [(piece.first_offset, piece.next_offset) for piece in shares[0].slices] == [(7, 9)]
 
 
+def test_what_is_left_out_between_fragments_and_after_them_is_in_no_share() -> None:
+    fragments = [a_fragment(0, 10), a_fragment(30, 10)]
+    shares = plan(fragments, first_offset=0, next_offset=60, target_bytes=1000, stored_next=50)
+    bounds = [(share.first_offset, share.next_offset, len(share.slices)) for share in shares]
+    assert bounds == [(0, 10, 1), (30, 40, 1), (50, 60, 0)]
+    assert plan([], first_offset=0, next_offset=50, target_bytes=1000, stored_next=50) == []
+
+
 def test_the_tail_is_one_share_without_slices() -> None:
     shares = plan([a_fragment(0, 10)], first_offset=0, next_offset=25, target_bytes=1000)
     assert shares[1:] == [Share(10, 25, ())]

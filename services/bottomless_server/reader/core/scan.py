@@ -6,7 +6,7 @@ with no record, and says where the next page goes on.
 
 from typing import Final, NamedTuple
 
-from bottomless.formats.filter import AskedHashes, asked_hashes
+from bottomless.formats.filter import AskedHashes, asked_by
 from bottomless.model.filter import Filter
 from bottomless.model.limits import PAGE_SIZE_MAX
 
@@ -40,10 +40,7 @@ class Scan:
 
     def __init__(self, wanted: Filter, bounds: ScanBounds) -> None:
         self.wanted = wanted
-        values = None if wanted.values is None else (one.encode() for one in wanted.values)
-        self.asked: AskedHashes = asked_hashes(
-            values, match_unfiltered=wanted.match_unfiltered, keys=wanted.keys
-        )
+        self.asked: AskedHashes = asked_by(wanted)
         """What is asked for, as filters of fragments and nodes know it: they say where it is not."""
         self.scanned_size = 0
         """Bytes of chunks that were looked at."""
