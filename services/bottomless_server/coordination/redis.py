@@ -14,7 +14,7 @@ transaction; after it, all of it, synced before the reply (`appendfsync always`)
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from itertools import chain, groupby
+from itertools import groupby
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool
@@ -422,11 +422,14 @@ def _settling(dues: Sequence[Due]) -> list[Command]:
 
 def _commands(changes: Changes) -> list[Command]:
     """What writes these changes: few commands, since each is a reply to read, and a step of EXEC."""
-    present = {key: value for key, value in changes.values.items() if value is not None}
+    present: list[Word] = []
+    for key, value in changes.values.items():
+        if value is not None:
+            present += (key, value)
     absent = [key for key, value in changes.values.items() if value is None]
     commands: list[Command] = []
     if present:
-        commands.append(("MSET", *chain.from_iterable(present.items())))
+        commands.append(("MSET", *present))
     if absent:
         commands.append(("DEL", *absent))
     commands += _settling(changes.settled)

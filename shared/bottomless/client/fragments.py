@@ -75,6 +75,7 @@ class FragmentCalls(Wire):
 
     async def fragments_for(
         self,
+        /,
         name: str,
         *,
         first_offset: int,

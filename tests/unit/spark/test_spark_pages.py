@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
@@ -26,10 +25,11 @@ class Reader(HTTPServer):
     """A stream of the offsets from `floor` to `end`, without those of `gap`, by pages of three."""
 
     floor, end, gap = 0, 10, range(0)
-    asked: ClassVar[dict[str, list[str]]] = {}
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: dict[str, list[str]] = {}
+        """The parameters of the last request."""
 
     @property
     def source(self) -> Source:
