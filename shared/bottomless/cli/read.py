@@ -19,7 +19,7 @@ from bottomless.cli.places import CHOICES, checked_place
 from bottomless.cli.progress import progress
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
-from bottomless.cli.wanted import FilterValues, Keys, MatchUnfiltered, wanted_of
+from bottomless.cli.wanted import FilterValues, Keys, MatchUnfiltered, RawKeys, wanted_of
 from bottomless.cli.whole_file import whole_file
 from bottomless.model.limits import MIB, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
 
@@ -85,6 +85,7 @@ def _read(
     filter_values: FilterValues = None,
     match_unfiltered: MatchUnfiltered = False,
     keys: Keys = None,
+    raw_keys: RawKeys = None,
     details: Details = False,
     output: Annotated[
         RecordForm, typer.Option("--output", "-o", help="How to write records.")
@@ -108,7 +109,7 @@ def _read(
     """
     _check_together(output, template, file, columns, details=details)
     _check_order(start, until)
-    wanted = wanted_of(filter_values, keys, match_unfiltered=match_unfiltered)
+    wanted = wanted_of(filter_values, keys, raw_keys, match_unfiltered=match_unfiltered)
     parts = None if template is None else parse_template(template, stream)
     with open_client(context) as client:
         span = span_of(client, stream, start, until=until, limit=limit, consumer=consumer)

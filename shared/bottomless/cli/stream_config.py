@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Annotated, Any, Final
@@ -24,6 +25,18 @@ MaxBytes = Annotated[
 ]
 
 
+class _FilterIndex(StrEnum):
+    NONE = "none"
+    VALUES = "values"
+    VALUES_AND_KEYS = "values-and-keys"
+    DEFAULT = "default"
+
+    @property
+    def member(self) -> str | None:
+        """As it stands in a configuration, where null is the server's default."""
+        return None if self is _FilterIndex.DEFAULT else self.value
+
+
 def config_of(
     max_age: MaxAge = None,
     max_bytes: MaxBytes = None,
@@ -35,6 +48,10 @@ def config_of(
         typer.Option(
             help="How old records get before they are put into a fragment: milliseconds, or 500ms, 10s."
         ),
+    ] = None,
+    filter_index: Annotated[
+        _FilterIndex | None,
+        typer.Option(help="What fragments that are made from now on have an index of."),
     ] = None,
     label: Annotated[
         list[str] | None, typer.Option(help="NAME=VALUE, or NAME= for none; repeatable.")
@@ -48,6 +65,7 @@ def config_of(
     config = {
         "retention": retention_of(max_age, max_bytes),
         "fragment": {name: value for name, value in fragment.items() if value is not None},
+        "filter": {} if filter_index is None else {"index": filter_index.member},
         "labels": dict(map(_label, label or [])),
     }
     return {name: value for name, value in config.items() if value}

@@ -17,7 +17,7 @@ from bottomless.cli.places import checked_place
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
-from bottomless.cli.wanted import FilterValues, Keys, MatchUnfiltered, wanted_of
+from bottomless.cli.wanted import FilterValues, Keys, MatchUnfiltered, RawKeys, wanted_of
 from bottomless.errors import Code, StoreError
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def _tail(
     filter_values: FilterValues = None,
     match_unfiltered: MatchUnfiltered = False,
     keys: Keys = None,
+    raw_keys: RawKeys = None,
     details: Details = False,
     output: Annotated[
         FollowForm, typer.Option("--output", "-o", help="How to write records.")
@@ -84,7 +85,7 @@ def _tail(
     With -f an outage of the server is waited out; then reading goes on at the very record
     where it was, without one twice and without one missing.
     """
-    wanted = wanted_of(filter_values, keys, match_unfiltered=match_unfiltered)
+    wanted = wanted_of(filter_values, keys, raw_keys, match_unfiltered=match_unfiltered)
     if group is not None:
         if consumer is not None:
             raise typer.BadParameter("give one of --consumer and --group")

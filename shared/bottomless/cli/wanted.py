@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottomless.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from bottomless.client.parameters import Parameter
 
@@ -20,15 +22,23 @@ Keys = Annotated[
     list[str] | None,
     typer.Option("--key", help="Only records with this key; several for any of them."),
 ]
+RawKeys = Annotated[
+    list[str] | None,
+    typer.Option("--key-base64", help="As --key, for keys that are not text: their base64."),
+]
 
 
 def wanted_of(
-    values: list[str] | None, keys: list[str] | None, *, match_unfiltered: bool
+    values: list[str] | None,
+    keys: list[str] | None,
+    raw_keys: list[str] | None,
+    *,
+    match_unfiltered: bool,
 ) -> "Mapping[str, Parameter]":
     """Make the parameters of a read; there are none where everything is asked for.
 
     Raises:
-        BadParameter: `--match-unfiltered` stands without `--filter`.
+        BadParameter: `--match-unfiltered` stands without `--filter`, or a raw key is not base64.
     """
     if match_unfiltered and not values:
         raise typer.BadParameter("goes with --filter", param_hint="--match-unfiltered")
@@ -37,6 +47,16 @@ def wanted_of(
         wanted["filter"] = values
     if match_unfiltered:
         wanted["match_unfiltered"] = True
-    if keys:
-        wanted["key"] = keys
+    if keys or raw_keys:
+        wanted["key"] = [*(keys or ()), *map(_raw_key, raw_keys or ())]
     return wanted
+
+
+def _raw_key(text: str) -> bytes:
+    # Imported here: it brings Arrow, and most commands need none.
+    from bottomless.model.filter import parse_key_base64
+
+    try:
+        return parse_key_base64(text)
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error), param_hint="--key-base64") from error

@@ -231,6 +231,11 @@ def test_only_records_of_a_filter_value_or_a_key_are_written(cli: CommandLine) -
     assert read(cli, "chosen", "--filter", "b", "--match-unfiltered") == b"two\nthree\n"
     assert read(cli, "chosen", "--filter", "a", "--key", "k") == b"one\n"
     assert read(cli, "chosen", "--key", "k", "-n", 1) == b"one\n"
+    assert read(cli, "chosen", "--key-base64", "aw==") == b"one\nthree\n"
+    assert read(cli, "chosen", "--key-base64", "aw", "--key", "other") == b"one\nthree\n"
+    assert cli.run("tail", "chosen", "-n", 2, "--key-base64", "aw").stdout == "three\n"
+    wrong = cli.run("read", "chosen", "--key-base64", "!")
+    assert (wrong.exit_code, "must be base64" in wrong.stderr) == (2, True)
     tail = cli.run("tail", "chosen", "-n", 2, "--filter", "a")
     assert (tail.exit_code, tail.stdout) == (0, "four\n")
     with pa.ipc.open_stream(read(cli, "chosen", "--filter", "a", "-o", "arrow")) as table:

@@ -87,3 +87,13 @@ def test_words_that_do_not_go_together_are_refused(
 def test_default_takes_a_limit_back_from_all(streams: CommandLine) -> None:
     streams.ok("update", "--prefix", "policy-", "--max-age", "default", "--yes")
     assert set(ages(streams).values()) == {None}
+
+
+def test_all_with_the_prefix_get_an_index_of_filters(streams: CommandLine) -> None:
+    words = ("update", "--prefix", "policy-", "--filter-index", "values-and-keys", "-o", "name")
+    assert streams.ok(*words) == "policy-a\npolicy-b\npolicy-c\n"
+    assert streams.ok(*words) == "", "they have it already"
+    assert streams.json("describe", "policy-b")["filter"]["index"] == "values-and-keys"
+    assert "filter" not in streams.json("describe", "other")
+    refused = streams.run("update", "--prefix", "policy-", "--filter-index", "some")
+    assert refused.exit_code == 2
