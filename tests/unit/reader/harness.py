@@ -200,6 +200,20 @@ class ReaderHarness(ServiceHarness):
         filters that a stream of this configuration has.
         """
         chunks = [c for c in self.chunks if c.first_offset >= self.node.next_offset][:chunk_count]
+        info = await self._put(chunks, filter_)
+        await self.publish(append_fragments(self.node, [info]))
+        if free:
+            self.free()
+        return info
+
+    async def upload_each(self, filter_: FilterConfig | None = None) -> None:
+        """Make a fragment of each chunk that no fragment holds, publish all at once, and free them."""
+        chunks = [c for c in self.chunks if c.first_offset >= self.node.next_offset]
+        infos = [await self._put([chunk], filter_) for chunk in chunks]
+        await self.publish(append_fragments(self.node, infos))
+        self.free()
+
+    async def _put(self, chunks: list[LocalChunk], filter_: FilterConfig | None) -> FragmentInfo:
         data = [chunk.data for chunk in chunks]
         # A size with room for filters of chunks as small as these.
         tables = make_filters(data, MIB, filter_ or FilterConfig())
@@ -208,9 +222,6 @@ class ReaderHarness(ServiceHarness):
         key = fragment_key(STREAM_ID, info.first_offset, info.uid)
         await self.drive.put(key, packed.parts, info.crc)
         self.fragments.append(info)
-        await self.publish(append_fragments(self.node, [info]))
-        if free:
-            self.free()
         return info
 
     async def lose(self, count: int) -> None:
