@@ -54,7 +54,7 @@ def wanted_of(
 
 def _raw_key(text: str) -> bytes:
     # Imported here: it brings Arrow, and most commands need none.
-    from bottomless.model.filter import parse_key_base64
+    from bottomless.model.filter import parse_key_base64  # noqa: PLC0415
 
     try:
         return parse_key_base64(text)
