@@ -9,6 +9,8 @@ On the record's path: after blocks.py brought the bytes, before core/page.py cut
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from bottomless.errors import Code, Corrupt
 from bottomless.formats.checks import check
 from bottomless.formats.chunk import split_chunks
@@ -59,6 +61,8 @@ class Part(NamedTuple):
     info: FragmentInfo
     chunks: Sequence[tuple[ChunkHeader, memoryview] | PassedOver]
     size: int
+    maybe: frozenset[int] = frozenset()
+    """First offsets of chunks that filters let pass, although they may hold nothing asked for."""
 
 
 class Fragments:
@@ -155,7 +159,8 @@ class Fragments:
             if last.next_offset > begins:
                 passed = PassedOver(begins, last.next_offset, run.size, whole, first.timestamp)
                 found.append(passed)
-        return Part(info, found, size)
+        firsts = (index.place(int(number)).first_offset for number in np.flatnonzero(may_hold))
+        return Part(info, found, size, frozenset(firsts))
 
     async def _filters(
         self, stream: StreamFacts, info: FragmentInfo, index: FragmentIndex

@@ -55,6 +55,16 @@ def _filter_metrics(name: str, scanned: ScanTotals) -> Iterable[Metric]:
         "Fragments that pages with a filter left unread as a whole.",
         scanned.skipped_count,
     )
+    yield counted(
+        f"{name}_filter_false_chunks",
+        "Chunks that filters let pass, and that held nothing that a page asked for.",
+        scanned.false_chunk_count,
+    )
+    yield counted(
+        f"{name}_filter_false_fragments",
+        "Fragments that filters let pass, and that held nothing that a page asked for.",
+        scanned.false_fragment_count,
+    )
 
 
 def _wal_metrics(name: str, wal: WalReads | None) -> Iterable[Metric]:

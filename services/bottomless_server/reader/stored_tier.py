@@ -4,11 +4,8 @@ On the record's path: after roots.py found the root, with fragments.py; page_rea
 with the tail.
 """
 
-from collections.abc import Sequence
-
 from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt, StoreError
-from bottomless.model.chunk import ChunkHeader
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless_server.reader.core.filtered_page import FilteredPageBuilder
 from bottomless_server.reader.core.page import Gap, PageBuilder, gap_reason
@@ -92,7 +89,7 @@ class StoredTier:
                     chunks = await anext(parts)
                 except ObjectMissing as error:
                     raise await self._missing(tree, part) from error
-                await self._add_chunks(builder, part, chunks.chunks)
+                await self._add_chunks(builder, part, chunks)
                 if builder.scan is not None:
                     builder.scan.check_time(loop_time())
                 # Sizes were estimated: where the part ends early, the next one does not follow.
@@ -107,22 +104,29 @@ class StoredTier:
         self,
         builder: PageBuilder,
         part: FragmentPart,
-        chunks: Sequence[tuple[ChunkHeader, memoryview] | PassedOver],
+        found: Part,
     ) -> None:
         def add(_: memoryview) -> None:
-            for one in chunks:
+            for one in found.chunks:
                 if isinstance(one, PassedOver):
                     _pass_over(builder, one)
-                else:
-                    builder.add(*one)
+                    continue
+                before, count = builder.position, builder.count
+                builder.add(*one)
+                if one[0].first_offset in found.maybe:
+                    _note_false(builder, one[0].first_offset, one[0].next_offset, before, count)
 
-        size = sum(len(one[1]) for one in chunks if not isinstance(one, PassedOver))
+        before, count = builder.position, builder.count
+        size = sum(len(one[1]) for one in found.chunks if not isinstance(one, PassedOver))
         try:
             await off_loop(size, add, memoryview(b""))
         except Corrupt as error:
             # Its checksums were right: it was written so.
             facts = {"fragment_id": part.info.fragment_id}
             raise Corrupt("a fragment is damaged", facts=facts) from error
+        info = part.info
+        if found.maybe:
+            _note_false(builder, info.first_offset, info.next_offset, before, count, is_whole=True)
 
     async def _missing(self, tree: Tree, part: FragmentPart) -> StoreError:
         newer = await self._roots.refreshed(tree.stream.stream_id)
@@ -133,6 +137,19 @@ class StoredTier:
             code=Code.DATA_MISSING,
             facts={"fragment_id": part.info.fragment_id},
         )
+
+
+def _note_false(
+    builder: PageBuilder, first: int, ends: int, before: int, count: int, *, is_whole: bool = False
+) -> None:
+    """Count a chunk, or a whole fragment, that filters let pass and that held nothing asked for.
+
+    One of which the page has looked at a part alone says nothing. `before` and `count` are the
+    page's position and records before it was looked at.
+    """
+    looked_at = before <= first and builder.position >= ends
+    if builder.scan is not None and looked_at and builder.count == count:
+        builder.scan.note_false(is_fragment=is_whole)
 
 
 def _pass_over(builder: PageBuilder, passed: PassedOver) -> None:

@@ -146,6 +146,31 @@ async def test_a_time_before_all_is_said_to_be_clamped_though_the_start_is_passe
         assert answer.json()["clamped"] == "low"
 
 
+async def test_what_filters_let_pass_for_nothing_is_counted() -> None:
+    """Twenty-five values fill a block: of some hundred others it says of one or two, perhaps."""
+    made = ReaderHarness()
+    append(made, [f"v{number}" for number in range(25)])
+    await made.upload(1, free=True, filter_=BOTH)
+    assert (await made.read("first", filter="v3"))["skipped_fragments"] == 0
+    assert counted_false(made) == (0, 0), "it was read for something"
+    for number in range(1_000):
+        page = await made.read("first", filter=f"absent{number}")
+        assert page["records"] == []
+        if not page["skipped_fragments"]:
+            break
+        assert counted_false(made) == (0, 0)
+    assert counted_false(made) == (1, 1)
+    await made.read(1, filter=f"absent{number}")
+    assert counted_false(made) == (1, 1), "a part of a chunk says nothing"
+    await made.aclose()
+
+
+def counted_false(harness: ReaderHarness) -> tuple[float, float]:
+    name = "bottomless_reader_filter_false"
+    samples = {s.name: s.value for family in harness.service.metrics() for s in family.samples}
+    return samples[f"{name}_chunks_total"], samples[f"{name}_fragments_total"]
+
+
 async def test_only_the_bytes_of_chunks_that_are_wanted_are_fetched() -> None:
     """A fragment of some MiB of which one chunk is asked for: filters, index and that chunk."""
     made = ReaderHarness(reader_block_bytes=64 * KIB)

@@ -48,6 +48,10 @@ class Scan:
         """Bytes of fragments that were left unread, since nothing in them can be asked for."""
         self.skipped_count = 0
         """Fragments that were left unread as a whole."""
+        self.false_chunk_count = 0
+        """Chunks that filters let pass, and that held nothing that is asked for."""
+        self.false_fragment_count = 0
+        """Fragments of which filters let chunks pass, and all of those held nothing."""
         self.ends: float | None = None
         """When no more time is left, by the clock of whoever calls `check_time`."""
         self._bounds = bounds
@@ -78,6 +82,11 @@ class Scan:
         """Note what is left unread: bytes, and whole fragments."""
         self.skipped_size += size
         self.skipped_count += fragment_count
+
+    def note_false(self, *, is_fragment: bool) -> None:
+        """Note a fragment, or else a chunk, that was read for nothing."""
+        self.false_fragment_count += is_fragment
+        self.false_chunk_count += not is_fragment
 
     def enter(self, uid: bytes, *, on_the_way: bool) -> bool:
         """Note a group of the manifest; returns whether the page may look into it.
@@ -119,6 +128,8 @@ class ScanTotals:
         self.scanned_size = 0
         self.skipped_size = 0
         self.skipped_count = 0
+        self.false_chunk_count = 0
+        self.false_fragment_count = 0
 
     def add(self, scan: Scan | None) -> None:
         """Count a page that is about to be answered; one without a filter is not counted."""
@@ -128,3 +139,5 @@ class ScanTotals:
         self.scanned_size += scan.scanned_size
         self.skipped_size += scan.skipped_size
         self.skipped_count += scan.skipped_count
+        self.false_chunk_count += scan.false_chunk_count
+        self.false_fragment_count += scan.false_fragment_count
