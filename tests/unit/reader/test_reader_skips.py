@@ -3,6 +3,7 @@ is asked for is among it.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.guards import remove
 from unit.formats.examples import a_fragment
-from unit.reader.harness import ReaderHarness, Sent
+from unit.reader.harness import ReaderHarness, Sent, a_batch
 
+from bottomless.formats.batch import encode_frame
+from bottomless.formats.chunk import seal_chunk
 from bottomless.formats.fragment import decode_index
+from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags
 from bottomless.model.config import FilterConfig
 from bottomless.model.limits import KIB
 from bottomless_server.reader.core.chunk_runs import chunk_runs
@@ -144,6 +148,33 @@ async def test_a_time_before_all_is_said_to_be_clamped_though_the_start_is_passe
     for value in ("v7", "v0"):
         answer = await harness.get(f"/records?offset=timestamp:1970-01-01T00:00:00Z&filter={value}")
         assert answer.json()["clamped"] == "low"
+
+
+async def test_a_record_in_a_group_of_chunks_is_found_alone() -> None:
+    """Every chunk of a group but the last says that more follows; each is looked at by itself."""
+    made = ReaderHarness()
+    for number in range(6):
+        append(made, [f"v{number}"] * 2)
+        whole = made.chunks[-1]
+        if number in (1, 2, 3):
+            sent = [made.records[n][1] for n in (whole.first_offset, whole.first_offset + 1)]
+            parts = seal_chunk(
+                [encode_frame(a_batch(sent))],
+                [AppendEntry(AppendMode.PLAIN, 0, 2, 0)],
+                record_count=2,
+                first_offset=whole.first_offset,
+                timestamp=whole.timestamp,
+                epoch=1,
+                flags=ChunkFlags.MORE_FOLLOWS,
+            )
+            made.chunks[-1] = replace(whole, data=b"".join(parts))
+    await made.upload(6, free=True, filter_=BOTH)
+    for number in range(6):
+        page = await made.read("first", filter=f"v{number}")
+        assert offsets_of(page) == [2 * number, 2 * number + 1]
+        assert page["skipped_bytes"] > 0
+        assert page["next_offset"] == 12
+    await made.aclose()
 
 
 async def test_what_filters_let_pass_for_nothing_is_counted() -> None:
