@@ -41,6 +41,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Decide, Due, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
+from bottomless_server.stores.config_mark import CONFIGS_KEY, new_config_mark
 
 T = TypeVar("T")
 
@@ -215,6 +216,10 @@ class Streams:
             except Unavailable:
                 loaded.unreadable[stream_id] = Corrupt("the record is from before a rebuild")
         return loaded
+
+    async def config_mark(self) -> bytes | None:
+        """Read the mark of configurations; None as long as none was changed."""
+        return await self._coordination.get(CONFIGS_KEY)
 
     async def names(self, tenant: str, state: StreamState, after: bytes, limit: int) -> list[Named]:
         """Streams of a tenant in the order of their names, those after a member of the index."""
@@ -393,8 +398,12 @@ class Streams:
             value = values[key]
             if value is None:
                 raise stream_not_found()
-            record = decide(self._read(value), values)
-            return Changes({**also, key: encode_record(record)}, queued), record
+            before = self._read(value)
+            record = decide(before, values)
+            written = {**also, key: encode_record(record)}
+            if record.config != before.config:
+                written[CONFIGS_KEY] = new_config_mark()
+            return Changes(written, queued), record
 
         try:
             return await self._coordination.transact([key, *watched], change)

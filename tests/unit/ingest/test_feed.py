@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from support.waiting import eventually
 
 from bottomless.formats.chunk import split_chunks
 from bottomless.model.config import parse_config
+from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.feed import CommitFeed
+from bottomless_server.stores.streams import Loaded, Streams
 from unit.ingest.harness import INTERNAL, STREAM, IngestHarness, problem
 
 COMMITS = "/internal/v1/commits"
@@ -317,6 +320,35 @@ async def test_an_owner_goes_on_with_a_configuration_that_was_changed(
 
     [news] = (await harness.internal.get(COMMITS, params={"after": token})).json()["streams"]
     assert (news["target_bytes"], news["max_age_ms"]) == (1_048_576, 5_000)
+
+
+async def test_as_long_as_no_configuration_is_changed_no_record_is_read(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand slow streams cost a quarter of a core where each record was read at every look."""
+    asked: list[int] = []
+    load_many = Streams.load_many
+
+    async def counted(streams: Streams, stream_ids: Sequence[StreamId]) -> Loaded:
+        asked.append(len(stream_ids))
+        return await load_many(streams, stream_ids)
+
+    monkeypatch.setattr(Streams, "load_many", counted)
+    await harness.append("a")
+    look = harness.service.streams.take_up_configs
+    await look()
+    # It may have been changed while the stream was being opened.
+    assert asked == [1]
+    await look()
+    await harness.streams.update(STREAM, lambda record: replace(record, dirty=record.dirty))
+    await look()
+    assert asked == [1]
+    await changed_config(harness)
+    await look()
+    assert asked == [1, 1]
+    assert harness.appender.config.fragment.max_age_ms == 5_000
+    await look()
+    assert asked == [1, 1]
 
 
 async def test_an_owner_looks_for_changes_several_times_a_lease(

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -55,6 +55,12 @@ class _Changing:
     answer: asyncio.Future[None]
 
 
+class ConfigMark(NamedTuple):
+    """A mark of configurations as coordination shows it."""
+
+    value: bytes | None
+
+
 class LocalAppender:
     """Takes appends to one stream that this node owns; `stopped` says why it takes none any more."""
 
@@ -73,6 +79,9 @@ class LocalAppender:
         self.claim = claim
         self.log = local
         self.config = record.config
+        self.config_looked_at: ConfigMark | None = None
+        """The mark under which the configuration was compared with that of the record; None: not
+        since the stream was opened, which may have been long after its record was read."""
         self.stopped: StoreError | None = None
         self.advanced = Pulse()
         """Fires when records become visible, and when the stream stops."""
