@@ -20,14 +20,9 @@ from bottomless.client.discovery import DiscoveryCalls
 from bottomless.client.encoding import Compression
 from bottomless.client.exchange import Exchange
 from bottomless.client.fragments import FragmentCalls
-from bottomless.client.group import (
-    LEASE_SECONDS_DEFAULT,
-    AsyncGroup,
-    GroupMemberCalls,
-    Sharing,
-    member_name,
-)
+from bottomless.client.group import LEASE_SECONDS_DEFAULT, AsyncGroup, member_name
 from bottomless.client.keys import KeyCalls
+from bottomless.client.membership import GroupMemberCalls, Sharing
 from bottomless.client.place import Place
 from bottomless.client.producer import AsyncProducer, Wanted
 from bottomless.client.producer_settings import (

@@ -189,10 +189,7 @@ class AsyncConsumer:
         """
         if self._last is not None and self._last.next_offset != received:
             return self._last
-        before = -1 if self._processed is None else self._processed
-        if self._last is not None and received is not None and received > before:
-            self._record_count += _count_of(self._last)
-        self._process(received)
+        self.process(received)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             if self._pull is None:
@@ -210,7 +207,7 @@ class AsyncConsumer:
                     return batch
                 if self._consuming.wanted:
                     # Nothing in it was asked for, and all that was given before is processed.
-                    self._process(batch.next_offset)
+                    self._pass(batch.next_offset)
                     self._stream_id = batch.stream_id
             if _left(deadline) == 0:
                 return None
@@ -233,13 +230,24 @@ class AsyncConsumer:
             WrongOffset: `offset-regression`, another program with the same name is ahead;
                 `stream-replaced`, another stream has taken the stream's name.
         """
-        self._process(received)
+        self.process(received)
         await self._commit()
 
-    def _process(self, received: int | None) -> None:
-        """Note the position of a caller; what was passed over since then is processed too."""
-        if received is not None:
-            self._processed = max(received, self._processed or 0)
+    def process(self, received: int | None) -> None:
+        """Note that a caller whose position is `received` has processed all before it.
+
+        It is committed when that is due, or by `close`. None changes nothing.
+        """
+        before = -1 if self._processed is None else self._processed
+        if received is None or received <= before:
+            return
+        if self._last is not None and self._last.next_offset == received:
+            self._record_count += _count_of(self._last)
+        self._pass(received)
+
+    def _pass(self, offset: int) -> None:
+        """Note that all before an offset is processed; what was passed over is processed too."""
+        self._processed = max(offset, self._processed or 0)
 
     async def close(self, *, commit: bool = True) -> None:
         """Stop reading; commit what is processed unless `commit` is false."""
