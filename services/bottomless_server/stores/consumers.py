@@ -7,7 +7,8 @@ bottomless:consumers-version:{stream_id}      the highest version that was given
 bottomless:consumer-snapshots                 streams whose object lacks a commit, by the last one
 
 A commit is one EXEC that also watches the stream's record: one that is being deleted takes
-none; and who of a consumer group of this name holds the stream (`groups.py`): others commit nothing. After a crash at any moment all of a commit is there or nothing of it, and with it the
+none; and who of a consumer group of this name holds the stream (`groups.py`): others commit
+nothing. After a crash at any moment all of a commit is there or nothing of it, and with it the
 stream stands in the queue for its next snapshot. Its time there grows with each commit and is
 no clock's alone: whoever read the queue before a commit does not take the stream out after it.
 
@@ -18,7 +19,6 @@ the noted one was read later than the noted one, whether it was ever put or not.
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from typing import Final, NamedTuple
 
 import orjson
@@ -32,9 +32,8 @@ from bottomless.model.names import Reference, StreamId, Uid
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.stores.forgetting import Forgetting, forget_indexed
 from bottomless_server.stores.groups import Claim, holder_key, place_of, require_holder
-from bottomless_server.stores.rebuild_step import RebuildStep
-from bottomless_server.stores.restored_streams import is_restored
 from bottomless_server.stores.streams import stream_key
 
 SNAPSHOTS_KEY: Final = "bottomless:consumer-snapshots"
@@ -265,47 +264,29 @@ class ConsumerOffsets:
             [snapshot_key(snapshot.stream_id)], lambda _: (changes, None)
         )
 
-    async def forget_all(self, stream_id: StreamId) -> None:
-        """Remove everything of a stream that is being deleted; after a crash, the rest of it."""
-        await self._forget(stream_id, [], lambda _: False)
-
-    async def discard(self, stream_id: StreamId, step: RebuildStep) -> None:
-        """Remove everything of a stream: a rebuild begins. After a crash, the rest.
-
-        What was restored already for its generation stays.
+    async def forget(self, stream_id: StreamId, forgetting: Forgetting) -> None:
+        """Remove everything of a stream, page by page; after a crash, the rest of it.
 
         Raises:
-            Unavailable: the step is not what goes on, so the stream may be in use.
+            Unavailable: as the condition says.
         """
-        record = stream_key(stream_id)
-
-        def restored(found: Values) -> bool:
-            step.require(found)
-            return is_restored(found[record], step.generation)
-
-        await self._forget(stream_id, [record, *step.watched], restored)
-
-    async def _forget(
-        self,
-        stream_id: StreamId,
-        watched: Sequence[str],
-        stays: Callable[[Values], bool],
-    ) -> None:
-        """Page by page, as long as what is watched lets it."""
         key, index = snapshot_key(stream_id), consumers_index(stream_id)
-        stayed = False
 
-        def unless_it_stays(changes: Changes, found: Values) -> tuple[Changes, bool]:
-            return (Changes(), True) if stays(found) else (changes, False)
-
-        while not stayed and (page := await self._coordination.members(index, b"", 500)):
+        def gone(page: Sequence[bytes], _: Values) -> Changes:
             changes = Changes()
             for name in page:
                 changes |= _entered(stream_id, Reference(name.decode("ascii")), None)
-            unless = partial(unless_it_stays, changes)
-            stayed = await self._coordination.transact([key, *watched], unless)
-        gone = Changes({key: None, snapshot_version_key(stream_id): None})
-        await self._coordination.transact([key, *watched], partial(unless_it_stays, gone))
+            return changes
+
+        if not await forget_indexed(
+            self._coordination, index, _PAGE_COUNT, lambda _: [key], gone, forgetting
+        ):
+            return
+        rest = Changes({key: None, snapshot_version_key(stream_id): None})
+        await self._coordination.transact(
+            [key, *forgetting.watched],
+            lambda found: (Changes() if forgetting.stays(found) else rest, None),
+        )
 
     def _require_active(self, value: bytes | None) -> None:
         record = None if value is None else decode_record(value, self._served)

@@ -49,9 +49,7 @@ from bottomless_server.core.consumer_group import (
     encode_holder,
 )
 from bottomless_server.core.not_found import stream_not_found
-from bottomless_server.stores.rebuild_step import RebuildStep
-from bottomless_server.stores.restored_streams import is_restored
-from bottomless_server.stores.streams import stream_key
+from bottomless_server.stores.forgetting import Forgetting, forget_indexed
 
 CHECKS_KEY: Final = "bottomless:group-checks"
 _PAGE_COUNT: Final = 500
@@ -227,55 +225,28 @@ class ConsumerGroups:
         found = await self._coordination.due(CHECKS_KEY, now, limit)
         return [(due, _parse_check(due.member)) for due in found]
 
-    async def forget_all(self, scope: str) -> None:
-        """Remove all groups of a scope that is being deleted; after a crash, the rest of them."""
-        await self._forget(scope, [], lambda _: False)
-
-    async def discard(self, stream_id: StreamId, step: RebuildStep) -> None:
-        """Remove all groups of a stream: a rebuild begins. After a crash, the rest.
-
-        What was restored already for its generation stays.
+    async def forget(self, scope: str, forgetting: Forgetting) -> None:
+        """Remove all groups of a scope, one after the other; after a crash, the rest of them.
 
         Raises:
-            Unavailable: the step is not what goes on, so the stream may be in use.
+            Unavailable: as the condition says.
         """
-        record = stream_key(stream_id)
 
-        def restored(found: Values) -> bool:
-            step.require(found)
-            return is_restored(found[record], step.generation)
+        def keys_of(page: Sequence[bytes]) -> list[str]:
+            return [group_key(scope, Reference(member.decode("ascii"))) for member in page]
 
-        await self._forget(stream_id, [record, *step.watched], restored)
+        def gone(page: Sequence[bytes], found: Values) -> Changes:
+            changes = Changes()
+            for key, member in zip(keys_of(page), page, strict=True):
+                group = Reference(member.decode("ascii"))
+                numbers = range(_partition_count(found[key]))
+                holders = {holder_key(scope, group, number): None for number in numbers}
+                out = [Member(groups_index(scope), member, False)]
+                changes |= Changes({key: None, **holders}, members=out)
+            return changes
 
-    async def _forget(
-        self, scope: str, watched: Sequence[str], stays: Callable[[Values], bool]
-    ) -> None:
-        """One after the other, as long as what is watched lets it."""
-        index = groups_index(scope)
-        while page := await self._coordination.members(index, b"", _PAGE_COUNT):
-            for member in page:
-                if not await self._forget_one(scope, member, watched, stays):
-                    return
-
-    async def _forget_one(
-        self,
-        scope: str,
-        member: bytes,
-        watched: Sequence[str],
-        stays: Callable[[Values], bool],
-    ) -> bool:
-        group = Reference(member.decode("ascii"))
-        key = group_key(scope, group)
-
-        def forget(values: Values) -> tuple[Changes, bool]:
-            if stays(values):
-                return Changes(), False
-            count = _partition_count(values[key])
-            holders = {holder_key(scope, group, index): None for index in range(count)}
-            gone = [Member(groups_index(scope), member, False)]
-            return Changes({key: None, **holders}, members=gone), True
-
-        return await self._coordination.transact([key, *watched], forget)
+        # One at a time: a group may be 100 KB, and have a thousand holders.
+        await forget_indexed(self._coordination, groups_index(scope), 1, keys_of, gone, forgetting)
 
 
 @guard("the watched lease key when a member expires")

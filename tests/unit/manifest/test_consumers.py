@@ -34,6 +34,7 @@ from bottomless_server.stores.consumers import (
     ListedConsumers,
     SnapshotPointer,
 )
+from bottomless_server.stores.forgetting import FOR_GOOD
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import DELETES_KEY, stream_key
 
@@ -440,7 +441,7 @@ async def test_nothing_is_noted_once_a_stream_is_forgotten(harness: ManifestHarn
     await store(harness, 5)
     offsets = ConsumerOffsets(harness.coordination)
     version, before = await offsets.reserve(STREAM, 1)
-    await offsets.forget_all(STREAM)
+    await offsets.forget(STREAM, FOR_GOOD)
     pointer = SnapshotPointer(version, harness.context.new_uid())
     assert not await offsets.point(STREAM, before, pointer, None)
     assert await offsets.pointer(STREAM) is None
@@ -471,6 +472,6 @@ async def test_everything_of_a_stream_is_forgotten_also_where_there_are_many(
         stored = StoredOffset(Reference(f"c{number:04d}"), number, 1, 1)
         await offsets.change(STREAM, stored.consumer, lambda _, stored=stored: stored, 1)  # type: ignore[misc]
     assert [one.next_offset for one in await offsets.all(STREAM)] == list(range(1_203))
-    await offsets.forget_all(STREAM)
+    await offsets.forget(STREAM, FOR_GOOD)
     assert await offsets.all(STREAM) == ()
     assert await offsets.find(STREAM, Reference("c0007")) is None

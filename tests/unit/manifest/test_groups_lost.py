@@ -11,6 +11,7 @@ from bottomless_server.coordination.base import Changes
 from bottomless_server.core.consumer_group import ConsumerGroup, MemberId
 from bottomless_server.manifest.consumers.group_changes import GroupChanges, Joining
 from bottomless_server.stores.consumers import ConsumerOffsets
+from bottomless_server.stores.forgetting import FOR_GOOD, unless_restored
 from bottomless_server.stores.groups import Claim, ConsumerGroups, groups_index
 from bottomless_server.stores.streams import GENERATION_KEY
 
@@ -78,7 +79,7 @@ async def test_groups_of_an_older_generation_are_discarded_by_a_rebuild() -> Non
     harness.coordination.write(Changes({GENERATION_KEY: None}))
     groups = ConsumerGroups(harness.coordination)
 
-    await groups.discard(STREAM, await a_step(harness.coordination, 1))
+    await groups.forget(STREAM, unless_restored(STREAM, await a_step(harness.coordination, 1)))
 
     assert await groups.find(STREAM, BILLING) is None
     assert await groups.holder(STREAM, BILLING, 0) is None
@@ -90,7 +91,7 @@ async def test_nothing_of_a_group_is_left_of_a_deleted_stream() -> None:
     await joined(harness, "pod-a")
     groups = ConsumerGroups(harness.coordination)
 
-    await groups.forget_all(STREAM)
+    await groups.forget(STREAM, FOR_GOOD)
 
     assert await groups.find(STREAM, BILLING) is None
     assert await groups.holder(STREAM, BILLING, 0) is None

@@ -41,6 +41,7 @@ from bottomless_server.manifest.tree.core.rebuild_decision import RESERVED_COUNT
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.node.core.ownership import LocalView, claim, reserve
 from bottomless_server.stores.consumers import ConsumerOffsets, restored
+from bottomless_server.stores.forgetting import unless_restored
 from bottomless_server.stores.generation import check_generation, is_regressed
 from bottomless_server.stores.operations import OPERATIONS_KEY, Operation, OperationStore
 from bottomless_server.stores.restored_streams import discard_stream, restore_stream
@@ -605,7 +606,7 @@ async def test_a_rebuild_that_begins_anew_discards_nothing_that_is_restored_alre
     await restored_but_for_the_generation(harness)
     record, step = await harness.record(), await a_step(harness.coordination, 1)
 
-    await offsets.discard(STREAM, step)
+    await offsets.forget(STREAM, unless_restored(STREAM, step))
     await discard_stream(harness.coordination, STREAM, step)
 
     assert await harness.record() == record
@@ -613,7 +614,7 @@ async def test_a_rebuild_that_begins_anew_discards_nothing_that_is_restored_alre
     assert await offsets.find(STREAM, OFFSET.consumer) == OFFSET
     await agree(harness, 1)
     with pytest.raises(Unavailable):
-        await offsets.discard(STREAM, step)
+        await offsets.forget(STREAM, unless_restored(STREAM, step))
     assert await offsets.find(STREAM, OFFSET.consumer) == OFFSET
 
 
@@ -623,7 +624,7 @@ async def test_what_an_older_generation_says_of_consumers_is_discarded() -> None
     offsets = ConsumerOffsets(harness.coordination)
     harness.coordination.write(Changes({GENERATION_KEY: None}))
 
-    await offsets.discard(STREAM, await a_step(harness.coordination, 1))
+    await offsets.forget(STREAM, unless_restored(STREAM, await a_step(harness.coordination, 1)))
 
     assert await offsets.find(STREAM, OFFSET.consumer) is None
 

@@ -1,9 +1,10 @@
 """Discard what an older coordination still says: the first part of a rebuild.
 
-A page at a time of streams with the offsets of their consumers, their consumer groups and their tails, then of API keys,
-then of instances of writers of WAL objects, then of queues and operations. After a crash at any moment less is left, and the same step goes on. What was
-restored already for the generation of the rebuild stays: an operation that is entered anew may
-begin over what the one before it has restored. So each page begins after the last one.
+A page at a time of streams with the offsets of their consumers, their consumer groups and their
+tails, then of API keys, then of instances of writers of WAL objects, then of queues and operations.
+After a crash at any moment less is left, and the same step goes on. What was restored already for
+the generation of the rebuild stays: an operation that is entered anew may begin over what the one
+before it has restored. So each page begins after the last one.
 
 Every transaction is tied to the step (`stores/rebuild_step.py`): who wakes up here beside a
 coordination that serves, or that restores already, takes nothing out of it.
@@ -17,6 +18,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.key_rebuild import QUEUES as KEY_QUEUES
 from bottomless_server.manifest.keys.key_rebuild import discard_keys
 from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets
+from bottomless_server.stores.forgetting import unless_restored
 from bottomless_server.stores.groups import CHECKS_KEY, ConsumerGroups
 from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
 from bottomless_server.stores.rebuild_step import RebuildStep
@@ -49,8 +51,9 @@ async def discard_some(context: Context, step: RebuildStep, progress: dict[str, 
     members = await coordination.members(STREAMS_KEY, after, _PAGE_COUNT)
     for member in members:
         stream_id = StreamId(member.decode("ascii"))
-        await ConsumerOffsets(coordination).discard(stream_id, step)
-        await ConsumerGroups(coordination).discard(stream_id, step)
+        unless = unless_restored(stream_id, step)
+        await ConsumerOffsets(coordination).forget(stream_id, unless)
+        await ConsumerGroups(coordination).forget(stream_id, unless)
         # Before the record, which leads to it.
         await discard_tail(coordination, stream_id, step)
         await discard_stream(coordination, stream_id, step)

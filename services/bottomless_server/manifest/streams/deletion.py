@@ -50,6 +50,7 @@ from bottomless_server.manifest.removal.range_leases import cut_leases, latest_e
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores import tails
 from bottomless_server.stores.consumers import ConsumerOffsets
+from bottomless_server.stores.forgetting import FOR_GOOD
 from bottomless_server.stores.groups import ConsumerGroups
 from bottomless_server.stores.operations import Operation, entered
 from bottomless_server.stores.streams import node_key
@@ -296,10 +297,9 @@ class Deletions:
         if failed:
             raise next(iter(failed.values()))
         await self._context.drive.tidy(_prefix(record))
-        await ConsumerOffsets(self._context.coordination, self._context.served).forget_all(
-            record.stream_id
-        )
-        await ConsumerGroups(self._context.coordination).forget_all(record.stream_id)
+        coordination = self._context.coordination
+        await ConsumerOffsets(coordination).forget(record.stream_id, FOR_GOOD)
+        await ConsumerGroups(coordination).forget(record.stream_id, FOR_GOOD)
         await self._context.streams.forget(record)
         log.info("a deleted stream is swept", stream_id=record.stream_id, **_counts(progress))
         return Done({"stream_id": record.stream_id, **_counts(progress)})
