@@ -7,7 +7,7 @@ is done key by key. Spec: docs/formats.md, "Routing".
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ _C3: Final = np.uint32(0xE6546B64)
 _MIX_1: Final = np.uint32(0x85EBCA6B)
 _MIX_2: Final = np.uint32(0xC2B2AE35)
 _BLOCK_SIZE: Final = 4
+_WORD_SIZE: Final = 8
+_PAIR_COUNT: Final = 4096
+"""Pairs of keys that are compared at once."""
 
 
 class Strategy(StrEnum):
@@ -100,29 +103,63 @@ def partitions_by_key(keys: Keys, binding_keys: Sequence[bytes]) -> NDArray[np.i
         rows, at = rows[at < bound_count], at[at < bound_count]
         same = sorted_hashes[at] == hashes[rows]
         rows, other = rows[same], order[at[same]]
-        equal = _equal(keys, rows, bound, other)
+        equal = equal_keys(keys, bound, rows, other)
         found[rows[equal]] = other[equal]
         rows, step = rows[~equal], step + 1
     return found
 
 
-def _equal(
+def equal_keys(
+    left: Keys,
+    right: Keys,
+    rows: NDArray[np.int64] | None = None,
+    other: NDArray[np.int64] | None = None,
+) -> NDArray[np.bool_]:
+    """Whether keys are equal, pair by pair: those of `rows` and the `other` ones, or all.
+
+    Some thousands of pairs at a time, so that what it holds does not grow with the keys.
+    """
+    count = len(left.positions) - 1 if rows is None else len(rows)
+    equal = np.empty(count, np.bool_)
+    for start in range(0, count, _PAIR_COUNT):
+        end = min(start + _PAIR_COUNT, count)
+        here = np.arange(start, end) if rows is None else rows[start:end]
+        there = here if other is None else other[start:end]
+        equal[start:end] = _equal_pairs(left, here, right, there)
+    return equal
+
+
+def _equal_pairs(
     left: Keys, rows: NDArray[np.int64], right: Keys, other: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Whether the keys of `rows` are the `other` ones, pair by pair."""
-    sizes = left.positions[rows + 1] - left.positions[rows]
-    equal: NDArray[np.bool_] = sizes == right.positions[other + 1] - right.positions[other]
-    pairs = np.flatnonzero(equal & (sizes > 0))
-    if not len(pairs):
-        return equal
-    lengths = sizes[pairs]
-    # One line for each byte of each pair: its number within the pair.
-    within = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    ours = left.data[np.repeat(left.positions[rows[pairs]], lengths) + within]
-    theirs = right.data[np.repeat(right.positions[other[pairs]], lengths) + within]
-    begins = np.cumsum(lengths) - lengths
-    equal[pairs] = np.logical_and.reduceat(ours == theirs, begins)
+    at, against = left.positions[rows], right.positions[other]
+    sizes = left.positions[rows + 1] - at
+    equal: NDArray[np.bool_] = sizes == right.positions[other + 1] - against
+    # Whole words first, one of each pair at a time; then what is left, which is shorter than a word.
+    pairs, number = np.flatnonzero(equal & (sizes >= _WORD_SIZE)), 0
+    while len(pairs):
+        place = number * _WORD_SIZE
+        ours = _numbers(left.data, at[pairs] + place, _WORD_SIZE)
+        equal[pairs] = ours == _numbers(right.data, against[pairs] + place, _WORD_SIZE)
+        number += 1
+        pairs = pairs[equal[pairs] & (sizes[pairs] >= (number + 1) * _WORD_SIZE)]
+    left_over = sizes % _WORD_SIZE
+    places = sizes - left_over
+    for size in (4, 2, 1):
+        pairs = np.flatnonzero(equal & (left_over & size > 0))
+        if len(pairs):
+            ours = _numbers(left.data, at[pairs] + places[pairs], size)
+            equal[pairs] = ours == _numbers(right.data, against[pairs] + places[pairs], size)
+            places[pairs] += size
     return equal
+
+
+def _numbers(data: NDArray[np.uint8], at: NDArray[np.int64], size: int) -> NDArray[Any]:
+    """Read `size` bytes at each position as one number; they need not lie as numbers do."""
+    anywhere: NDArray[Any] = np.ndarray(
+        (len(data) - size + 1,), np.dtype(f"u{size}"), data, strides=(1,)
+    )
+    return anywhere[at]
 
 
 def _word(data: NDArray[np.uint8], at: NDArray[np.int64], size: int) -> NDArray[np.uint32]:

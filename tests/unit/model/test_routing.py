@@ -1,5 +1,6 @@
 import re
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from bottomless.model.routing import (
     NO_ROUTE,
     SEED,
     Keys,
+    equal_keys,
     hash_keys,
     keys_of,
     partitions_by_hash,
@@ -95,6 +97,37 @@ def test_a_key_goes_to_the_binding_key_that_equals_it(
     asked = data.draw(st.lists(st.sampled_from(pool), max_size=30)) if pool else []
     expected = [binding_keys.index(key) if key in binding_keys else NO_ROUTE for key in asked]
     assert partitions_by_key(keys_of(asked), binding_keys).tolist() == expected
+
+
+@pytest.mark.parametrize("differs_at", [None, 0, 7, 8, 15, 16, 19, 21, 22])
+def test_keys_of_one_size_are_told_apart_at_each_byte(differs_at: int | None) -> None:
+    """Whole words, half words and single bytes are compared apart; a hash would hide a slip."""
+    bound = bytes(range(23))
+    asked = bytearray(bound)
+    if differs_at is not None:
+        asked[differs_at] ^= 1
+    same = equal_keys(keys_of([bytes(asked), bound]), keys_of([bound, bound]))
+    assert same.tolist() == [differs_at is None, True]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=20), st.booleans())))
+def test_keys_are_compared_as_bytes_are(pairs: list[tuple[bytes, bytes, bool]]) -> None:
+    pairs = [(one, one if same else other, same) for one, other, same in pairs]
+    left, right = keys_of(one for one, _, _ in pairs), keys_of(other for _, other, _ in pairs)
+    assert equal_keys(left, right).tolist() == [one == other for one, other, _ in pairs]
+
+
+def test_comparing_keys_holds_less_than_the_keys() -> None:
+    """What is allocated is counted, so this says the same on every machine."""
+    keys = keys_of(b"%020d" % (number % 7) for number in range(100_000))
+    tracemalloc.start()
+    try:
+        same = equal_keys(keys, keys)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert same.all()
+    assert peak < keys.data.nbytes / 2
 
 
 @pytest.mark.parametrize("turned", [False, True])
