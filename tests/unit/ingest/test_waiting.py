@@ -1,12 +1,14 @@
 """Which of the appends that wait go into a round, and which are answered or wait on."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.guards import remove
 
-from bottomless.errors import Code, Overloaded, StoreError
-from bottomless.model.chunk import AppendMode
+from bottomless.errors import Code, Outcome, Overloaded, StoreError
+from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
 from bottomless_server.core.short_hash import hash_of
@@ -14,10 +16,12 @@ from bottomless_server.core.tracking.known_producers import TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.waiting import WaitingAppends
 from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.producers.super_requests import Request, part_identity, part_name
 from bottomless_server.ingest.records.conditions import (
     NO_CONDITIONS,
     Conditions,
     FromProducer,
+    PartOf,
     WithKey,
 )
 from bottomless_server.ingest.records.intake import Append
@@ -53,9 +57,9 @@ class Standing:
     def add(self, *appends: Append) -> list[asyncio.Future[Appended]]:
         return [self.waiting.add(append) for append in appends]
 
-    def choose(self, next_offset: int = 0) -> list[Append]:
+    def choose(self, next_offset: int = 0, layout: int = 0) -> list[Append]:
         """What a round takes; all of it is answered at once, with its place in the round."""
-        chosen = self.waiting.choose(self.tracking, next_offset)
+        chosen = self.waiting.choose(self.tracking, next_offset, layout)
         for number, one in enumerate(chosen):
             self.waiting.settle(one.waiting, Appended(next_offset + number, 0, 0, 1))
         return [one.append for one in chosen]
@@ -151,3 +155,67 @@ async def test_who_left_is_not_answered() -> None:
     [answer] = standing.add(an_append())
     answer.cancel()
     assert len(standing.choose()) == 1
+
+
+def a_part(layout: int = 1, *, resumed: bool = False) -> Append:
+    return an_append(Conditions(part_of=PartOf(layout, resumed)))
+
+
+def numbered(first: int, last: int, body_crc: int = 7, layout: int = 1) -> Append:
+    request = Request("p", 0, first, last, body_crc)
+    conditions = Conditions(part_identity(request, layout), part_of=PartOf(layout, False, first))
+    return replace(an_append(conditions), body_crc=body_crc)
+
+
+async def test_a_part_of_an_older_layout_is_refused_and_one_that_goes_on_with_it_is_not() -> None:
+    standing = Standing()
+    older, resumed, newest = a_part(1), a_part(1, resumed=True), a_part(2)
+    [answer, *_] = standing.add(older, resumed, newest)
+
+    assert standing.choose(layout=2) == [resumed, newest]
+    error = answer.exception()
+    assert isinstance(error, StoreError)
+    assert (error.code, error.outcome) == (Code.SUPER_STREAM_GROWING, Outcome.NONE)
+    assert error.retryable
+
+
+async def test_without_the_look_at_its_layout_a_part_of_an_older_one_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "the layout of a part at its partition", lambda *_: None)
+    with pytest.raises(AssertionError):
+        await test_a_part_of_an_older_layout_is_refused_and_one_that_goes_on_with_it_is_not()
+
+
+async def test_a_part_is_stored_once_and_its_repeat_is_told_from_another_cut() -> None:
+    standing = Standing()
+    part = numbered(0, 9)
+    standing.add(part)
+    assert standing.choose() == [part]
+    name = part_name(1, "p")
+    entry = AppendEntry(AppendMode.TRANSACTION, 0, 4, 7, 9, 0, name)
+    standing.tracking.take_chunk(0, 1_000, [entry])
+
+    repeat, other = standing.add(numbered(0, 9), numbered(0, 4, body_crc=8))
+    assert standing.choose() == []
+    assert repeat.result().replayed
+    error = other.exception()
+    assert isinstance(error, StoreError)
+    assert error.code is Code.PRODUCER_SEQUENCE_OVERLAP
+
+
+async def test_parts_of_one_producer_go_one_at_a_time() -> None:
+    standing = Standing()
+    first, second = numbered(0, 9), numbered(0, 9)
+    standing.add(first, second)
+    assert standing.choose() == [first]
+
+
+async def test_a_new_producer_of_parts_needs_a_place() -> None:
+    standing = Standing()
+    standing.tracking = Tracking(BOUNDS._replace(producer_count_max=0))
+    [answer] = standing.add(numbered(0, 9))
+    assert standing.choose() == []
+    error = answer.exception()
+    assert isinstance(error, StoreError)
+    assert error.code is Code.QUOTA_EXCEEDED

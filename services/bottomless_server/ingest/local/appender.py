@@ -13,23 +13,25 @@ In between log/rounds.py and log/segments.py make it durable.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import structlog
 
 from bottomless.errors import Fenced, Outcome, StoreError
 from bottomless.guards import guard
-from bottomless.model.chunk import TrackedEntry
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.restated import restated
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.appender_context import AppenderContext, log_broken
 from bottomless_server.ingest.local.freeing import SegmentFreeing
 from bottomless_server.ingest.local.waiting import Chosen, WaitingAppends
+from bottomless_server.ingest.local.waiting_changes import (
+    ChosenChanges,
+    StateChange,
+    WaitingChanges,
+)
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk, seal_round, seal_state
 from bottomless_server.ingest.log.segments import LogBroken, SegmentLog
 from bottomless_server.ingest.producers.producers import Appended
@@ -39,20 +41,8 @@ from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.owner import Claim
 from bottomless_server.node.pulse import Pulse
 from bottomless_server.runtime.base.on_loop import in_thread
-from bottomless_server.runtime.base.without_frames import without_frames
 
 log = structlog.get_logger(__name__)
-
-
-StateChange = Callable[[Tracking, int], Sequence[TrackedEntry]]
-"""Makes the entries to be written of a producer, from what is known and the time, or raises why
-there are none."""
-
-
-@dataclass(slots=True, eq=False)
-class _Changing:
-    change: StateChange
-    answer: asyncio.Future[None]
 
 
 class ConfigMark(NamedTuple):
@@ -72,6 +62,7 @@ class LocalAppender:
         record: StreamRecord,
         tracking: Tracking,
         changed: Callable[["LocalAppender"], None],
+        layout: int = 0,
     ) -> None:
         self.tracking = tracking
         """What is known of producers, from committed chunks alone."""
@@ -82,6 +73,8 @@ class LocalAppender:
         self.config_looked_at: ConfigMark | None = None
         """The mark under which the configuration was compared with that of the record; None: not
         since the stream was opened, which may have been long after its record was read."""
+        self.layout = layout
+        """The oldest layout of its super stream of which it takes parts; 0 for any other stream."""
         self.stopped: StoreError | None = None
         self.advanced = Pulse()
         """Fires when records become visible, and when the stream stops."""
@@ -90,7 +83,7 @@ class LocalAppender:
         self._context = context
         self._changed = changed
         self._waiting = WaitingAppends(context.chunk_size_max)
-        self._changing: deque[_Changing] = deque()
+        self._changing = WaitingChanges()
         self._wake = asyncio.Event()
         published = (record.published_next, record.version)
         self._freeing = SegmentFreeing(
@@ -132,7 +125,8 @@ class LocalAppender:
         return answer
 
     async def change(self, change: StateChange) -> None:
-        """Return when a change of what is known of producers is durable.
+        """Return when a change of what is known of producers is durable. Those that wait together
+        share a chunk and its sync.
 
         After a crash before its sync recovery cuts it; after a later crash it holds, answered or not.
 
@@ -141,14 +135,25 @@ class LocalAppender:
         """
         if self.stopped is not None:
             raise restated(self.stopped)
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._changing.append(_Changing(change, answer))
+        answer = self._changing.add(change)
         self._wake.set()
         try:
             await answer
         finally:
             # An error refers to this frame, and the answer to the error.
             del answer
+
+    async def fence_layouts(self, layout: int) -> None:
+        """Return when no part of an older layout than this can become durable any more.
+
+        It is kept in memory alone: after a crash who opens the stream reads the super record.
+
+        Raises:
+            StoreError: nobody can say so here; outcome none.
+        """
+        self.layout = max(self.layout, layout)
+        # What was chosen before is durable, or refused, when the next change is looked at.
+        await self.change(lambda *_: ())
 
     @property
     def published_next(self) -> int:
@@ -218,7 +223,11 @@ class LocalAppender:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._waiting or self._changing:
-                    await (self._change_round() if self._changing else self._round())
+                    # In turn, so that neither waits for as long as there are others of the kind.
+                    if self._changing:
+                        await self._change_round()
+                    if self._waiting:
+                        await self._round()
                     if self._freeing.is_due():
                         await self._freeing.look()
                 await self._freeing.look(last=self.stopped is not None)
@@ -244,7 +253,7 @@ class LocalAppender:
             self._waiting.refuse_all(error)
             return
         self.tracking.begin()
-        taken = self._waiting.choose(self.tracking, self.log.next_offset)
+        taken = self._waiting.choose(self.tracking, self.log.next_offset, self.layout)
         if not taken:
             self.tracking.end()
             return
@@ -259,15 +268,18 @@ class LocalAppender:
             self.tracking.end()
 
     async def _change_round(self) -> None:
-        """Write one change of what is known of producers, in a chunk of its own."""
-        changing = self._changing.popleft()
-
-        def refuse(error: StoreError) -> None:
-            if not changing.answer.done():
-                changing.answer.set_exception(without_frames(error))
-
+        """Write the changes of what is known of producers that wait, in a chunk of their own."""
         try:
-            await self._attempt(self._write_change(changing), refuse)
+            self.claim.require()
+            timestamp = self._timestamp()
+        except StoreError as error:
+            self._changing.refuse_all(error)
+            return
+        self.tracking.begin()
+        try:
+            chosen = self._changing.choose(self.tracking, timestamp)
+            if chosen.changes:
+                await self._attempt(self._write_changes(chosen, timestamp), chosen.settle)
         finally:
             self.tracking.end()
 
@@ -306,23 +318,18 @@ class LocalAppender:
             answer = Appended(first, first + count, timestamp, count, one.duplicates)
             self._waiting.settle(one.waiting, answer)
 
-    async def _write_change(self, changing: _Changing) -> None:
-        self.claim.require()
-        timestamp = self._timestamp()
-        self.tracking.begin()
-        entries = changing.change(self.tracking, timestamp)
+    async def _write_changes(self, chosen: ChosenChanges, timestamp: int) -> None:
         # Takes no offset, but makes the stream dirty: nobody else may own it without this.
         await self.claim.reserve(self.log.next_offset)
         chunk = seal_state(
-            entries,
+            chosen.entries,
             first_offset=self.log.next_offset,
             timestamp=timestamp,
             epoch=self.claim.epoch,
         )
         await self._write(Round([chunk], [], timestamp, self.log.next_offset))
         self.claim.require(Outcome.UNKNOWN)
-        if not changing.answer.done():
-            changing.answer.set_result(None)
+        chosen.settle()
 
     async def _write(self, sealed: Round) -> None:
         """Write and sync, and only then let it count for readers and for repeats."""
@@ -357,10 +364,7 @@ class LocalAppender:
             self.stopped = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
         refused = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
         self._waiting.refuse_all(refused)
-        while self._changing:
-            answer = self._changing.popleft().answer
-            if not answer.done():
-                answer.set_exception(refused)
+        self._changing.refuse_all(refused)
 
 
 def _state_before(tracking: Tracking, sealed: Round) -> SealedChunk | None:

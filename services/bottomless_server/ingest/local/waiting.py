@@ -17,7 +17,8 @@ from bottomless.errors import StoreError
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.log.core.batcher import RoundSpace
 from bottomless_server.ingest.producers.places import Places
-from bottomless_server.ingest.producers.producers import Appended, decide, in_flight
+from bottomless_server.ingest.producers.producers import Appended, in_flight
+from bottomless_server.ingest.producers.super_requests import decide_waiting
 from bottomless_server.ingest.records.conditions import NO_CONDITIONS, Conditions, WithKey
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.runtime.base.without_frames import without_frames
@@ -70,12 +71,13 @@ class WaitingAppends:
         self._waiting.append(WaitingAppend(append, answer))
         return answer
 
-    def choose(self, tracking: Tracking, next_offset: int) -> list[Chosen]:
-        """Take out what the next round holds, and answer appends that need no round."""
+    def choose(self, tracking: Tracking, next_offset: int, layout: int = 0) -> list[Chosen]:
+        """Take out what the next round holds, and answer appends that need no round; `layout` is the
+        oldest one of a super stream of which parts are taken."""
         chosen: list[Chosen] = []
         left: list[WaitingAppend] = []
         try:
-            self._choose(chosen, left, tracking, next_offset)
+            self._choose(chosen, left, tracking, next_offset, layout)
         except BaseException:
             # A bug: nobody may be forgotten, so all of them wait again, to be refused.
             left = [one.waiting for one in chosen] + left
@@ -107,6 +109,7 @@ class WaitingAppends:
         left: list[WaitingAppend],
         tracking: Tracking,
         next_offset: int,
+        layout: int,
     ) -> None:
         room, busy = RoundSpace(self._chunk_size_max), set[str | bytes | None]()
         places = Places(tracking)
@@ -119,7 +122,7 @@ class WaitingAppends:
                     busy.add(_name_of(conditions))
                     continue
                 try:
-                    verdict = decide(tracking, append, next_offset, places)
+                    verdict = decide_waiting(tracking, append, next_offset, places, layout)
                 except StoreError as error:
                     self.settle(left.pop(), error)
                     continue

@@ -1,6 +1,7 @@
 """Changes of what is known of a producer that come without an append: what is written of them.
 
-Asked by the stream's appender, in order with its appends, against what is committed.
+Asked by the stream's appender, in order with its appends, against what is committed. `places` are
+those that are left for new names by the other changes of a round.
 
 On the record's path: beside it; asked by local/appender.py, for front/producer_routes.py and staged/commits.py.
 """
@@ -16,7 +17,9 @@ from bottomless_server.ingest.producers.places import Places, check_place
 from bottomless_server.ingest.records.conditions import SEQUENCE_MAX, FromProducer
 
 
-def raise_epoch(tracking: Tracking, producer_id: str, now: int) -> list[TrackedEntry]:
+def raise_epoch(
+    tracking: Tracking, producer_id: str, now: int, places: Places | None = None
+) -> list[TrackedEntry]:
     """Entries that raise the epoch of a producer; one that is not known is known from then on.
 
     Raises:
@@ -26,7 +29,7 @@ def raise_epoch(tracking: Tracking, producer_id: str, now: int) -> list[TrackedE
     before = tracking.producers.get(producer_id)
     if before is None:
         identity = FromProducer(producer_id, 0, AppendMode.PLAIN)
-        check_place(tracking, identity, Places(tracking))
+        check_place(tracking, identity, places or Places(tracking))
         raised = Producer(AppendMode.PLAIN, 1, None, 0, now)
     else:
         if before.epoch >= SEQUENCE_MAX:
@@ -49,7 +52,9 @@ def forget(tracking: Tracking, producer_id: str, now: int) -> list[TrackedEntry]
     return [forgotten(name, now) for name in known]
 
 
-def note(tracking: Tracking, producer_id: str, epoch: int, now: int) -> list[TrackedEntry]:
+def note(
+    tracking: Tracking, producer_id: str, epoch: int, now: int, places: Places | None = None
+) -> list[TrackedEntry]:
     """Entries that make a producer known before the first part of a commit of its own, so that a
     question what was begun under its name finds it. A producer that is known counts as heard: the
     first part does not take the place of the last.
@@ -60,7 +65,7 @@ def note(tracking: Tracking, producer_id: str, epoch: int, now: int) -> list[Tra
     known = tracking.producers.get(producer_id)
     if known is None:
         identity = FromProducer(producer_id, epoch, AppendMode.PLAIN)
-        check_place(tracking, identity, Places(tracking))
+        check_place(tracking, identity, places or Places(tracking))
         known = Producer(AppendMode.PLAIN, epoch, None, 0, now)
     return list(tracked(producer_id, replace(known, timestamp=now)))
 

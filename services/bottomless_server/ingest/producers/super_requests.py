@@ -25,7 +25,8 @@ the coordinating partition says of an older run that its last number is this, no
 another part of that run. Each growth of the super stream gives it another layout, by which the same
 records go elsewhere: `layout_of` finds the layout by which a request was begun.
 
-On the record's path: beside it, for super streams alone; not called yet, since none is served.
+On the record's path: beside it, for super streams alone; asked by local/waiting.py of each part, and
+by super_steps.py of the other steps.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from bottomless.errors import Code
+from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.guards import guard
 from bottomless.model.chunk import AppendMode, TrackedEntry
 from bottomless.model.routing import hash_keys, keys_of
@@ -45,12 +46,15 @@ from bottomless_server.ingest.producers.producers import (
     New,
     check_known,
     conflict,
+    decide,
     known_of,
     repeat_of,
 )
-from bottomless_server.ingest.records.conditions import Conditions, FromProducer
+from bottomless_server.ingest.records.conditions import Conditions, FromProducer, PartOf
 from bottomless_server.ingest.records.intake import Append
 
+_COLON: Final = ":"
+"""No name that a request may give has one."""
 _NOWHERE: Final = 0
 """Stands for the offset of a request that is in several partitions, and has none."""
 
@@ -96,12 +100,17 @@ class Raise(NamedTuple):
 
 def whole_name(producer_id: str) -> str:
     """The name under which the coordinating partition knows which requests are whole."""
-    return f"super:{producer_id}"
+    return f"super{_COLON}{producer_id}"
 
 
 def part_name(layout: int, producer_id: str) -> str:
     """The name under which a partition knows which requests have their part there."""
-    return f"part.{layout}:{producer_id}"
+    return f"part.{layout}{_COLON}{producer_id}"
+
+
+def is_of_requests(name: str) -> bool:
+    """Whether a name is one that requests to super streams are known by, and no producer's own."""
+    return _COLON in name
 
 
 def coordinating_partition(producer_id: str, initial_count: int) -> int:
@@ -142,6 +151,58 @@ def _as_append(request: Request) -> Append:
     return Append(request.record_count, 0, request.body_crc, conditions=conditions)
 
 
+def decide_waiting(
+    tracking: Tracking, append: Append, next_offset: int, places: Places, layout: int
+) -> New | Appended:
+    """What becomes of any append that waits, a part of a request or not; `layout` is the oldest one
+    of which the partition takes parts.
+
+    Raises:
+        StoreError: it is refused; nothing is stored of it.
+    """
+    part_of = append.conditions.part_of
+    if part_of is None:
+        return decide(tracking, append, next_offset, places)
+    require_layout(part_of, layout)
+    identity = append.conditions.identity
+    if not isinstance(identity, FromProducer):
+        return New()
+    producer_id = identity.producer_id.partition(_COLON)[2]
+    request = Request(producer_id, identity.epoch, part_of.first, identity.number, append.body_crc)
+    verdict = decide_part(tracking, request, part_of.layout, append)
+    if isinstance(verdict, New):
+        check_place(tracking, identity, places)
+    return verdict
+
+
+@guard("the layout of a part at its partition")
+def require_layout(part_of: PartOf, layout: int) -> None:
+    """Refuse a part that was divided by an older layout than the partition has been told of, unless
+    its request is known to have begun by that one.
+
+    Raises:
+        Unavailable: `super-stream-growing`; outcome none.
+    """
+    if part_of.layout < layout and not part_of.resumed:
+        raise super_growing()
+
+
+def super_growing() -> Unavailable:
+    """The refusal of a request that would be divided as it is not any more."""
+    return Unavailable(
+        "the super stream gets more partitions; send the same again",
+        code=Code.SUPER_STREAM_GROWING,
+        outcome=Outcome.NONE,
+        retry_after_seconds=1,
+    )
+
+
+def part_identity(request: Request, layout: int) -> FromProducer:
+    """The name and number under which a partition stores its part of a request."""
+    name = part_name(layout, request.producer_id)
+    return FromProducer(name, request.epoch, AppendMode.TRANSACTION, request.last)
+
+
 @guard("the first number and the body of a part")
 def decide_part(tracking: Tracking, request: Request, layout: int, part: Append) -> New | Appended:
     """What becomes of the part of a request at its partition: step 2.
@@ -177,7 +238,9 @@ def remembered_part(known: Producer, request: Request) -> Remembered | None:
     return None
 
 
-def entries_of_whole(tracking: Tracking, request: Request, now: int) -> list[TrackedEntry]:
+def entries_of_whole(
+    tracking: Tracking, request: Request, now: int, places: Places | None = None
+) -> list[TrackedEntry]:
     """Entries by which the coordinating partition knows that a request is whole: step 3.
 
     There are none where it is known already, by another try of the same request.
@@ -197,9 +260,8 @@ def entries_of_whole(tracking: Tracking, request: Request, now: int) -> list[Tra
             "the epoch of this request is not known any more; send it again",
         )
     if known is None:
-        check_place(
-            tracking, FromProducer(name, request.epoch, AppendMode.STRICT), Places(tracking)
-        )
+        identity = FromProducer(name, request.epoch, AppendMode.STRICT)
+        check_place(tracking, identity, places or Places(tracking))
         known = Producer(AppendMode.PLAIN, request.epoch, None, request.first, now)
     whole = Remembered(
         request.first, request.record_count, request.body_crc, request.epoch, _NOWHERE, now
@@ -235,7 +297,12 @@ def highest_part(tracking: Tracking, producer_id: str, layouts: Iterable[int]) -
 
 
 def entries_of_raise(
-    tracking: Tracking, name: str, epoch: int, now: int, highest: int | None = None
+    tracking: Tracking,
+    name: str,
+    epoch: int,
+    now: int,
+    highest: int | None = None,
+    places: Places | None = None,
 ) -> list[TrackedEntry]:
     """Entries that raise the epoch of one name; none where it is that epoch already.
 
@@ -249,7 +316,10 @@ def entries_of_raise(
     known = tracking.producers.get(name)
     if known is None:
         identity = FromProducer(name, epoch, AppendMode.PLAIN)
-        check_place(tracking, identity, Places(tracking))
+        places = places or Places(tracking)
+        check_place(tracking, identity, places)
+        # One change may bring several names.
+        places.take(identity)
         known = Producer(AppendMode.PLAIN, 0, None, 0, now)
     check_known(known, FromProducer(name, epoch, known.mode))
     if known.epoch == epoch:

@@ -58,11 +58,25 @@ class WithKey:
 
 
 @dataclass(frozen=True, slots=True)
+class PartOf:
+    """The request to a super stream of which an append is the part of one partition."""
+
+    layout: int
+    """The layout by which its records were divided."""
+    resumed: bool = False
+    """Whether it is known that it was begun by this layout, before the super stream grew."""
+    first: int = 0
+    """The number of the request's first record, if it has numbers; its last is the number of the
+    append."""
+
+
+@dataclass(frozen=True, slots=True)
 class Conditions:
     """The conditions of one append; it is stored only if all of them hold."""
 
     identity: FromProducer | WithKey | None = None
     expected_offset: int | None = None
+    part_of: PartOf | None = None
 
     @property
     def numbered(self) -> bool:

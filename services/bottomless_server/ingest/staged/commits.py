@@ -359,7 +359,9 @@ def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBat
 async def _note_producer(appender: LocalAppender, asked: FromProducer) -> None:
     """Let the producer be known before its first part is, so that an import that starts again, and
     looks for what was begun under its name, finds it."""
-    await appender.change(lambda tracking, now: note(tracking, asked.producer_id, asked.epoch, now))
+    await appender.change(
+        lambda tracking, now, places: note(tracking, asked.producer_id, asked.epoch, now, places)
+    )
 
 
 def _plan_of(asked: FromProducer, parts: Sequence[Sequence[StagedBatch]], now: int) -> CommitPlan:

@@ -131,7 +131,9 @@ class OwnedAppender:
     async def raise_epoch(self, producer_id: str) -> None:
         self.require_space()
         # After a crash between the two the epoch is raised, and nobody was told the last number.
-        await self._local.change(lambda tracking, now: raise_epoch(tracking, producer_id, now))
+        await self._local.change(
+            lambda tracking, now, places: raise_epoch(tracking, producer_id, now, places)
+        )
         await self._owned.commits.settle(self._local, producer_id)
 
     async def forget_producer(self, producer_id: str) -> None:
@@ -139,4 +141,4 @@ class OwnedAppender:
         # Before it is forgotten: after a crash between the two the producer is still there to be
         # forgotten, and what the plan said was lost anyway.
         await self._owned.batches.drop_damaged_plan(self.stream_id, producer_id)
-        await self._local.change(lambda tracking, now: forget(tracking, producer_id, now))
+        await self._local.change(lambda tracking, now, _: forget(tracking, producer_id, now))

@@ -1,0 +1,103 @@
+"""The steps of requests to super streams at one partition, beside the parts: asked, and written.
+
+A step that changes nothing is answered by what is committed. One that does is written first, in
+order with the appends of the stream, and answered by what is known afterwards; done again, it
+writes nothing more.
+
+On the record's path: beside it; asked by local/owned_partitions.py.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from bottomless.model.chunk import TrackedEntry
+from bottomless_server.core.tracking.tracking import Tracking
+from bottomless_server.ingest.producers.places import Places
+from bottomless_server.ingest.producers.super_requests import (
+    Begun,
+    Request,
+    decide_begin,
+    entries_of_raise,
+    entries_of_whole,
+    highest_part,
+    part_name,
+    remembered_part,
+    whole_name,
+)
+from bottomless_server.protocol.parts import PartSaid, StepAsked, StepSaid
+
+_STATES: Final = {Begun.GO_ON: "go-on", Begun.WHOLE: "whole", Begun.RAISE: "raise"}
+
+
+def changes(asked: StepAsked) -> bool:
+    """Whether something has to be written for a step."""
+    return asked.step in ("complete", "raise-parts", "raise-whole")
+
+
+def entries_of(
+    tracking: Tracking, asked: StepAsked, now: int, places: Places
+) -> Sequence[TrackedEntry]:
+    """What is written for a step that changes something; nothing where it is done already.
+
+    Raises:
+        StoreError: it is refused.
+    """
+    if asked.step == "complete":
+        return entries_of_whole(tracking, request_of(asked), now, places)
+    if asked.step == "raise-whole":
+        name = whole_name(asked.producer_id)
+        return entries_of_raise(tracking, name, asked.epoch, now, asked.highest, places)
+    return [
+        entry
+        for layout in asked.layouts
+        for entry in entries_of_raise(
+            tracking, part_name(layout, asked.producer_id), asked.epoch, now, places=places
+        )
+    ]
+
+
+def answer_to_step(tracking: Tracking, asked: StepAsked, next_offset: int) -> StepSaid:
+    """What a partition says of a step, by what is committed; the stream ends at `next_offset`.
+
+    Raises:
+        StoreError: the request is refused: with `begin`.
+    """
+    if asked.step == "begin":
+        begun = decide_begin(tracking, request_of(asked))
+        return _of_whole(tracking, asked)._replace(state=_STATES[begun])  # type: ignore[arg-type]
+    if asked.step == "recall":
+        return StepSaid(part=_recalled(tracking, asked, next_offset))
+    if asked.step in ("highest", "raise-parts"):
+        last = highest_part(tracking, asked.producer_id, asked.layouts)
+        return StepSaid(last=last, parts=_parts(tracking, asked))
+    return _of_whole(tracking, asked)
+
+
+def request_of(asked: StepAsked) -> Request:
+    """The request that a step is of."""
+    return Request(
+        asked.producer_id, asked.epoch, asked.first, asked.last, asked.body_crc, asked.start_any
+    )
+
+
+def _of_whole(tracking: Tracking, asked: StepAsked) -> StepSaid:
+    known = tracking.producers.get(whole_name(asked.producer_id))
+    if known is None:
+        return StepSaid()
+    return StepSaid(epoch=known.epoch, last=known.last_sequence, heard_at=known.timestamp)
+
+
+def _recalled(tracking: Tracking, asked: StepAsked, next_offset: int) -> PartSaid:
+    """What is remembered of the part of a request that is whole."""
+    [layout] = asked.layouts
+    known = tracking.producers.get(part_name(layout, asked.producer_id))
+    found = None if known is None else remembered_part(known, request_of(asked))
+    if found is None:
+        return PartSaid(None, next_offset, None, 0, 0, True)
+    end = found.first_offset + found.record_count
+    return PartSaid(found.first_offset, end, found.timestamp, 0, found.record_count, True)
+
+
+def _parts(tracking: Tracking, asked: StepAsked) -> list[tuple[int, int]]:
+    found = [(one, highest_part(tracking, asked.producer_id, [one])) for one in asked.layouts]
+    return [(layout, last) for layout, last in found if last is not None]
