@@ -66,6 +66,7 @@ GROUPS = {
         "docs/guarantees",
         "docs/formats",
         "docs/rabbitmq-segments",
+        "docs/message-files",
         "docs/spark-walk",
         "Rooms of the server <services/README>",
         "Rooms of the client <shared/README>",

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import orjson
 from golden.regenerate import golden
-from unit.formats.examples import seal
+from unit.formats.examples import a_msg_id, seal
 
 from bottomless.formats import sealed_json
 from bottomless.formats.api_key import (
@@ -36,6 +36,7 @@ from bottomless.formats.consumers import (
     decode_snapshot,
     encode_snapshot,
 )
+from bottomless.formats.envelope import decode_envelope, encode_envelope
 from bottomless.formats.filter import asked_hashes
 from bottomless.formats.fragment import (
     FOOTER_SIZE,
@@ -47,7 +48,18 @@ from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
 from bottomless.formats.fragment_filters import chunks_to_read, decode_filters, encode_filters
 from bottomless.formats.manifest import HEADER_SIZE as NODE_HEADER_SIZE
 from bottomless.formats.manifest import decode_node, encode_node
+from bottomless.formats.message_file import HEADER_SIZE as MESSAGE_FILE_HEADER_SIZE
+from bottomless.formats.message_file import (
+    Finding,
+    check_file_header,
+    reads_of,
+    scan,
+)
+from bottomless.formats.message_file import (
+    decode_record as decode_message,
+)
 from bottomless.formats.placing import place
+from bottomless.formats.rdq import decode_rdq_record, scan_rdq
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from bottomless.formats.segment import (
     INDEX_RECORD_SIZE,
@@ -74,6 +86,7 @@ from bottomless.formats.super_record import (
 from bottomless.formats.tracking import decode_tracking
 from bottomless.formats.wal import decode_directory, decode_wal, verify_piece
 from bottomless.model.chunk import ChunkKind
+from bottomless.model.queue import QueueMessage
 from bottomless_server.ingest.producers.commit_plan import decode_plan, encode_plan
 from bottomless_server.leaderless.instance import decode_instance, encode_instance
 from bottomless_server.leaderless.tail_format import (
@@ -242,6 +255,54 @@ def sealed_object(data: bytes) -> bytes:
         return data
 
 
+def of_message_file(data: bytes) -> None:
+    """What a scan calls a message is one, and what it found tiles the file."""
+    check_file_header(data[:MESSAGE_FILE_HEADER_SIZE])
+    for known in ((), range(MESSAGE_FILE_HEADER_SIZE, len(data), 37)):
+        position = MESSAGE_FILE_HEADER_SIZE
+        for found in scan(reads_of(data), len(data), known):
+            assert found.position == position
+            assert found.size > 0
+            if found.what is Finding.MESSAGE:
+                message = decode_message(data[position : position + found.size])
+                assert (message.msg_id, message.checked) == (found.msg_id, found.checked)
+            position += found.size
+        assert position == len(data)
+
+
+def sealed_message_file(data: bytes) -> bytes:
+    """Messages with a checksum, as far as their sizes lead from one to the next."""
+    raw = bytearray(data)
+    position = MESSAGE_FILE_HEADER_SIZE
+    while position + 25 <= len(raw):
+        size = int.from_bytes(raw[position + 1 : position + 5], "big")
+        if raw[position] == 4 and 25 <= size <= len(raw) - position:
+            crc = crc32c(
+                bytes(raw[position + 25 : position + size]),
+                crc32c(bytes(raw[position : position + 21])),
+            )
+            raw[position + 21 : position + 25] = crc.to_bytes(4, "big")
+        elif raw[position] not in (2, 3):
+            size = 1
+        position += max(size, 1)
+    return bytes(raw)
+
+
+def of_rdq(data: bytes) -> None:
+    wanted = [a_msg_id(number) for number in range(4)]
+    end = 0
+    for found in scan_rdq(reads_of(data), len(data), wanted):
+        assert found.position >= end
+        end = found.position + found.size
+        msg_id, _ = decode_rdq_record(data[found.position : end])
+        assert msg_id == found.msg_id
+        assert msg_id in wanted
+
+
+def written(message: QueueMessage) -> bytes:
+    return b"".join(encode_envelope(message))
+
+
 def unsealed(data: bytes) -> bytes:
     """Of what has no checksum."""
     return data
@@ -340,6 +401,9 @@ DECODERS = {
     "known value": Decoder(decode_known, golden("tail_producer"), unsealed),
     "group of chunks": Decoder(of_chunks, golden("chunk_group"), sealed_first_chunk),
     "empty root": Decoder(of_node, golden("manifest_root_empty"), sealed_node),
+    "message file": Decoder(of_message_file, golden("message_file"), sealed_message_file),
+    "envelope": Decoder(and_back(decode_envelope, written), golden("envelope"), unsealed),
+    "rdq": Decoder(of_rdq, golden("rdq"), unsealed),
     "high group": Decoder(of_node, golden("manifest_group_high"), sealed_node),
     "tombstone": Decoder(
         and_back(decode_registry, encode_registry), golden("stream_tombstone"), sealed_object

@@ -4,20 +4,20 @@ The parsing is pydantic's, strict and closed: an unknown member or a number in q
 and the answer names its place, never what was sent.
 """
 
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.closed_schema import (
+    UNLIMITED,
+    Closed,
+    Sections,
+    checked,
+    merged,
+    read_size,
+    refused,
+)
 from bottomless.model.duration import parse_duration, stored_duration
 from bottomless.model.limits import (
     FILTER_SIZE_DEFAULT,
@@ -36,39 +36,19 @@ from bottomless.model.limits import (
     LEADERLESS_AGE_MS_MIN,
     OFFSET_MAX,
 )
-from bottomless.model.plain_reason import plain_reason
-from bottomless.model.size import parse_size
-from bottomless.model.unknown_member import unknown_member
-
-UNLIMITED: Final = "unlimited"
-"""Says explicitly that there is no limit; null means the server's default instead."""
 
 
 def _stored_duration(text: str) -> str:
     return text if text == UNLIMITED else stored_duration(text)
 
 
-def _size(value: object) -> object:
-    """A number in quotes stays what it is, which is refused: text has a unit."""
-    if not isinstance(value, str) or value == UNLIMITED or value.isdecimal():
-        return value
-    size = parse_size(value)
-    if not 1 <= size <= OFFSET_MAX:
-        raise ValueError("a size must be from 1 to 2^53 - 1 bytes")
-    return size
-
-
-class _Closed(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
-
-
-class RetentionConfig(_Closed):
+class RetentionConfig(Closed):
     """How long records are kept. The limit that removes more wins; the last fragment stays."""
 
     max_age: Annotated[str, AfterValidator(_stored_duration)] | None = None
     max_bytes: Annotated[
         Annotated[int, Field(ge=1, le=OFFSET_MAX)] | Literal["unlimited"] | None,
-        BeforeValidator(_size),
+        BeforeValidator(read_size),
     ] = None
 
     def with_default(self, default: "RetentionConfig") -> "RetentionConfig":
@@ -91,7 +71,7 @@ class RetentionConfig(_Closed):
         return None if self.max_bytes == UNLIMITED else self.max_bytes
 
 
-class FragmentConfig(_Closed):
+class FragmentConfig(Closed):
     """When the tail is cut into a fragment: at `target_bytes` or after `max_age_ms`, whichever is
     first.
     """
@@ -114,7 +94,7 @@ FilterIndex = Literal["none", "values", "values-and-keys"]
 """The columns of which new fragments get filters: none, `filter_value`, or `key` too."""
 
 
-class FilterConfig(_Closed):
+class FilterConfig(Closed):
     """The filters that new fragments get: with them a read with a filter can leave some out.
 
     Reads are exact without them too.
@@ -135,19 +115,27 @@ class FilterConfig(_Closed):
         return FilterConfig(index=None if index == "none" else index, max_bytes=self.max_bytes)
 
 
-_Config = TypeVar("_Config", bound=BaseModel)
 Profile = Literal["local", "leaderless"]
 """How the newest records of a stream are kept until they are in fragments."""
 _Label = Annotated[str, Field(max_length=LABEL_SIZE_MAX)]
 
 
-class _AskedConfig(_Closed):
+class _AskedConfig(Closed):
     """What a request may say; every member has a default."""
 
     retention: RetentionConfig = RetentionConfig()
     fragment: FragmentConfig = FragmentConfig()
     filter: FilterConfig = FilterConfig()
-    labels: Annotated[dict[_Label, _Label], Field(max_length=LABEL_COUNT_MAX)] = {}
+    labels: Annotated[dict[_Label, _Label], Field(max_length=LABEL_COUNT_MAX)] = Field(
+        default_factory=dict
+    )
+
+
+_SECTIONS: Final[Sections] = {
+    "retention": RetentionConfig,
+    "fragment": FragmentConfig,
+    "filter": FilterConfig,
+}
 
 
 class _AskedToCreate(_AskedConfig):
@@ -192,7 +180,7 @@ def parse_config(value: object, *, leaderless: bool = False) -> StreamConfig:
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault.
     """
-    asked = _checked(_AskedToCreate if leaderless else _AskedConfig, value)
+    asked = checked(_AskedToCreate if leaderless else _AskedConfig, value, _SECTIONS)
     return _of_its_profile(StreamConfig(**dict(asked)))
 
 
@@ -209,7 +197,7 @@ def _of_its_profile(config: StreamConfig) -> StreamConfig:
         fragment = fragment.model_copy(update={"max_age_ms": LEADERLESS_AGE_MS_DEFAULT})
         return config.model_copy(update={"fragment": fragment})
     if not LEADERLESS_AGE_MS_MIN <= fragment.max_age_ms <= LEADERLESS_AGE_MS_MAX:
-        raise _refused(
+        raise refused(
             "out-of-range",
             "max_age_ms of a leaderless stream must be from"
             f" {LEADERLESS_AGE_MS_MIN} to {LEADERLESS_AGE_MS_MAX}",
@@ -218,62 +206,14 @@ def _of_its_profile(config: StreamConfig) -> StreamConfig:
     return config
 
 
-def _refused(code: str, sentence: str, pointer: str) -> InvalidRequest:
-    fault = Fault(code, sentence, pointer)
-    return InvalidRequest(
-        "the configuration is not valid", code=Code.VALIDATION_FAILED, faults=[fault]
-    )
-
-
 def parse_stored_config(value: object) -> StreamConfig:
     """Check a readable JSON value against the schema of a configuration as it is kept.
 
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault.
     """
-    config = _checked(StreamConfig, value)
+    config = checked(StreamConfig, value, _SECTIONS)
     return config.model_copy(update={"filter": config.filter.settled()})
-
-
-def _checked(schema: type[_Config], value: object) -> _Config:
-    try:
-        return schema.model_validate(value)
-    except ValidationError as error:
-        items = error.errors(include_input=False, include_url=False)
-        found = [_fault(schema, item) for item in items]
-        # A member of several types fails once for each of them.
-        faults = list({fault.pointer: fault for fault in reversed(found)}.values())[::-1]
-        raise InvalidRequest(
-            "the configuration is not valid", code=Code.VALIDATION_FAILED, faults=faults
-        ) from error
-
-
-def _fault(schema: type[BaseModel], item: Any) -> Fault:
-    place, kind = item["loc"], item["type"]
-    if kind in {"extra_forbidden", "invalid_key"}:
-        # The member's name is the sender's, so the pointer stops at its parent.
-        sentence = unknown_member(place[-1:], _known(schema, place[:-1]))
-        return Fault("unknown-member", sentence, _pointer(place[:-1]))
-    if place and place[0] == "labels":
-        place = place[:1]
-    if place[:1] == ("retention",):
-        place = place[:2]
-    return Fault(str(kind).replace("_", "-"), plain_reason(str(item["msg"])), _pointer(place))
-
-
-def _known(schema: type[BaseModel], place: tuple[object, ...]) -> list[str]:
-    """The members that a schema knows at a place."""
-    sections: dict[tuple[object, ...], type[BaseModel]] = {
-        (): schema,
-        ("retention",): RetentionConfig,
-        ("fragment",): FragmentConfig,
-        ("filter",): FilterConfig,
-    }
-    return list(sections[place].model_fields) if place in sections else []
-
-
-def _pointer(place: tuple[object, ...]) -> str:
-    return "".join(f"/{part}" for part in place)
 
 
 def encode_config(config: StreamConfig) -> dict[str, Any]:
@@ -303,28 +243,15 @@ def patch_config(config: StreamConfig, patch: object, *, leaderless: bool = Fals
     """
     if leaderless and isinstance(patch, dict):
         if "profile" in patch:
-            raise _refused("unchangeable", "the profile of a stream never changes", "/profile")
+            raise refused("unchangeable", "the profile of a stream never changes", "/profile")
         if "fenced" in patch and not config.leaderless:
-            raise _refused("unchangeable", "only a leaderless stream can be fenced", "/fenced")
+            raise refused("unchangeable", "only a leaderless stream can be fenced", "/fenced")
     schema = _AskedToChange if leaderless and config.leaderless else _AskedConfig
     asked = config.model_dump(mode="json", include=set(schema.model_fields))
-    patched = _checked(schema, _merged(asked, patch, anything_may_go=False))
+    patched = checked(schema, merged(asked, patch), _SECTIONS)
     patched = patched.model_copy(update={"filter": patched.filter.settled()})
     kept = {"profile": config.profile, "fenced": config.fenced}
     return _of_its_profile(StreamConfig(**{**kept, **dict(patched)}))
-
-
-def _merged(target: Any, patch: Any, *, anything_may_go: bool) -> Any:
-    if not isinstance(patch, dict) or not isinstance(target, dict):
-        return patch
-    merged = dict(target)
-    for name, value in patch.items():
-        if value is None and (anything_may_go or name in merged):
-            merged.pop(name, None)
-        else:
-            below = name == "labels"
-            merged[name] = _merged(merged.get(name), value, anything_may_go=below)
-    return merged
 
 
 def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:

@@ -82,3 +82,16 @@ PARTITION_COUNT_MAX: Final = 1_000
 """Partitions of one super stream: all of them stand in its record, which one EXEC writes."""
 LABEL_COUNT_MAX: Final = 64
 LABEL_SIZE_MAX: Final = 256
+
+PRIORITY_MAX: Final = 9
+QUEUE_SEQUENCE_MAX: Final = 2**63 - 1
+"""The largest number of a message in a queue: the ledger keeps signed numbers of 64 bits."""
+VISIBILITY_MS_DEFAULT: Final = 30_000
+VISIBILITY_MS_MAX: Final = 12 * 3_600_000
+DELAY_MS_MAX: Final = 14 * 86_400_000
+MESSAGE_TTL_MS_MAX: Final = 3_660 * 86_400_000
+"""Ten years: the end of a message stays a time that can be written."""
+DEDUP_MS_DEFAULT: Final = 300_000
+DEDUP_MS_MAX: Final = 86_400_000
+DELIVERY_COUNT_MAX: Final = 1_000
+"""The most that a queue can allow: a message that failed so often has failed for good."""

@@ -12,6 +12,7 @@ from bottomless.errors import Code, InvalidRequest
 from bottomless.model.limits import NAME_SIZE_MAX
 
 StreamName = NewType("StreamName", str)
+QueueName = NewType("QueueName", str)
 StreamId = NewType("StreamId", str)
 """UUIDv7 in its canonical lowercase form."""
 SuperId = NewType("SuperId", str)
@@ -52,27 +53,40 @@ def parse_stream_name(text: str) -> StreamName:
     Raises:
         InvalidRequest: `bad-name`.
     """
+    return StreamName(_checked_name(text, "stream"))
+
+
+def parse_queue_name(text: str) -> QueueName:
+    """Check the name of a work queue, by the rules of stream names. A stream may have the same.
+
+    Raises:
+        InvalidRequest: `bad-name`.
+    """
+    return QueueName(_checked_name(text, "queue"))
+
+
+def _checked_name(text: str, what: str) -> str:
     if len(text) > NAME_SIZE_MAX:
         raise InvalidRequest(
-            f"a stream name must have at most {NAME_SIZE_MAX} characters", code=Code.BAD_NAME
+            f"a {what} name must have at most {NAME_SIZE_MAX} characters", code=Code.BAD_NAME
         )
     if not _NAME.fullmatch(text) or ".." in text:
         raise InvalidRequest(
-            "a stream name must start with an ASCII letter or digit, have only letters, digits, "
+            f"a {what} name must start with an ASCII letter or digit, have only letters, digits, "
             "'.', '_' and '-', and not contain '..'",
             code=Code.BAD_NAME,
         )
     if text.startswith(_RESERVED_PREFIXES):
         raise InvalidRequest(
-            "stream names that start with 'amq.', '__' or 'internal.' are reserved; take another",
+            f"{what} names that start with 'amq.', '__' or 'internal.' are reserved; take another",
             code=Code.BAD_NAME,
         )
     if _DEVICE.fullmatch(text):
         raise InvalidRequest(
-            "this stream name is reserved, since a device of Windows has it; take another",
+            f"this {what} name is reserved, since a device of Windows has it; take another",
             code=Code.BAD_NAME,
         )
-    return StreamName(text)
+    return text
 
 
 def parse_tenant(text: str) -> str:

@@ -14,9 +14,12 @@ from bottomless.formats.batch import Codec, encode_frame, schema_of
 from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import encode_header, seal_chunk
 from bottomless.formats.consumers import ConsumersSnapshot
+from bottomless.formats.envelope import encode_envelope
 from bottomless.formats.filter import build, hash_values
 from bottomless.formats.fragment import PackedFragment, pack_fragment
 from bottomless.formats.fragment_filters import LINE_DTYPE, FilterTable
+from bottomless.formats.message_file import encode_file_header, encode_record, hole_front
+from bottomless.formats.rdq import encode_rdq_record
 from bottomless.formats.tracking import seal_tracking
 from bottomless.formats.wal import PackedWal, pack_wal
 from bottomless.model.api_key import ApiKey, KeyId, KeyRecord, KeySecret, hash_secret
@@ -41,7 +44,8 @@ from bottomless.model.names import (
     parse_stream_name,
     parse_super_id,
 )
-from bottomless.model.record import Columns
+from bottomless.model.queue import QueueMessage, QueuePlace
+from bottomless.model.record import Columns, Content
 from bottomless.model.routing import SEED, Strategy
 from bottomless.model.segment import Checkpoint, SegmentHeader
 from bottomless.model.stream import (
@@ -434,4 +438,59 @@ def a_filter_table() -> FilterTable:
         lines,
         np.concatenate((build(first, 1), build(last, 2))),
         distinct_count=3,
+    )
+
+
+QUEUE_ID = bytes(range(16))
+QUEUE_MESSAGE = QueueMessage(
+    content=Content.JSON,
+    priority=4,
+    published_at=TIMESTAMP,
+    expires_at=TIMESTAMP + 60_000,
+    queues=(QueuePlace(QUEUE_ID, 41), QueuePlace(QUEUE_ID[::-1], 7)),
+    headers=(("trace", b"\x00\xff"), ("größe", b"")),
+    value=b'{"id":7}',
+)
+
+
+def a_msg_id(number: int) -> bytes:
+    """A UUIDv7, of which those of one request count up by one."""
+    return bytes.fromhex("018bcfe568007abc8000000000000000")[:-4] + number.to_bytes(4, "big")
+
+
+def a_record(number: int, body: bytes, *, checksum: bool = True) -> bytes:
+    return b"".join(encode_record(a_msg_id(number), [body], checksum=checksum))
+
+
+def a_hole(inside: bytes) -> bytes:
+    """A gap that looked like `inside` before it became a hole."""
+    front = hole_front(len(inside))
+    return front + inside[len(front) :]
+
+
+def a_message_file() -> bytes:
+    """A record of each type: a message, one that was compacted away, one without a checksum, and a
+    message twice, as compaction that died leaves it."""
+    body = b"".join(encode_envelope(QUEUE_MESSAGE))
+    return b"".join(
+        [
+            encode_file_header(),
+            a_record(1, body),
+            a_hole(a_record(2, b"acknowledged")),
+            a_hole(bytes(3)),
+            a_record(3, b"", checksum=False),
+            a_record(1, body),
+        ]
+    )
+
+
+def an_rdq_file() -> bytes:
+    """Two messages, with zeros between them, and one that is dead."""
+    return b"".join(
+        [
+            encode_rdq_record(a_msg_id(1), b"\x83one"),
+            encode_rdq_record(a_msg_id(2), b"\x83dead"),
+            bytes(9),
+            encode_rdq_record(a_msg_id(3), b"\x83"),
+        ]
     )

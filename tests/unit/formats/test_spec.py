@@ -19,11 +19,13 @@ from bottomless.formats import (
     checks,
     chunk,
     consumers,
+    envelope,
     fragment,
     fragment_filters,
     keys,
     manifest,
     message,
+    message_file,
     osiris,
     segment,
     stream_record,
@@ -44,7 +46,8 @@ from unit.formats.examples import WAL_INSTANCE
 
 DOCS = Path(__file__).parents[3] / "docs"
 SPEC = "\n".join(
-    (DOCS / name).read_text("utf-8") for name in ("formats.md", "rabbitmq-segments.md")
+    (DOCS / name).read_text("utf-8")
+    for name in ("formats.md", "rabbitmq-segments.md", "message-files.md")
 )
 TYPES = {
     "u8": "B",
@@ -77,6 +80,7 @@ STRUCTS = [
     ("Tail entry", tail_format, "_ENTRY"),
     ("Held member", tail_format, "_HELD"),
     ("Chunk of osiris", osiris, "_CHUNK"),
+    ("Envelope", envelope, "_FIXED"),
 ]
 ENUMS: list[tuple[str, type[IntEnum] | type[IntFlag]]] = [
     ("Chunk kinds", ChunkKind),
@@ -90,6 +94,7 @@ ENUMS: list[tuple[str, type[IntEnum] | type[IntFlag]]] = [
     ("Tail states", TailState),
     ("Kinds of chunks of osiris", osiris.ChunkKind),
     ("Codecs of sub-entries", osiris.SubEntryCodec),
+    ("Message file", message_file.RecordType),
 ]
 MAGICS = {
     "Chunk": chunk.MAGIC,
