@@ -42,7 +42,7 @@ _MEMBERS: Final = {
 _UPLOADER: Final = "uploader"
 """The service that nobody outside asks for anything."""
 _OF_ALL: Final = ("x-service", "x-reach")
-_ACTION: Final = re.compile(r"[a-z]+(\.[a-z]+)*")
+_ACTION: Final = re.compile(r"[a-z]+(-[a-z]+)*(\.[a-z]+)*")
 _GRAVE: Final = {Operation.DELETE, Operation.ADMIN}
 
 

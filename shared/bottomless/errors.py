@@ -69,6 +69,7 @@ class Code(StrEnum):
     CONSUMER_FENCED = "consumer-fenced"
     GROUP_MISMATCH = "group-mismatch"
     GROUP_NOT_EMPTY = "group-not-empty"
+    PARTITION_OF_SUPER_STREAM = "partition-of-super-stream"
     HOME_LIVE = "home-live"
     COORDINATION_INTACT = "coordination-intact"
     KEY_NOT_ACTIVE = "key-not-active"

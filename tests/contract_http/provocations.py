@@ -134,6 +134,11 @@ def _of_another_strategy(scene: Scene) -> Answer:
     return scene.ask("POST", scene.stream(f"/groups/{CANARY}/members"), body)
 
 
+def _of_a_whole(scene: Scene) -> Answer:
+    scene.ask("PUT", f"/v1/super-streams/{scene.name}-s", {"partitions": 1})
+    return scene.ask("DELETE", f"/v1/streams/{scene.name}-s-0")
+
+
 def _with_a_member(scene: Scene) -> Answer:
     _member(scene)
     return scene.ask("DELETE", scene.stream(f"/groups/{CANARY}"))
@@ -228,6 +233,7 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.CONSUMER_FENCED: _fenced_by_a_group,
     Code.GROUP_MISMATCH: _of_another_strategy,
     Code.GROUP_NOT_EMPTY: _with_a_member,
+    Code.PARTITION_OF_SUPER_STREAM: _of_a_whole,
     Code.HOME_LIVE: lambda scene: scene.ask(
         "POST",
         f"/v1/admin/streams/{scene.name}/takeover",

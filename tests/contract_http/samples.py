@@ -11,6 +11,7 @@ from contract_http.seeded import Known
 from openapi.bundle import PUBLIC
 
 STREAM: Final = "orders"
+SUPER: Final = "events"
 
 BODIES: Final[dict[str, Any]] = {
     "append_records": {"records": [{"value": "a", "headers": {"b": "c"}}]},
@@ -100,9 +101,12 @@ def places(known: Known) -> dict[str, str]:
 
 def sample(operation: Documented, known: Known) -> Sample:
     name = operation.operation_id
+    there = places(known)
+    if operation.path.startswith("/v1/super-streams/"):
+        there["s"] = SUPER
     return Sample(
         operation,
-        operation.path.format_map(operation.places | places(known)),
+        operation.path.format_map(operation.places | there),
         QUERIES.get(name, ""),
         [*HEADERS.get(name, [])],
         BODIES.get(name, operation.example),

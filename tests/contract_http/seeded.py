@@ -30,11 +30,14 @@ def seed(client: httpx.Client) -> Known:
         "operations": [],
         "keys": [],
         "groups": ["auditors"],
+        "supers": ["events"],
         "members": [],
     }
     made = client.post("/v1/keys", json={"scopes": ["read:audit"]})
     assert made.status_code == 201, made.text
     known["keys"].append(made.json()["key_id"])
+    made = client.put("/v1/super-streams/events", json={"partitions": 3})
+    assert made.status_code == 201, made.text
     for name in (*STREAMS, *DOOMED):
         created = client.put(f"/v1/streams/{name}", json=QUICK)
         assert created.status_code == 201, created.text

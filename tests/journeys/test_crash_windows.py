@@ -17,6 +17,7 @@ from support.s3 import S3Server
 from support.sharing import SharedUntilFailure, shared_until_failure
 from support.waiting import until
 
+from bottomless.model.names import StreamId
 from bottomless_server.runtime.base.fault_points import POINTS
 
 
@@ -63,6 +64,11 @@ ENDING = (
     "manifest.deletion.after-object",
     "manifest.deletion.mid-sweep",
 )
+MAKING = (
+    "manifest.super.after-exec",
+    "manifest.super.before-object",
+    "manifest.super.after-object",
+)
 COLLECTING = ("manifest.garbage.after-bump", "manifest.garbage.after-queue")
 REBUILDING = (
     "manifest.rebuild.after-stream",
@@ -82,7 +88,7 @@ def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
     # test_kill_staged.py, test_leaderless_kills.py, test_leaderless_compaction.py
     others = ("ingest.", "manifest.vacuum.", "manifest.prune.", *HELD_BY_AN_UPLOADER)
     elsewhere = {point for point in POINTS if point.startswith(others)}
-    here = {point for points in (*steps, TAKING) for point in points} | {RESTORING}
+    here = {point for points in (*steps, MAKING, TAKING) for point in points} | {RESTORING}
     assert here == POINTS - elsewhere
 
 
@@ -105,6 +111,26 @@ def test_every_acknowledged_record_is_there_once_after_a_death_while_publishing(
     # uploader dies, a publish of the fragment before may die with it.
     assert kinds or point not in PUT_IN_VAIN
     assert not kinds or point != "manifest.publish.after-exec"
+
+
+@pytest.mark.parametrize("point", MAKING)
+def test_a_super_stream_whose_creation_died_is_whole_before_anybody_finds_it(
+    deployment: CrashDeployment, point: str
+) -> None:
+    path = f"/v1/super-streams/{point.replace('.', '-')}"
+    deployment.server.arm(point)
+    assert deployment.ask("PUT", path, {"partitions": 3}) is None
+    deployment.server.revive()
+
+    partition = path.replace("super-streams", "streams") + "-1"
+    found = deployment.asked("GET", partition).json()
+    made = deployment.asked("GET", path).json()
+    assert made["partitions"][1]["stream_id"] == found["stream_id"]
+    again = deployment.ask("PUT", path, {"partitions": 3})
+    assert again is not None
+    assert (again.status_code, again.json()) == (200, made)
+    keys = deployment.objects_of(StreamId(made["super_id"]))
+    assert keys == [f"default/{made['super_id']}/super.0000000001.json"]
 
 
 @pytest.mark.parametrize("point", CUTTING)

@@ -38,6 +38,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "c": "billing",
     "p": "loader-7",
     "stream_id": "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11",
+    "super_id": "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c55",
     "lease_id": "ls_" + "0" * 32,
     "key_id": "0" * 24,
     "m": "0" * 32,

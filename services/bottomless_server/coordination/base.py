@@ -117,6 +117,8 @@ class Room(NamedTuple):
     """The key of the index."""
     member: bytes
     count_max: int
+    others: int = 0
+    """So many more members enter with it in the same transaction: all of them find room, or none."""
 
     @guard("the count of an index in the EXEC that enters it")
     def check(self, changes: Changes, count: int, is_in: bool) -> None:
@@ -126,7 +128,7 @@ class Room(NamedTuple):
             IndexFull: the changes put it in, it is not there yet, and there is no room.
         """
         enters = Member(self.redis_key, self.member, True) in changes.members
-        if enters and not is_in and count >= self.count_max:
+        if enters and not is_in and count + self.others >= self.count_max:
             raise IndexFull
 
 

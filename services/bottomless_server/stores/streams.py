@@ -1,7 +1,7 @@
 """Stream records in coordination: found by name, read, created, changed under WATCH.
 
 bottomless:generation              the generation that the bucket must show too
-bottomless:name:{tenant}:{name}    stream id
+bottomless:name:{tenant}:{name}    stream id, or that of a super stream: name_values.py
 bottomless:freed                   another one with each name that is freed: freed_names.py
 bottomless:stream:{stream_id}      the stream record
 bottomless:node:{node_id}          lease of one ingest data directory
@@ -42,6 +42,7 @@ from bottomless_server.coordination.base import Changes, Decide, Due, Member, Ro
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.stores.config_mark import CONFIGS_KEY, new_config_mark
+from bottomless_server.stores.name_values import stream_in
 
 T = TypeVar("T")
 
@@ -160,19 +161,19 @@ class Streams:
             NotFound: no stream has this name.
             Unavailable: `coordination-regressed`: nothing is where the generation is not.
         """
-        value = await self._coordination.get(name_key(name))
-        if value is None:
+        stream_id = stream_in(await self._coordination.get(name_key(name)))
+        if stream_id is None:
             await self.check_generation()
             raise stream_not_found()
-        return StreamId(value.decode("ascii"))
+        return stream_id
 
     async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
         """The ids of the streams that have these names; names of no stream are left out."""
         values = await self._coordination.get_many([name_key(name) for name in names])
         return {
-            name: StreamId(value.decode("ascii"))
+            name: stream_id
             for name, value in zip(names, values, strict=True)
-            if value is not None
+            if (stream_id := stream_in(value)) is not None
         }
 
     async def load(self, stream_id: StreamId) -> StreamRecord:

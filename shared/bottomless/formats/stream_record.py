@@ -62,7 +62,7 @@ SUPER: Final = "super"
 """The feature of a stream that is a partition of a super stream: the member `super`."""
 FILTER: Final = "filter"
 """The feature of a stream whose fragments get filters: `config.filter`."""
-SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS})
+SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, SUPER})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
 _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {

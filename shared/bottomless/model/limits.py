@@ -80,6 +80,10 @@ NODE_ENTRY_COUNT_MAX: Final = 1_000_000
 
 PARTITION_COUNT_MAX: Final = 1_000
 """Partitions of one super stream: all of them stand in its record, which one EXEC writes."""
+SUPER_NAME_SIZE_MAX: Final = 120
+"""Characters of the name of a super stream, so that its partitions' numbers fit after it."""
+BINDING_KEY_SIZE_MAX: Final = 255
+"""Bytes, in UTF-8, of the key of a partition: a thousand of them stand in one record."""
 LABEL_COUNT_MAX: Final = 64
 LABEL_SIZE_MAX: Final = 256
 

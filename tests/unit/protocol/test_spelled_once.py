@@ -17,7 +17,9 @@ from openapi.bundle import OPENAPI, read
 ROOT: Final = Path(__file__).parents[3]
 SERVER: Final = ROOT / "services" / "bottomless_server"
 PROTOCOL: Final = SERVER / "protocol"
-MESSAGES: Final = frozenset({"forwarding", "keys", "registry", "secret", "tail", "uploads", "wal"})
+MESSAGES: Final = frozenset(
+    {"forwarding", "keys", "registry", "secret", "supers", "tail", "uploads", "wal"}
+)
 """The modules of `protocol/` that hold messages."""
 FAKES: Final = (
     "tests/support/uploading.py",

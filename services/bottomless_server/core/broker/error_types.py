@@ -100,6 +100,7 @@ CODES: Final[Mapping[ErrorType, tuple[Code, ...]]] = {
         Code.CONSUMER_FENCED,
         Code.GROUP_MISMATCH,
         Code.GROUP_NOT_EMPTY,
+        Code.PARTITION_OF_SUPER_STREAM,
         Code.HOME_LIVE,
         Code.COORDINATION_INTACT,
         Code.KEY_NOT_ACTIVE,

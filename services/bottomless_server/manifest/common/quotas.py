@@ -34,7 +34,8 @@ class Quotas:
         Raises:
             Overloaded: `quota-exceeded`, with `sentence`.
         """
-        if await self._coordination.member_count(room.redis_key) >= room.count_max:
+        count = await self._coordination.member_count(room.redis_key)
+        if count + room.others >= room.count_max:
             raise _exceeded(room, sentence)
 
     @asynccontextmanager

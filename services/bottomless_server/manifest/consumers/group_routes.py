@@ -27,6 +27,7 @@ from bottomless_server.core.consumer_group import (
 )
 from bottomless_server.manifest.common.closed_body import JSON, ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.consumers.core.consumers import describe_offset
 from bottomless_server.manifest.consumers.core.groups import differs, held_by, revoked_from
@@ -211,7 +212,10 @@ class _GroupRoutes:
         return Response(status_code=204, headers={"stream-id": record.stream_id})
 
     async def _find(self, request: Request) -> StreamRecord:
-        return await self._registry.find(full_name_of(request.scope, request.path_params["s"]))
+        name = full_name_of(request.scope, request.path_params["s"])
+        record = await self._registry.find(name)
+        require_no_partition(record)
+        return record
 
     async def _work(
         self, record: StreamRecord, group: ConsumerGroup, member_id: str, holding: dict[int, int]

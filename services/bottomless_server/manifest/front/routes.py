@@ -29,6 +29,7 @@ from bottomless_server.manifest.removal.lease_routes import add_lease_routes
 from bottomless_server.manifest.removal.retention_routes import add_retention_routes
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.manifest.streams.stream_routes import add_stream_routes
+from bottomless_server.manifest.streams.super_routes import add_super_routes
 from bottomless_server.manifest.streams.tree_routes import add_tree_routes
 from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.http.contract import describe
@@ -50,6 +51,7 @@ def public_api(
     describe(api)
     bounds, paging = StreamBounds(context, mutators), Paging(context.coordination)
     add_stream_routes(api, context, registry, bounds, deletions, paging)
+    add_super_routes(api, context, registry, paging)
     add_consumer_routes(api, context, registry, bounds, snapshots, paging)
     add_group_routes(api, context, registry, bounds, groups, watch, paging)
     add_operation_routes(api, operations)

@@ -51,6 +51,7 @@ from bottomless_server.coordination.base import (
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.registry.super_registry import SuperRegistry
 from bottomless_server.stores import tails
 from bottomless_server.stores.generation import held_generation
 from bottomless_server.stores.streams import delete_later, room_for, stream_key
@@ -76,6 +77,7 @@ class Registry:
         """Checksum of the registry object that is there."""
         self.generation = 0
         """The generation of coordination and bucket, as the start found it."""
+        self.supers = SuperRegistry(context, self)
 
     async def declare(self, name: FullName, config: StreamConfig) -> Declared:
         """Create a stream, or find that it exists with this very configuration.
@@ -110,17 +112,27 @@ class Registry:
         active = {
             record.stream_id
             for record in (await self._context.streams.load_many(list(found.values()))).records
-            if record.state is StreamState.ACTIVE
+            if record.state is StreamState.ACTIVE and await self._may_be_found(record)
         }
         return {name: stream_id for name, stream_id in found.items() if stream_id in active}
+
+    async def _may_be_found(self, record: StreamRecord) -> bool:
+        try:
+            await self.supers.admit(record)
+        except (NotFound, Unavailable):
+            # Who asks for it alone is told why.
+            return False
+        return True
 
     async def load(self, stream_id: StreamId) -> StreamRecord:
         """The record of a stream that is not being deleted; mends what a crash left undone.
 
         Raises:
             NotFound
+            Unavailable: of a partition whose super stream is not in the bucket yet.
         """
         record = await self.load_active(stream_id)
+        await self.supers.admit(record)
         try:
             return await self.ensure_object(record)
         except Unavailable as error:
@@ -199,7 +211,9 @@ class Registry:
         try:
             record = await self._context.streams.load(await self._context.streams.find(name))
         except NotFound:
+            await self._require_no_super(name)
             return None
+        await self.supers.admit(record)
         differences = config_differences(config, record.config)
         if differences:
             profile = record.config.profile
@@ -210,6 +224,13 @@ class Registry:
                 facts={"stream_id": record.stream_id, "differences": differences},
             )
         return Declared(record, created=False)
+
+    async def _require_no_super(self, name: FullName) -> None:
+        try:
+            super_id = await self.supers.supers.find(name)
+        except NotFound:
+            return
+        raise Exists("a super stream has this name", facts={"super_id": super_id})
 
     async def _create(self, name: FullName, config: StreamConfig) -> Declared | None:
         now = self._context.clock()

@@ -39,7 +39,7 @@ from bottomless.model.stream import StreamRecord, StreamState, live_leases
 from bottomless_server.coordination.base import Changes, CoordinationUnknown
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.core.preconditions import require_match
+from bottomless_server.manifest.common.core.preconditions import require_match, require_no_partition
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
@@ -128,6 +128,7 @@ class Deletions:
         def decide(record: StreamRecord) -> StreamRecord:
             if record.state is not StreamState.ACTIVE:
                 raise stream_not_found()
+            require_no_partition(record)
             require_match(if_match, etag(record))
             return replace(
                 record,

@@ -18,7 +18,11 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.core.scopes import Operation
 from bottomless_server.manifest.common.closed_body import JSON, read_json
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.core.preconditions import require_match, require_precondition
+from bottomless_server.manifest.common.core.preconditions import (
+    require_match,
+    require_no_partition,
+    require_precondition,
+)
 from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.operations.operation_routes import accepted
@@ -149,6 +153,7 @@ class _StreamRoutes:
         patch = await read_json(request, _PATCH_TYPES, size_max=CONFIG_BODY_SIZE_MAX)
 
         def change(record: StreamRecord) -> StreamConfig:
+            require_no_partition(record)
             require_match(if_match, etag(record))
             return patch_config(record.config, patch, leaderless=self._leaderless)
 

@@ -62,6 +62,7 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.CONSUMER_FENCED: 409,
     Code.GROUP_MISMATCH: 409,
     Code.GROUP_NOT_EMPTY: 409,
+    Code.PARTITION_OF_SUPER_STREAM: 409,
     Code.HOME_LIVE: 409,
     Code.COORDINATION_INTACT: 409,
     Code.KEY_NOT_ACTIVE: 409,

@@ -1,7 +1,7 @@
 """Change a thing only as it was when it was read: by `If-Match` (RFC 9110, section 13.1.1), or by
 the stream that a name is taken for."""
 
-from bottomless.errors import Code, Fault, InvalidRequest, WrongOffset
+from bottomless.errors import Code, Exists, Fault, InvalidRequest, WrongOffset
 from bottomless.model.stream import StreamRecord
 
 
@@ -51,4 +51,22 @@ def check_stream_id(record: StreamRecord, expected: str | None) -> None:
             "the stream of this name is another one than expected: the first was deleted",
             code=Code.STREAM_REPLACED,
             facts={"stream_id": record.stream_id},
+        )
+
+
+def require_no_partition(record: StreamRecord) -> None:
+    """Refuse to do to a partition what is done to its super stream as a whole.
+
+    Raises:
+        Exists: `partition-of-super-stream`, with the super stream's id.
+    """
+    if record.partition_of is not None:
+        raise Exists(
+            "the stream is a partition of a super stream, of which this is asked as a whole:"
+            " see /v1/super-streams",
+            code=Code.PARTITION_OF_SUPER_STREAM,
+            facts={
+                "super_id": record.partition_of.super_id,
+                "partition": record.partition_of.index,
+            },
         )

@@ -1,0 +1,360 @@
+"""The registry of super streams: which there are, and of which streams each is made.
+
+A super stream is made in these steps, in this order:
+
+1. One EXEC: its record, the records of all its partitions, all their names and places in indexes.
+2. The registry object of each partition.
+3. The super object. Only from here on may anybody be told of the super stream, or find one of its
+   partitions by its name.
+4. The answer.
+
+After a crash that follows step 1 the records are there and nobody was told. Whoever asks for one of
+the names, or creates it once more, does steps 2 and 3 first. So a rebuild that finds registry objects
+of partitions and no super object knows that nothing was ever acknowledged of it; and where it finds the
+super object it has all partitions.
+
+A change of the record is one EXEC, and then the next super object; the older one is queued to be
+deleted when that is there. After a crash between the two the record is ahead of the bucket, and the
+first touch in another process puts the object. The object of a super stream that grows says what it
+was before: where coordination is lost then, the growth is, too.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+from cachetools import LRUCache
+
+from bottomless.drives.base import ObjectExists, ObjectMissing
+from bottomless.errors import Exists, NotFound, Outcome, Unavailable
+from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import super_key as super_object_key
+from bottomless.formats.super_record import encode_super_object
+from bottomless.guards import guard
+from bottomless.model.config import StreamConfig
+from bottomless.model.names import FullName, SuperId, stream_id_from
+from bottomless.model.routing import SEED
+from bottomless.model.stream import PartitionOf, StreamRecord, StreamState
+from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperState
+from bottomless_server.coordination.base import CoordinationUnknown
+from bottomless_server.core.not_found import stream_not_found, super_not_found
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.registry.super_asked import (
+    AskedSuper,
+    partition_name,
+    require_super_name,
+    super_differences,
+)
+from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.stores.supers import Supers, room_for_partitions
+
+log = structlog.get_logger(__name__)
+
+_ATTEMPT_COUNT: Final = 4
+_KNOWN_COUNT_MAX: Final = 10_000
+"""Super streams whose object is known to be there; forgetting one costs a request."""
+_PUTS_AT_ONCE: Final = 16
+_PAGE_COUNT: Final = 100
+"""Records of partitions that are read in one question."""
+
+
+class DeclaredSuper(NamedTuple):
+    record: SuperRecord
+    created: bool
+
+
+class _Durable(NamedTuple):
+    """The super object that is there."""
+
+    crc: int
+    partition_count: int
+    """How many partitions it names."""
+
+
+class StreamObjects(Protocol):
+    """What is needed of the registry of streams."""
+
+    generation: int
+
+    async def ensure_object(
+        self, record: StreamRecord, *, committed: bool = False
+    ) -> StreamRecord: ...
+
+    async def require_generation(self, generation: int) -> None: ...
+
+
+class SuperRegistry:
+    def __init__(self, context: Context, objects: StreamObjects) -> None:
+        self._context = context
+        self._objects = objects
+        self.supers = Supers(context.coordination, context.streams)
+        self._known: LRUCache[SuperId, _Durable] = LRUCache(_KNOWN_COUNT_MAX)
+
+    async def declare(self, name: FullName, asked: AskedSuper) -> DeclaredSuper:
+        """Create a super stream, or find that it exists and is as it is asked for.
+
+        Raises:
+            InvalidRequest: `bad-name`: it is too long.
+            Exists: with `differences`; or with `taken_partitions`, or neither: a name is taken.
+            Overloaded: `quota-exceeded`.
+            Unavailable: the outcome says whether it may exist now; the same again is safe.
+        """
+        require_super_name(name.name)
+        for _ in range(_ATTEMPT_COUNT):
+            declared = await self._find(name, asked) or await self._create(name, asked)
+            if declared is not None:
+                record = await self.ensure_object(declared.record, committed=declared.created)
+                # Also of one that was there: what was found may be lost by now.
+                await self._objects.require_generation(record.generation)
+                return DeclaredSuper(record, declared.created)
+        raise Unavailable("the name keeps changing", outcome=Outcome.UNKNOWN)
+
+    async def find(self, name: FullName) -> SuperRecord:
+        """The record of the super stream that has a name; its object is in the bucket.
+
+        Raises:
+            NotFound
+            Unavailable: its object is not there yet.
+        """
+        return await self.load(await self.supers.find(name))
+
+    async def load(self, super_id: SuperId) -> SuperRecord:
+        """The record of a super stream that is not being deleted; its object is in the bucket.
+
+        Raises:
+            NotFound
+            Unavailable: its object is not there yet.
+        """
+        record = await self.supers.load(super_id)
+        if record.state is SuperState.DELETING:
+            raise super_not_found()
+        await self.require_object(record, len(record.partitions))
+        return record
+
+    async def admit(self, partition: StreamRecord) -> None:
+        """Let a stream be found by its name: of a partition, only when the super object is there.
+
+        Raises:
+            NotFound: there is no such super stream any more, so the partition is going too.
+            Unavailable: its object is not there yet.
+        """
+        place = partition.partition_of
+        if place is None:
+            return
+        known = self._known.get(place.super_id)
+        if known is not None and place.index < known.partition_count:
+            return
+        try:
+            record = await self.supers.load(place.super_id)
+        except NotFound:
+            raise stream_not_found() from None
+        await self.require_object(record, place.index + 1)
+
+    @guard("the super object before its name resolves")
+    async def require_object(self, record: SuperRecord, count: int) -> None:
+        """Put a super object that is not there, and refuse where none names the first `count`
+        partitions.
+
+        Raises:
+            Unavailable
+        """
+        try:
+            await self.ensure_object(record)
+        except Unavailable as error:
+            known = self._known.get(record.super_id)
+            if known is None or known.partition_count < count:
+                raise
+            # What is there tells a rebuild of all of them; the next one tries again.
+            log.warning("a super object is not there yet", error=str(error))
+
+    async def ensure_object(self, record: SuperRecord, *, committed: bool = False) -> SuperRecord:
+        """Make sure that the bucket says of a super stream what its record says: first of each
+        partition, then of the whole.
+
+        Returns the record, with a higher version where the one it had was taken by an object that
+        says something else. `committed` says that the record was just written on somebody's behalf.
+
+        Raises:
+            Unavailable: it is not there yet; the outcome is committed if `committed`.
+        """
+        try:
+            for _ in range(_ATTEMPT_COUNT):
+                if await self._put_object(record):
+                    return record
+                record = await self._raise_version(record)
+        except Unavailable as error:
+            if not committed:
+                raise
+            raise Unavailable(
+                "this is done, but not safe from the loss of coordination yet; the same again ends it",
+                code=error.code,
+                outcome=Outcome.COMMITTED,
+            ) from error
+        raise Unavailable("the super object keeps changing")
+
+    async def _find(self, name: FullName, asked: AskedSuper) -> DeclaredSuper | None:
+        try:
+            record = await self.supers.load(await self.supers.find(name))
+        except NotFound:
+            return None
+        if record.state is SuperState.DELETING:
+            return None
+        differences = super_differences(asked, record)
+        if differences:
+            raise Exists(
+                "the super stream exists and is another one; PATCH changes its configuration, and"
+                " gives it more partitions",
+                facts={"super_id": record.super_id, "differences": differences},
+            )
+        return DeclaredSuper(record, created=False)
+
+    async def _create(self, name: FullName, asked: AskedSuper) -> DeclaredSuper | None:
+        record = self._new(name, asked)
+        partitions = [self.new_partition(record, one) for one in record.partitions]
+        count_max = self._context.settings.manifest_tenant_stream_count_max
+        room = room_for_partitions(partitions, count_max)
+        sentence = "the tenant has no room for so many streams; delete some that are not used"
+        async with self._context.quotas.entering(room, sentence):
+            try:
+                try:
+                    await self.supers.create(record, partitions, room)
+                except CoordinationUnknown:
+                    # Either it kills the first attempt, or it finds what that has written.
+                    await self.supers.create(record, partitions, room)
+            except Exists:
+                found = await self._named(name)
+                if found is None:
+                    raise
+                # Ours, if the first attempt did arrive; it cannot arrive any more otherwise.
+                if found != record.super_id:
+                    return None
+        await reach("manifest.super.after-exec")
+        return DeclaredSuper(record, created=True)
+
+    async def _named(self, name: FullName) -> SuperId | None:
+        try:
+            return await self.supers.find(name)
+        except NotFound:
+            return None
+
+    def _new(self, name: FullName, asked: AskedSuper) -> SuperRecord:
+        now = self._context.clock()
+        return SuperRecord(
+            super_id=SuperId(stream_id_from(now, secrets.token_bytes(10))),
+            name=name.name,
+            tenant=name.tenant,
+            state=SuperState.ACTIVE,
+            created_at=now,
+            strategy=asked.strategy,
+            seed=SEED,
+            layouts=(Layout(1, asked.partition_count, now),),
+            partitions=self.new_places(name, range(asked.partition_count), asked.binding_keys),
+            config=self._settled(asked.config),
+            generation=self._objects.generation,
+        )
+
+    def new_places(
+        self, name: FullName, indexes: Sequence[int], binding_keys: Sequence[str]
+    ) -> tuple[Partition, ...]:
+        """Partitions that are to be made, with ids that were never given."""
+        now = self._context.clock()
+        return tuple(
+            Partition(
+                index,
+                stream_id_from(now, secrets.token_bytes(10)),
+                partition_name(name.name, index),
+                binding_keys[place] if binding_keys else None,
+            )
+            for place, index in enumerate(indexes)
+        )
+
+    def new_partition(self, record: SuperRecord, place: Partition) -> StreamRecord:
+        """The record of a partition that is made with, or after, the record of its super stream."""
+        return StreamRecord(
+            stream_id=place.stream_id,
+            name=place.name,
+            tenant=record.tenant,
+            state=StreamState.ACTIVE,
+            created_at=self._context.clock(),
+            config=record.config,
+            generation=record.generation,
+            partition_of=PartitionOf(record.super_id, place.index),
+        )
+
+    def _settled(self, config: StreamConfig) -> StreamConfig:
+        index = self._context.settings.manifest_filter_index
+        return config.model_copy(update={"filter": config.filter.settled(index)})
+
+    async def _put_object(self, record: SuperRecord) -> bool:
+        """Whether the object of this version says what the record says; the partitions' come first."""
+        data = encode_super_object(_as_object(record))
+        crc, super_id = crc32c(data), record.super_id
+        known = self._known.get(super_id)
+        if known is not None and known.crc == crc:
+            return True
+        object_key = super_object_key(super_id, record.registry_version, record.tenant)
+        found = await self._object(object_key)
+        if found is None:
+            await self._put_partitions(record)
+            await reach("manifest.super.before-object")
+            try:
+                await self._context.drive.put(object_key, [data], crc)
+            except ObjectExists:
+                found = await self._object(object_key)
+            else:
+                await reach("manifest.super.after-object")
+        if found not in (None, data):
+            return False
+        self._known[super_id] = _Durable(crc, len(record.partitions))
+        return True
+
+    async def _object(self, object_key: str) -> bytes | None:
+        try:
+            return bytes(await self._context.drive.get(object_key))
+        except ObjectMissing:
+            return None
+
+    async def _put_partitions(self, record: SuperRecord) -> None:
+        """Put the registry object of each partition that is not being deleted.
+
+        Raises:
+            Unavailable: one of them is not there yet.
+            Corrupt: the record of a partition cannot be read.
+        """
+        room = asyncio.Semaphore(_PUTS_AT_ONCE)
+
+        async def put(one: StreamRecord) -> None:
+            async with room:
+                await self._objects.ensure_object(one)
+
+        stream_ids = [one.stream_id for one in record.partitions]
+        for start in range(0, len(stream_ids), _PAGE_COUNT):
+            page = await self._context.streams.load_many(stream_ids[start : start + _PAGE_COUNT])
+            for error in page.unreadable.values():
+                raise error
+            active = [one for one in page.records if one.state is StreamState.ACTIVE]
+            await _all(*(put(one) for one in active))
+
+    async def _raise_version(self, record: SuperRecord) -> SuperRecord:
+        def decide(current: SuperRecord) -> SuperRecord:
+            if current.registry_version != record.registry_version:
+                return current
+            return replace(current, registry_version=current.registry_version + 1)
+
+        return await self.supers.update(record.super_id, decide)
+
+
+def _as_object(record: SuperRecord) -> SuperRecord:
+    """A record as its object says it: growth is known to coordination alone until it is over."""
+    growing = record.state is SuperState.GROWING
+    return replace(record, state=SuperState.ACTIVE) if growing else record
+
+
+async def _all(*puts: Awaitable[None]) -> None:
+    """Wait until all have ended, and raise what the first of them raised."""
+    for result in await asyncio.gather(*puts, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result

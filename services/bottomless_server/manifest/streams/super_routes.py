@@ -1,0 +1,110 @@
+"""Super streams over HTTP: declare, describe, list.
+
+Contract: openapi/manifest.yaml.
+"""
+
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bottomless.errors import Corrupt, NotFound
+from bottomless.model.limits import KIB
+from bottomless.model.names import SuperId
+from bottomless.model.super_stream import SuperRecord
+from bottomless_server.core.scopes import Operation
+from bottomless_server.manifest.common.closed_body import JSON, read_json
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.registry.stream_description import Shown, matches
+from bottomless_server.manifest.registry.super_asked import parse_super_config
+from bottomless_server.manifest.registry.super_description import (
+    describe_super,
+    describe_super_item,
+    super_etag,
+)
+from bottomless_server.runtime.base.principal import principal_of
+from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.full_names import full_name_of
+
+_BODY_SIZE_MAX: Final = 1_024 * KIB
+"""Room for a thousand keys of partitions, and the largest set of labels, escaped."""
+_UNCACHED: Final = {"cache-control": "private, no-cache"}
+
+
+def add_super_routes(api: FastAPI, context: Context, registry: Registry, paging: Paging) -> None:
+    routes = _SuperRoutes(context, registry, paging)
+    path = "/v1/super-streams/{s}"
+    api.add_api_route("/v1/super-streams", routes.list, methods=["GET"])
+    api.add_api_route(path, routes.put, methods=["PUT"])
+    api.add_api_route(path, routes.get, methods=["GET"])
+
+
+class _SuperRoutes:
+    def __init__(self, context: Context, registry: Registry, paging: Paging) -> None:
+        self._context = context
+        self._registry = registry
+        self._supers = registry.supers
+        self._paging = paging
+
+    async def list(self, request: Request) -> Response:
+        query = parse_query(request.scope, PAGING)
+        negotiate(header(request.scope, b"accept"), [JSON])
+        principal = principal_of(request.scope)
+        scope = ("super-streams", principal.tenant)
+        limit = query.get("limit", PAGE_COUNT_DEFAULT)
+        after = await self._paging.start_of(query.get("page_token"), scope)
+        stored = self._supers.supers
+        named = await stored.names(principal.tenant, after.encode("ascii"), limit + 1)
+        items, unreadable = [], []
+        for one in named[:limit]:
+            if not principal.grants.allow(Operation.DESCRIBE, one.name):
+                continue
+            super_id = SuperId(one.stream_id)
+            try:
+                record = await stored.load(super_id)
+            except NotFound:
+                # Deleted between the two reads.
+                continue
+            except Corrupt as error:
+                unreadable.append(
+                    {"name": one.name, "super_id": super_id, "code": error.code.value}
+                )
+            else:
+                items.append(describe_super_item(record, self._shown()))
+        token = None
+        if len(named) > limit:
+            last = named[limit - 1].member().decode("ascii")
+            token = await self._paging.token_for(last, scope)
+        answer = {"items": items, "unreadable": unreadable, "next_page_token": token}
+        return json_response(answer, headers=_UNCACHED)
+
+    async def put(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        name = full_name_of(request.scope, request.path_params["s"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        asked = parse_super_config(await read_json(request, size_max=_BODY_SIZE_MAX))
+        record, created = await self._supers.declare(name, asked)
+        headers = self._headers(record)
+        if created:
+            headers["location"] = f"/v1/super-streams/{name.name}"
+        answer = describe_super(record, self._shown())
+        return json_response(answer, 201 if created else 200, headers)
+
+    async def get(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        name = full_name_of(request.scope, request.path_params["s"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        record = await self._supers.find(name)
+        headers = self._headers(record)
+        if matches(header(request.scope, b"if-none-match"), super_etag(record)):
+            return Response(status_code=304, headers=headers)
+        return json_response(describe_super(record, self._shown()), 200, headers)
+
+    def _shown(self) -> Shown:
+        return Shown(self._context.settings.retention_default(), self._context.served)
+
+    def _headers(self, record: SuperRecord) -> dict[str, str]:
+        return {"etag": super_etag(record), **_UNCACHED}
