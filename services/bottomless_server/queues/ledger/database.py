@@ -1,0 +1,223 @@
+"""The one connection to the ledger's SQLite file; nothing else imports `sqlite3`.
+
+WAL with `synchronous=FULL`: a COMMIT returns after its frames are synced. `locking_mode=EXCLUSIVE`
+lets nobody else in, and keeps the index of the WAL in memory. Checkpoints happen only where we say so,
+since one that fails in the middle of a COMMIT could not be told from it.
+
+After some errors (a full disk, a disk that fails) SQLite has taken the transaction back by itself.
+The next statement would then be committed alone: so after any error nothing is carried out until
+`rollback` or `reopen`.
+
+After a COMMIT that raised, this connection does not show the round any more, and yet its frames may
+be in the file: a crash would bring it back. So the file is closed, which moves what this connection
+knows into the database and removes the WAL, or leaves the WAL with all that is in it; the directory
+is synced, since a removed WAL that came back after a loss of power would bring the round back too;
+then it is opened and checkpointed, which writes and syncs once more whatever was found. Until all
+of that has succeeded nobody knows. docs/decisions/0088
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from bottomless.guards import guard
+from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.queues.ledger.base import LedgerDamaged, LedgerFailed
+
+_APPLICATION_ID: Final = 0x62746C71
+"""`btlq`, in the header of the file."""
+_STATEMENT_COUNT: Final = 256
+_PRAGMAS: Final = (
+    "PRAGMA locking_mode = EXCLUSIVE",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA wal_autocheckpoint = 0",
+    "PRAGMA temp_store = MEMORY",
+    "PRAGMA trusted_schema = OFF",
+    "PRAGMA cell_size_check = ON",
+)
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_SAVEPOINT: Final = "SAVEPOINT change"
+
+
+class Database:
+    """A connection that is opened anew as often as it has to be. One thread has it."""
+
+    def __init__(self, path: Path, files: FileCalls, cache_bytes: int, schema: str) -> None:
+        """Open the file; one that is not there is made, with `schema`.
+
+        Raises:
+            LedgerDamaged: it is no ledger, or SQLite calls it damaged.
+            LedgerFailed: the disk fails, or another process has it.
+        """
+        self._path = path
+        self._files = files
+        self._cache_kib = max(cache_bytes // 1024, 1)
+        self._schema = schema
+        self._connection: sqlite3.Connection | None = None
+        self._failed = True
+        self._open(create=True)
+
+    def begin(self) -> None:
+        assert not self.in_round
+        self.run("BEGIN IMMEDIATE")
+
+    def savepoint(self) -> None:
+        assert self.in_round
+        self.run(_SAVEPOINT)
+
+    def keep(self) -> None:
+        self.run("RELEASE change")
+
+    def undo(self) -> None:
+        self.run("ROLLBACK TO change")
+        self.run("RELEASE change")
+
+    def commit(self) -> None:
+        assert self.in_round
+        self.run("COMMIT")
+
+    def rollback(self) -> None:
+        connection = self._connection
+        if connection is None:
+            raise LedgerFailed("the ledger is closed")
+        if connection.in_transaction:
+            try:
+                connection.execute("ROLLBACK")
+            except sqlite3.Error as error:
+                raise _failed(error) from error
+        self._failed = False
+
+    @property
+    def in_round(self) -> bool:
+        return self._connection is not None and self._connection.in_transaction
+
+    def checkpoint(self) -> None:
+        """Move the WAL into the database, and cut it to nothing. No round is open, and no cursor."""
+        assert not self.in_round
+        self._require_sound()
+        self._checkpoint()
+
+    def reopen(self) -> None:
+        self._failed = True
+        self._close()
+        self._open(create=False)
+
+    def close(self) -> None:
+        self._failed = True
+        self._close()
+
+    @property
+    def log_size(self) -> int:
+        """Bytes of the WAL."""
+        try:
+            return self._path.with_name(self._path.name + "-wal").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    # Statements
+
+    def run(self, statement: str, parameters: Sequence[Any] = ()) -> int:
+        """Carry out a statement; returns how many rows it changed."""
+        self._require_sound()
+        assert self._connection is not None
+        try:
+            return self._connection.execute(statement, parameters).rowcount
+        except sqlite3.Error as error:
+            self._failed = True
+            raise _failed(error) from error
+
+    def run_many(self, statement: str, parameters: Iterable[Sequence[Any]]) -> int:
+        """Carry out a statement with each of the parameters; returns how many rows it changed in all."""
+        self._require_sound()
+        assert self._connection is not None
+        try:
+            return self._connection.executemany(statement, parameters).rowcount
+        except sqlite3.Error as error:
+            self._failed = True
+            raise _failed(error) from error
+
+    def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        """All rows of a statement, so that no cursor stays open."""
+        self._require_sound()
+        assert self._connection is not None
+        try:
+            return self._connection.execute(statement, parameters).fetchall()
+        except sqlite3.Error as error:
+            self._failed = True
+            raise _failed(error) from error
+
+    def row(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
+        """The row of a statement that has one at most; None without one."""
+        found = self.rows(statement, parameters)
+        assert len(found) < 2
+        return found[0] if found else None
+
+    @guard("an error of SQLite ends the round")
+    def _require_sound(self) -> None:
+        if self._failed:
+            raise LedgerFailed("the round was ended by an error")
+
+    def _open(self, *, create: bool) -> None:
+        name = f"{self._path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
+        try:
+            self._connection = sqlite3.connect(
+                name, timeout=0, isolation_level=None, cached_statements=_STATEMENT_COUNT, uri=True
+            )
+            for pragma in _PRAGMAS:
+                self._connection.execute(pragma).fetchall()
+            self._connection.execute(f"PRAGMA cache_size = -{self._cache_kib}")
+            self._find_schema(self._connection, create=create)
+            self._checkpoint()
+        except (sqlite3.Error, LedgerFailed) as error:
+            with suppress(sqlite3.Error):
+                if self._connection is not None:
+                    self._connection.close()
+            self._connection = None
+            raise (_failed(error) if isinstance(error, sqlite3.Error) else error) from error
+        self._failed = False
+
+    def _find_schema(self, connection: sqlite3.Connection, *, create: bool) -> None:
+        """After a crash there is none of the schema, or all of it."""
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        if application == _APPLICATION_ID:
+            return
+        (count,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        if application or count or not create:
+            raise LedgerDamaged("the file is a database, but no ledger")
+        script = (
+            f"BEGIN IMMEDIATE; {self._schema}; PRAGMA application_id = {_APPLICATION_ID}; COMMIT"
+        )
+        connection.executescript(script)
+
+    def _checkpoint(self) -> None:
+        assert self._connection is not None
+        try:
+            busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as error:
+            self._failed = True
+            raise _failed(error) from error
+        if busy:
+            self._failed = True
+            raise LedgerFailed("a checkpoint did not come to its end")
+
+    def _close(self) -> None:
+        connection, self._connection = self._connection, None
+        try:
+            if connection is not None:
+                connection.close()
+            self._files.fsync_dir(self._path.parent)
+        except (sqlite3.Error, OSError) as error:
+            raise LedgerFailed("the ledger could not be closed") from error
+
+
+def _failed(error: sqlite3.Error) -> LedgerFailed:
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code & 0xFF in _DAMAGED:
+        return LedgerDamaged(f"SQLite calls the ledger damaged: {error}")
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    return LedgerFailed(
+        f"the ledger failed: {name}: {error}", full=code & 0xFF == sqlite3.SQLITE_FULL
+    )

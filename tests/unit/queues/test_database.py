@@ -1,0 +1,194 @@
+"""The one connection to SQLite: what errors leave, shown with real ones."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.file_size_limit import no_file_grows_beyond
+from support.guards import remove
+from support.ledgers import STORE_ID, Books
+
+from bottomless_server.node.file_calls import FileCalls, RealFileCalls
+from bottomless_server.queues.ledger.base import LedgerDamaged, LedgerFailed, LedgerNotServed
+from bottomless_server.queues.ledger.database import Database
+from bottomless_server.queues.ledger.sqlite import SqliteLedger
+
+SCHEMA = "CREATE TABLE line (number INTEGER PRIMARY KEY, text TEXT NOT NULL UNIQUE) STRICT"
+INSERT = "INSERT INTO line (text) VALUES (?)"
+LIMIT = 4 * 2**20
+FILES: FileCalls = RealFileCalls()
+
+
+def open_database(directory: Path) -> Database:
+    return Database(directory / "ledger.db", FILES, 2**16, SCHEMA)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    found = open_database(tmp_path)
+    yield found
+    found.close()
+
+
+def fill(database: Database) -> None:
+    """Write more in a round than fits below the limit, until SQLite has to move it to its file."""
+    with no_file_grows_beyond(LIMIT):
+        for number in range(1_000):
+            database.run(INSERT, (f"{number}" + 20_000 * "x",))
+
+
+def texts(database: Database) -> list[str]:
+    return [text[:9] for (text,) in database.rows("SELECT text FROM line ORDER BY number")]
+
+
+def test_an_error_of_sqlite_may_take_the_round_back_by_itself(database: Database) -> None:
+    database.begin()
+    with pytest.raises(LedgerFailed):
+        fill(database)
+    assert not database.in_round
+
+
+def nothing_is_carried_out_after_an_error(database: Database) -> None:
+    database.begin()
+    database.run(INSERT, ("first",))
+    with pytest.raises(LedgerFailed):
+        fill(database)
+    with pytest.raises(LedgerFailed, match="ended by an error"):
+        database.run(INSERT, ("alone",))
+    with pytest.raises(LedgerFailed, match="ended by an error"):
+        database.rows("SELECT 1")
+    database.rollback()
+    assert texts(database) == []
+    database.begin()
+    database.run(INSERT, ("next",))
+    database.commit()
+    assert texts(database) == ["next"]
+
+
+def test_nothing_is_carried_out_after_an_error_until_the_round_is_rolled_back(
+    database: Database,
+) -> None:
+    nothing_is_carried_out_after_an_error(database)
+
+
+def test_without_its_guard_a_statement_after_an_error_is_committed_alone(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "an error of SQLite ends the round", lambda _: None)
+    with pytest.raises(pytest.fail.Exception):
+        nothing_is_carried_out_after_an_error(database)
+    assert texts(database) == ["alone"]
+
+
+def test_an_error_that_leaves_the_round_open_ends_it_as_well(database: Database) -> None:
+    database.begin()
+    database.run(INSERT, ("one",))
+    with pytest.raises(LedgerFailed, match="UNIQUE"):
+        database.run(INSERT, ("one",))
+    assert database.in_round
+    with pytest.raises(LedgerFailed):
+        database.commit()
+    database.rollback()
+    assert texts(database) == []
+
+
+def test_after_a_commit_without_room_the_file_says_what_is_there(database: Database) -> None:
+    database.begin()
+    database.run(INSERT, ("before",))
+    database.commit()
+    database.begin()
+    database.run(INSERT, ("lost" + 3_000 * "x",))
+    with no_file_grows_beyond(database.log_size + 100), pytest.raises(LedgerFailed):
+        database.commit()
+    database.reopen()
+    assert (texts(database), database.log_size) == (["before"], 0)
+    database.begin()
+    database.run(INSERT, ("after",))
+    database.commit()
+    assert texts(database) == ["before", "after"]
+
+
+def test_a_ledger_that_cannot_be_opened_again_is_asked_for_again(
+    tmp_path: Path, database: Database
+) -> None:
+    database.begin()
+    database.run(INSERT, ("one",))
+    database.commit()
+    database.checkpoint()
+    there = tmp_path / "ledger.db"
+    there.rename(tmp_path / "elsewhere")
+    with pytest.raises(LedgerFailed):
+        database.reopen()
+    assert not there.exists(), "an empty one would be believed"
+    with pytest.raises(LedgerFailed):
+        database.rows("SELECT 1")
+    with pytest.raises(LedgerFailed):
+        database.rollback()
+    (tmp_path / "elsewhere").rename(there)
+    database.reopen()
+    assert texts(database) == ["one"]
+
+
+def test_nobody_else_gets_in(tmp_path: Path, database: Database) -> None:
+    with pytest.raises(LedgerFailed, match="locked"):
+        open_database(tmp_path)
+    assert texts(database) == []
+
+
+def test_the_log_stays_until_it_is_checkpointed(tmp_path: Path, database: Database) -> None:
+    for number in range(40):
+        database.begin()
+        database.run(INSERT, (f"{number}" + 4_000 * "x",))
+        database.commit()
+    assert database.log_size > 2**16
+    main = (tmp_path / "ledger.db").stat().st_size
+    database.checkpoint()
+    assert database.log_size == 0
+    assert (tmp_path / "ledger.db").stat().st_size > main
+
+
+@pytest.mark.parametrize("content", [b"x" * 5_000, b"SQLite format 3\0" + b"\xff" * 5_000])
+def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ledger.db").write_bytes(content)
+    with pytest.raises(LedgerDamaged):
+        open_database(tmp_path)
+    assert (tmp_path / "ledger.db").read_bytes() == content
+
+
+def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "ledger.db") as other:
+        other.execute("CREATE TABLE mine (x)")
+    other.close()
+    with pytest.raises(LedgerDamaged, match="no ledger"):
+        open_database(tmp_path)
+
+
+def test_a_page_that_was_overwritten_is_damage(tmp_path: Path) -> None:
+    ledger = SqliteLedger(tmp_path / "ledger.db", FILES, STORE_ID)
+    books = Books(ledger)
+    row = books.queue()
+    for _ in range(3):
+        books.publish(row)
+    ledger.close()
+    data = bytearray((tmp_path / "ledger.db").read_bytes())
+    data[4096:] = b"\xa5" * (len(data) - 4096)
+    (tmp_path / "ledger.db").write_bytes(data)
+    with pytest.raises(LedgerDamaged):
+        SqliteLedger(tmp_path / "ledger.db", FILES, STORE_ID)
+
+
+def test_a_ledger_of_a_later_release_is_refused(tmp_path: Path) -> None:
+    SqliteLedger(tmp_path / "ledger.db", FILES, STORE_ID).close()
+    with sqlite3.connect(tmp_path / "ledger.db") as later:
+        later.execute("UPDATE store SET format = 2")
+    later.close()
+    with pytest.raises(LedgerNotServed):
+        SqliteLedger(tmp_path / "ledger.db", FILES, STORE_ID)
+
+
+def test_a_ledger_keeps_its_store_when_it_is_opened_under_another(tmp_path: Path) -> None:
+    SqliteLedger(tmp_path / "ledger.db", FILES, STORE_ID).close()
+    again = SqliteLedger(tmp_path / "ledger.db", FILES, b"another store id")
+    assert again.store().store_id == STORE_ID
+    again.close()
