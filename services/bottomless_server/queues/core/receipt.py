@@ -1,0 +1,81 @@
+"""Receipts: what a consumer shows to acknowledge a message, and whether it is good still.
+
+    | store 4 | inside 8 | sequence 8 | deliveries 4 |     as 32 characters, opaque to whoever has one
+
+A receipt names one delivery of one item. It is good until the item is delivered again, or is gone.
+`store` is of the ledger's own id: numbers begin again after a takeover or a rebuild, and a receipt of
+the ledger before must not acknowledge what has its numbers now.
+"""
+
+import binascii
+import struct
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from enum import Enum
+from typing import Final, NamedTuple
+
+from bottomless.guards import guard
+
+_RECEIPT: Final = struct.Struct(">4sQQI")
+STORE_SIZE: Final = 4
+RECEIPT_SIZE: Final = 32
+"""Characters of a receipt."""
+_NUMBER_MAX: Final = 2**63 - 1
+
+
+class Receipt(NamedTuple):
+    """One delivery of one item."""
+
+    store: bytes
+    """The first STORE_SIZE bytes of the id of the ledger that gave it."""
+    inside: int
+    sequence: int
+    deliveries: int
+    """How often the item had been delivered, with this delivery; from 1."""
+
+
+class Verdict(Enum):
+    """What a receipt is good for."""
+
+    GOOD = "good"
+    GONE = "gone"
+    """The item is not in the queue any more, or never was."""
+    STALE = "stale"
+    """The item was delivered again since, and is somebody else's; or the receipt is of another ledger."""
+
+
+def write_receipt(receipt: Receipt) -> str:
+    """The text of a receipt, which has no meaning for whoever gets it."""
+    assert len(receipt.store) == STORE_SIZE
+    return urlsafe_b64encode(_RECEIPT.pack(*receipt)).decode("ascii")
+
+
+def read_receipt(text: str) -> Receipt | None:
+    """A receipt by its text; None if no ledger can have given this one."""
+    if len(text) != RECEIPT_SIZE or not text.isascii():
+        return None
+    try:
+        receipt = Receipt(*_RECEIPT.unpack(urlsafe_b64decode(text)))
+    except (binascii.Error, struct.error):
+        return None
+    # The decoder passes over characters that are none of its own: there is one text for each receipt.
+    known = write_receipt(receipt) == text and receipt.deliveries >= 1
+    return receipt if known and max(receipt.inside, receipt.sequence) <= _NUMBER_MAX else None
+
+
+@guard("the store in a receipt")
+def is_of_store(receipt: Receipt, store_id: bytes) -> bool:
+    """Whether the ledger with this id gave the receipt."""
+    return receipt.store == store_id[:STORE_SIZE]
+
+
+def judged(receipt: Receipt, store_id: bytes, inside: int, deliveries: int | None) -> Verdict:
+    """What a receipt is good for in the queue whose items stand under `inside`.
+
+    `deliveries` says how often its item was delivered; None if it is not there.
+    """
+    if not is_of_store(receipt, store_id):
+        return Verdict.STALE
+    # More deliveries than there were is nothing that anybody was given.
+    if receipt.inside != inside or deliveries is None or receipt.deliveries > deliveries:
+        return Verdict.GONE
+    return Verdict.GOOD if receipt.deliveries == deliveries else Verdict.STALE
