@@ -69,6 +69,12 @@ MAKING = (
     "manifest.super.before-object",
     "manifest.super.after-object",
 )
+UNMAKING = (
+    "manifest.super-deletion.after-exec",
+    "manifest.super-deletion.after-object",
+    "manifest.super-deletion.after-partition",
+    "manifest.super-deletion.before-forget",
+)
 COLLECTING = ("manifest.garbage.after-bump", "manifest.garbage.after-queue")
 REBUILDING = (
     "manifest.rebuild.after-stream",
@@ -88,7 +94,9 @@ def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
     # test_kill_staged.py, test_leaderless_kills.py, test_leaderless_compaction.py
     others = ("ingest.", "manifest.vacuum.", "manifest.prune.", *HELD_BY_AN_UPLOADER)
     elsewhere = {point for point in POINTS if point.startswith(others)}
-    here = {point for points in (*steps, MAKING, TAKING) for point in points} | {RESTORING}
+    here = {point for points in (*steps, MAKING, UNMAKING, TAKING) for point in points} | {
+        RESTORING
+    }
     assert here == POINTS - elsewhere
 
 
@@ -189,6 +197,33 @@ def test_a_deletion_that_died_is_finished_after_the_restart(
     assert not deployment.objects_of(stream.stream_id)
     again = deployment.asked("PUT", stream.path)
     assert again.json()["stream_id"] != stream.stream_id
+
+
+@pytest.mark.parametrize("point", UNMAKING)
+def test_a_deletion_of_a_super_stream_that_died_is_finished_after_the_restart(
+    deployment: CrashDeployment, point: str
+) -> None:
+    path = f"/v1/super-streams/{point.replace('.', '-')}"
+    made = deployment.ask("PUT", path, {"partitions": 2})
+    assert made is not None
+    stream_ids = [StreamId(one["stream_id"]) for one in made.json()["partitions"]]
+    deployment.server.arm(point)
+
+    deployment.ask("DELETE", path)
+    deployment.server.revive()
+
+    super_id = StreamId(made.json()["super_id"])
+    until(
+        lambda: (
+            not deployment.objects_of(super_id)
+            and not any(deployment.has_record(one) for one in stream_ids)
+        ),
+        what="all of it gone",
+    )
+    again = deployment.ask("PUT", path, {"partitions": 2})
+    assert again is not None
+    assert again.status_code == 201
+    assert again.json()["super_id"] != super_id
 
 
 @pytest.mark.parametrize("point", COLLECTING)

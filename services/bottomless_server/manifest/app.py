@@ -42,6 +42,7 @@ from bottomless_server.manifest.removal.retention_operations import register_ret
 from bottomless_server.manifest.removal.retention_timer import RetentionTimer
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.streams.deletion import Deletions
+from bottomless_server.manifest.streams.super_deletion import SuperDeletions
 from bottomless_server.manifest.streams.verify import register_verify
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.end import end_tasks
@@ -67,6 +68,9 @@ class ManifestService:
         self._deleter = Deleter(context)
         self._operations = Operations(context)
         self._deletions = Deletions(context, self._registry, self._mutators, self._operations)
+        self._super_deletions = SuperDeletions(
+            context, self._registry, self._deletions, self._operations
+        )
         self._snapshots = ConsumerSnapshots(context)
         self._group_watch = GroupWatch(context.coordination, context.counts.groups)
         groups = GroupChanges(context, self._group_watch.tell)
@@ -93,6 +97,7 @@ class ManifestService:
             self._mutators,
             self._operations,
             self._deletions,
+            self._super_deletions,
             self._snapshots,
             self._rebuild,
             keys,

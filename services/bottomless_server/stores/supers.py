@@ -13,6 +13,7 @@ at any moment each partition's record and the super record say the same.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from bottomless.errors import Exists, NotFound, Unavailable
@@ -20,7 +21,7 @@ from bottomless.formats.stream_record import encode_record
 from bottomless.formats.super_record import decode_super, encode_super
 from bottomless.model.names import FullName, StreamId, SuperId
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless.model.super_stream import SuperRecord
+from bottomless.model.super_stream import SuperRecord, SuperState
 from bottomless_server.coordination.base import Changes, Member, Room, Values
 from bottomless_server.core.not_found import super_not_found
 from bottomless_server.core.regressed import coordination_lost
@@ -31,6 +32,7 @@ from bottomless_server.stores.streams import (
     KeyedCalls,
     Named,
     Streams,
+    freeing,
     name_key,
     names_key,
     parse_named,
@@ -147,6 +149,75 @@ class Supers:
         except NotFound:
             await self._streams.check_generation()
             raise
+
+    async def follow(self, partition: StreamRecord) -> StreamRecord:
+        """Give a partition the configuration that its super stream has at this moment.
+
+        In coordination after a crash: the partition's record is as it was, or has it.
+
+        Raises:
+            NotFound: there is no such partition.
+        """
+        assert partition.partition_of is not None
+        key = super_key(partition.partition_of.super_id)
+
+        def decide(record: StreamRecord, values: Values) -> StreamRecord:
+            value = values[key]
+            config = record.config if value is None else self._read(value).config
+            if record.state is not StreamState.ACTIVE or record.config == config:
+                return record
+            return replace(
+                record,
+                config=config,
+                config_version=record.config_version + 1,
+                registry_version=record.registry_version + 1,
+            )
+
+        return await self._streams.update_watching(partition.stream_id, (key,), decide)
+
+    async def bury(
+        self,
+        super_id: SuperId,
+        decide: Callable[[SuperRecord], SuperRecord],
+        also: Changes,
+    ) -> SuperRecord:
+        """Write the tombstone of a super stream and free its name, with `also`, all in one EXEC.
+
+        In coordination after a crash: nothing of it, or all. Its partitions are there as they were,
+        under names of their own.
+
+        Raises:
+            NotFound: there is no such super stream.
+        """
+        key = super_key(super_id)
+        # Names never change.
+        full_name = (await self.load(super_id)).full_name
+        own = name_key(full_name)
+
+        def change(values: Values) -> tuple[Changes, SuperRecord]:
+            record = decide(self._required(values[key]))
+            assert record.state is SuperState.DELETING
+            buried = Changes({key: encode_super(record)})
+            if values[own] == value_of_super(super_id):
+                buried |= freeing(full_name)
+            return buried | also, record
+
+        try:
+            return await self._coordination.transact([key, own], change)
+        except NotFound:
+            await self._streams.check_generation()
+            raise
+
+    async def forget(self, record: SuperRecord) -> None:
+        """Remove the record of a super stream of which nothing else is left."""
+        key = super_key(record.super_id)
+        named = Named(record.name, StreamId(record.super_id)).member()
+        members = [
+            Member(super_names_key(record.tenant), named, False),
+            Member(SUPERS_KEY, record.super_id.encode("ascii"), False),
+        ]
+        gone = Changes({key: None}, members=members)
+        await self._coordination.transact([key], lambda _: (gone, None))
 
     def _required(self, value: bytes | None) -> SuperRecord:
         if value is None:

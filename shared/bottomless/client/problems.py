@@ -66,6 +66,7 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.CONSUMER_FENCED: WrongOffset,
     Code.GROUP_MISMATCH: WrongOffset,
     Code.GROUP_NOT_EMPTY: WrongOffset,
+    Code.PARTITION_OF_SUPER_STREAM: Exists,
     Code.HOME_LIVE: Fenced,
     Code.COORDINATION_INTACT: Exists,
     Code.KEY_NOT_ACTIVE: Exists,

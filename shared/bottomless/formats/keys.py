@@ -183,9 +183,14 @@ def parse_registry_key(object_key: str) -> int | None:
     return None if match is None else int(match[1])
 
 
+def super_prefix(super_id: SuperId, tenant: str) -> str:
+    """Make the prefix with which the keys of all objects of a super stream begin."""
+    return f"{tenant}/{super_id}/"
+
+
 def super_key(super_id: SuperId, registry_version: int, tenant: str) -> str:
     """Make the key of one version of the object that says what a super stream is."""
-    return f"{tenant}/{super_id}/super.{registry_version:010d}.json"
+    return f"{super_prefix(super_id, tenant)}super.{registry_version:010d}.json"
 
 
 def parse_super_key(object_key: str) -> int | None:

@@ -108,3 +108,58 @@ async def test_what_is_not_there_is_not_found(service: Service) -> None:
     assert taken.status_code == 201
     taken = await service.public.put(EVENTS, json={"partitions": 3})
     assert (taken.status_code, taken.json()["taken_partitions"]) == (409, [2])
+
+
+async def test_a_key_is_routed_as_every_client_with_super_streams_routes_it(
+    service: Service,
+) -> None:
+    """P1, P2."""
+    await service.public.put(EVENTS, json={"partitions": 3})
+    keys = [*(f"hello{number}" for number in range(1, 11)), "", "é", "日本", "😀"]
+    found = []
+    for key in keys:
+        answer = await service.public.get(f"{EVENTS}/route", params={"key": key})
+        [partition] = answer.json()["partitions"]
+        found.append(partition["index"])
+        assert partition["stream"] == f"events-{partition['index']}"
+    assert found == [1, 0, 1, 2, 0, 2, 0, 1, 0, 2, 1, 1, 1, 0]
+    same = await service.public.get(f"{EVENTS}/route?key_base64=aGVsbG8x")
+    assert same.json()["partitions"][0]["index"] == 1
+    for query in ("", "?key=a&key_base64=YQ", "?key_base64=*"):
+        assert (await service.public.get(f"{EVENTS}/route{query}")).status_code == 400
+
+
+async def test_a_binding_key_leads_to_its_partition_and_another_key_to_none(
+    service: Service,
+) -> None:
+    """P8."""
+    await service.public.put(EVENTS, json={"binding_keys": ["amer", "emea"]})
+    found = (await service.public.get(f"{EVENTS}/route?key=emea")).json()["partitions"]
+    assert [(one["index"], one["binding_key"]) for one in found] == [(1, "emea")]
+    assert (await service.public.get(f"{EVENTS}/route?key=apac")).json() == {"partitions": []}
+
+
+async def test_a_super_stream_is_changed_and_deleted_as_a_whole(service: Service) -> None:
+    made = (await service.public.put(EVENTS, json={"partitions": 2})).json()
+    patch = {"labels": {"team": "billing"}}
+    assert (await service.public.patch(EVENTS, json=patch)).status_code == 428
+    changed = await service.public.patch(EVENTS, json=patch, headers={"if-match": made["etag"]})
+    assert changed.status_code == 200, changed.text
+    assert changed.json()["labels"] == {"team": "billing"}
+    assert (await service.public.get("/v1/streams/events-1")).json()["labels"] == patch["labels"]
+    stale = {"if-match": made["etag"]}
+    for answer in (
+        await service.public.patch(EVENTS, json=patch, headers=stale),
+        await service.public.delete(EVENTS, headers=stale),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (412, "etag-mismatch")
+    refused = await service.public.patch(EVENTS, json={"profile": "x"}, headers={"if-match": "*"})
+    assert refused.status_code == 422
+
+    gone = await service.public.delete(EVENTS, headers={"if-match": "*"})
+    assert gone.status_code == 202, gone.text
+    assert gone.json()["super_id"] == made["super_id"]
+    operation = await service.public.get(gone.headers["location"])
+    assert operation.json()["kind"] == "delete-super-stream"
+    for path in (EVENTS, "/v1/streams/events-0", "/v1/streams/events-1"):
+        assert (await service.public.get(path)).status_code == 404

@@ -3,7 +3,14 @@
 from typing import Any, Final
 
 from bottomless.model.offset_spec import format_timestamp
-from bottomless.model.routing import SEED, Strategy
+from bottomless.model.routing import (
+    NO_ROUTE,
+    SEED,
+    Strategy,
+    keys_of,
+    partitions_by_hash,
+    partitions_by_key,
+)
 from bottomless.model.super_stream import Partition, SuperRecord
 from bottomless_server.manifest.registry.stream_description import Shown, describe_config
 
@@ -40,6 +47,16 @@ def describe_super_item(record: SuperRecord, shown: Shown) -> dict[str, Any]:
         "etag": super_etag(record),
         **describe_config(record.config, shown),
     }
+
+
+def partition_of_key(record: SuperRecord, key: bytes) -> Partition | None:
+    """Find the partition to which a record with this key goes; None if no partition takes it."""
+    keys = keys_of([key])
+    if record.strategy is Strategy.HASH:
+        return record.partitions[int(partitions_by_hash(keys, len(record.partitions))[0])]
+    bound = [(one.binding_key or "").encode("utf-8") for one in record.partitions]
+    found = int(partitions_by_key(keys, bound)[0])
+    return None if found == NO_ROUTE else record.partitions[found]
 
 
 def describe_partition(one: Partition) -> dict[str, Any]:

@@ -13,15 +13,15 @@ the names, or creates it once more, does steps 2 and 3 first. So a rebuild that 
 of partitions and no super object knows that nothing was ever acknowledged of it; and where it finds the
 super object it has all partitions.
 
-A change of the record is one EXEC, and then the next super object; the older one is queued to be
-deleted when that is there. After a crash between the two the record is ahead of the bucket, and the
-first touch in another process puts the object. The object of a super stream that grows says what it
+A change of the record is one EXEC; then the partitions follow, each by an EXEC and an object of its
+own; then the next super object is put, and the oldest are deleted. After a crash before that the
+record is ahead of the bucket, and the first touch in another process does the rest. The object of a super stream that grows says what it
 was before: where coordination is lost then, the growth is, too.
 """
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
@@ -56,6 +56,8 @@ log = structlog.get_logger(__name__)
 _ATTEMPT_COUNT: Final = 4
 _KNOWN_COUNT_MAX: Final = 10_000
 """Super streams whose object is known to be there; forgetting one costs a request."""
+_KEPT_COUNT: Final = 4
+"""Super objects of one super stream that stay: the newest counts."""
 _PUTS_AT_ONCE: Final = 16
 _PAGE_COUNT: Final = 100
 """Records of partitions that are read in one question."""
@@ -132,6 +134,54 @@ class SuperRegistry:
         if record.state is SuperState.DELETING:
             raise super_not_found()
         await self.require_object(record, len(record.partitions))
+        return record
+
+    async def update(
+        self, name: FullName, change: Callable[[SuperRecord], StreamConfig]
+    ) -> SuperRecord:
+        """Give a super stream, and so all its partitions, another configuration; returns its record,
+        changed or not.
+
+        `change` sees the record as it is now and says what the configuration should be; it may be
+        asked again, and raises to leave it. After a crash that follows the EXEC some partitions have
+        the older configuration, until the super object is put: by the same again, or by whoever finds
+        it first in another process.
+
+        Raises:
+            NotFound: there is no such super stream.
+            Unavailable: the outcome says whether it may be so now.
+        """
+        tried: list[SuperRecord] = []
+
+        def decide(record: SuperRecord) -> SuperRecord:
+            if record.state is SuperState.DELETING:
+                raise super_not_found()
+            if tried and (record.config_version, record.config) == (
+                tried[0].config_version,
+                tried[0].config,
+            ):
+                # The attempt whose reply was lost did arrive.
+                return record
+            config = change(record)
+            if config == record.config:
+                return record
+            changed = replace(
+                record,
+                config=config,
+                config_version=record.config_version + 1,
+                registry_version=record.registry_version + 1,
+            )
+            tried[:] = [changed]
+            return changed
+
+        super_id = await self.supers.find(name)
+        try:
+            record = await self.supers.update(super_id, decide)
+        except CoordinationUnknown:
+            record = await self.supers.update(super_id, decide)
+        await reach("manifest.super.after-exec")
+        record = await self.ensure_object(record, committed=True)
+        await self._objects.require_generation(record.generation)
         return record
 
     async def admit(self, partition: StreamRecord) -> None:
@@ -298,7 +348,8 @@ class SuperRegistry:
         object_key = super_object_key(super_id, record.registry_version, record.tenant)
         found = await self._object(object_key)
         if found is None:
-            await self._put_partitions(record)
+            if record.state is not SuperState.DELETING:
+                await self._put_partitions(record)
             await reach("manifest.super.before-object")
             try:
                 await self._context.drive.put(object_key, [data], crc)
@@ -306,10 +357,24 @@ class SuperRegistry:
                 found = await self._object(object_key)
             else:
                 await reach("manifest.super.after-object")
+            await self._retire_older(record)
         if found not in (None, data):
             return False
         self._known[super_id] = _Durable(crc, len(record.partitions))
         return True
+
+    async def _retire_older(self, record: SuperRecord) -> None:
+        """Delete objects that newer ones have replaced. The newest few stay, for a rebuild that is
+        just reading them; what a crash leaves goes with the super stream."""
+        last = record.registry_version - _KEPT_COUNT
+        older = [
+            super_object_key(record.super_id, version, record.tenant)
+            for version in range(max(1, last - _KEPT_COUNT), last + 1)
+        ]
+        if older:
+            failed = await self._context.drive.delete(older)
+            if failed:
+                log.warning("older super objects are left", count=len(failed))
 
     async def _object(self, object_key: str) -> bytes | None:
         try:
@@ -318,7 +383,8 @@ class SuperRegistry:
             return None
 
     async def _put_partitions(self, record: SuperRecord) -> None:
-        """Put the registry object of each partition that is not being deleted.
+        """Put the registry object of each partition that is not being deleted, with the configuration
+        that the super stream has.
 
         Raises:
             Unavailable: one of them is not there yet.
@@ -328,7 +394,13 @@ class SuperRegistry:
 
         async def put(one: StreamRecord) -> None:
             async with room:
-                await self._objects.ensure_object(one)
+                try:
+                    if one.config != record.config:
+                        one = await self.supers.follow(one)
+                    await self._objects.ensure_object(one)
+                except NotFound:
+                    # It goes with its super stream, which is being deleted.
+                    return
 
         stream_ids = [one.stream_id for one in record.partitions]
         for start in range(0, len(stream_ids), _PAGE_COUNT):

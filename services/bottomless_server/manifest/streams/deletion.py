@@ -103,14 +103,29 @@ class Deletions:
                 not confirm that it stopped, or the tombstone is not in the bucket yet.
         """
         await self._operations.make_room()
-        stream_id = await self._context.streams.find(name)
+        return await self._begin(await self._context.streams.find(name), name, if_match)
+
+    async def begin_partition(self, partition: StreamRecord) -> Operation:
+        """The same of a partition, of a super stream that is being deleted.
+
+        Raises:
+            NotFound: it is being deleted already, or gone.
+            Overloaded, Unavailable: as of every stream.
+        """
+        await self._operations.make_room()
+        return await self._begin(partition.stream_id, partition.full_name, None, whole=True)
+
+    async def _begin(
+        self, stream_id: StreamId, name: FullName, if_match: str | None, *, whole: bool = False
+    ) -> Operation:
+        """With `whole`, also a partition: its super stream goes as a whole."""
         operation = self._operations.new(
             KIND,
             tenant=name.tenant,
             stream_id=stream_id,
             arguments={"name": name.name, "deleted_at": self._context.time.latest()},
         )
-        record = await self._bury(stream_id, name, if_match, operation)
+        record = await self._bury(stream_id, name, if_match, operation, whole=whole)
         await reach("manifest.deletion.after-exec")
         log.info("a stream is deleted", stream_id=stream_id, operation=operation.operation_id)
         with suppress(StoreError):
@@ -123,12 +138,19 @@ class Deletions:
         return operation
 
     async def _bury(
-        self, stream_id: StreamId, name: FullName, if_match: str | None, operation: Operation
+        self,
+        stream_id: StreamId,
+        name: FullName,
+        if_match: str | None,
+        operation: Operation,
+        *,
+        whole: bool,
     ) -> StreamRecord:
         def decide(record: StreamRecord) -> StreamRecord:
             if record.state is not StreamState.ACTIVE:
                 raise stream_not_found()
-            require_no_partition(record)
+            if not whole:
+                require_no_partition(record)
             require_match(if_match, etag(record))
             return replace(
                 record,

@@ -41,7 +41,7 @@ from bottomless_server.runtime.http.full_names import full_name_of
 
 CONFIG_BODY_SIZE_MAX: Final = 256 * KIB
 """Room for the largest set of labels, escaped."""
-_PATCH_TYPES: Final = ("application/merge-patch+json", JSON)
+PATCH_TYPES: Final = ("application/merge-patch+json", JSON)
 """The second is what clients send that have no word for the first."""
 
 
@@ -150,7 +150,7 @@ class _StreamRoutes:
         name = full_name_of(request.scope, request.path_params["s"])
         negotiate(header(request.scope, b"accept"), [JSON])
         if_match = require_precondition(header(request.scope, b"if-match"))
-        patch = await read_json(request, _PATCH_TYPES, size_max=CONFIG_BODY_SIZE_MAX)
+        patch = await read_json(request, PATCH_TYPES, size_max=CONFIG_BODY_SIZE_MAX)
 
         def change(record: StreamRecord) -> StreamConfig:
             require_no_partition(record)

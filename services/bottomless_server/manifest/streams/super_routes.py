@@ -1,4 +1,4 @@
-"""Super streams over HTTP: declare, describe, list.
+"""Super streams over HTTP: declare, describe, list, change, delete; and where a key goes.
 
 Contract: openapi/manifest.yaml.
 """
@@ -9,22 +9,30 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bottomless.errors import Corrupt, NotFound
+from bottomless.errors import Code, Corrupt, Fault, InvalidRequest, NotFound
+from bottomless.model.config import StreamConfig, patch_config
+from bottomless.model.filter import parse_key, parse_key_base64
 from bottomless.model.limits import KIB
 from bottomless.model.names import SuperId
-from bottomless.model.super_stream import SuperRecord
+from bottomless.model.super_stream import SuperRecord, SuperState
 from bottomless_server.core.scopes import Operation
 from bottomless_server.manifest.common.closed_body import JSON, read_json
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.core.preconditions import require_match, require_precondition
 from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
+from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import Shown, matches
 from bottomless_server.manifest.registry.super_asked import parse_super_config
 from bottomless_server.manifest.registry.super_description import (
+    describe_partition,
     describe_super,
     describe_super_item,
+    partition_of_key,
     super_etag,
 )
+from bottomless_server.manifest.streams.stream_routes import PATCH_TYPES
+from bottomless_server.manifest.streams.super_deletion import SuperDeletions
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
@@ -34,19 +42,27 @@ _BODY_SIZE_MAX: Final = 1_024 * KIB
 _UNCACHED: Final = {"cache-control": "private, no-cache"}
 
 
-def add_super_routes(api: FastAPI, context: Context, registry: Registry, paging: Paging) -> None:
-    routes = _SuperRoutes(context, registry, paging)
+def add_super_routes(
+    api: FastAPI, context: Context, registry: Registry, deletions: SuperDeletions, paging: Paging
+) -> None:
+    routes = _SuperRoutes(context, registry, deletions, paging)
     path = "/v1/super-streams/{s}"
     api.add_api_route("/v1/super-streams", routes.list, methods=["GET"])
     api.add_api_route(path, routes.put, methods=["PUT"])
     api.add_api_route(path, routes.get, methods=["GET"])
+    api.add_api_route(path, routes.patch, methods=["PATCH"])
+    api.add_api_route(path, routes.delete, methods=["DELETE"])
+    api.add_api_route(path + "/route", routes.route, methods=["GET"])
 
 
 class _SuperRoutes:
-    def __init__(self, context: Context, registry: Registry, paging: Paging) -> None:
+    def __init__(
+        self, context: Context, registry: Registry, deletions: SuperDeletions, paging: Paging
+    ) -> None:
         self._context = context
         self._registry = registry
         self._supers = registry.supers
+        self._deletions = deletions
         self._paging = paging
 
     async def list(self, request: Request) -> Response:
@@ -102,6 +118,42 @@ class _SuperRoutes:
         if matches(header(request.scope, b"if-none-match"), super_etag(record)):
             return Response(status_code=304, headers=headers)
         return json_response(describe_super(record, self._shown()), 200, headers)
+
+    async def patch(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        name = full_name_of(request.scope, request.path_params["s"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        if_match = require_precondition(header(request.scope, b"if-match"))
+        patch = await read_json(request, PATCH_TYPES, size_max=_BODY_SIZE_MAX)
+
+        def change(record: SuperRecord) -> StreamConfig:
+            require_match(if_match, super_etag(record))
+            return patch_config(record.config, patch)
+
+        record = await self._supers.update(name, change)
+        return json_response(describe_super(record, self._shown()), 200, self._headers(record))
+
+    async def delete(self, request: Request) -> Response:
+        parse_query(request.scope, {})
+        name = full_name_of(request.scope, request.path_params["s"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        operation = await self._deletions.begin(name, header(request.scope, b"if-match"))
+        super_id = operation.arguments["super_id"]
+        return accepted(operation, state=SuperState.DELETING, super_id=super_id)
+
+    async def route(self, request: Request) -> Response:
+        query = parse_query(request.scope, {"key": parse_key, "key_base64": parse_key_base64})
+        name = full_name_of(request.scope, request.path_params["s"])
+        negotiate(header(request.scope, b"accept"), [JSON])
+        if len(query) != 1:
+            sentence = "must have exactly one of key and key_base64"
+            fault = Fault(Code.BAD_PARAMETER, sentence, parameter="key")
+            raise InvalidRequest(sentence, faults=[fault])
+        [key] = query.values()
+        record = await self._supers.find(name)
+        found = partition_of_key(record, key)
+        answer = {"partitions": [] if found is None else [describe_partition(found)]}
+        return json_response(answer, 200, self._headers(record))
 
     def _shown(self) -> Shown:
         return Shown(self._context.settings.retention_default(), self._context.served)
