@@ -67,6 +67,7 @@ class Code(StrEnum):
     IDEMPOTENCY_IN_FLIGHT = "idempotency-in-flight"
     OFFSET_REGRESSION = "offset-regression"
     CONSUMER_FENCED = "consumer-fenced"
+    NOT_ACTIVE = "not-active"
     GROUP_MISMATCH = "group-mismatch"
     GROUP_NOT_EMPTY = "group-not-empty"
     PARTITION_OF_SUPER_STREAM = "partition-of-super-stream"

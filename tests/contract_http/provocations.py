@@ -128,6 +128,11 @@ def _fenced_by_a_group(scene: Scene) -> Answer:
     return scene.ask("PUT", scene.stream(f"/consumers/{CANARY}/offset"), {"offset": 1})
 
 
+def _read_by_nobody(scene: Scene) -> Answer:
+    named = (("Group-Member", _member(scene)), ("Group-Generation", "99"))
+    return scene.get("/records?offset=0", *named)
+
+
 def _of_another_strategy(scene: Scene) -> Answer:
     _member(scene)
     body = {"member": CANARY, "strategy": "range"}
@@ -231,6 +236,7 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.PRODUCER_MODE_CONFLICT: _in_another_mode,
     Code.OFFSET_REGRESSION: _back,
     Code.CONSUMER_FENCED: _fenced_by_a_group,
+    Code.NOT_ACTIVE: _read_by_nobody,
     Code.GROUP_MISMATCH: _of_another_strategy,
     Code.GROUP_NOT_EMPTY: _with_a_member,
     Code.PARTITION_OF_SUPER_STREAM: _of_a_whole,

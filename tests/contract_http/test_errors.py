@@ -39,6 +39,8 @@ HEADERS: Final = (
     "Content-Encoding",
     "Content-Type",
     "Expect",
+    "Group-Generation",
+    "Group-Member",
     "Idempotency-Key",
     "If-Match",
     "If-None-Match",

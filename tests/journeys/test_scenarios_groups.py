@@ -67,6 +67,14 @@ class Member:
         path = f"{self.stream.path}/consumers/{self.group}/offset"
         return self.stream.client.put(path, json=body)
 
+    def read(self, query: str = "offset=first", **more: str) -> httpx.Response:
+        headers = {
+            "Group-Member": self.joined["member_id"],
+            "Group-Generation": str(self.generation),
+            **more,
+        }
+        return self.stream.client.get(f"{self.stream.path}/records?{query}", headers=headers)
+
     def leave(self) -> None:
         assert self.stream.client.delete(self.path).status_code == 204
 
@@ -155,6 +163,41 @@ def test_only_the_holder_stores_an_offset_while_there_is_one(stream: Stream) -> 
     problem_of(first.commit(6), 409, "consumer-fenced")
     half = stream.client.put(path, json={"offset": 6, "generation": 1})
     problem_of(half, 409, "consumer-fenced")
+
+
+def test_who_does_not_hold_the_stream_reads_nothing_in_any_form(stream: Stream) -> None:
+    """G5."""
+    first, second = Member(stream, "pod-a"), Member(stream, "pod-b")
+    forms = ["application/json", "application/vnd.apache.arrow.stream", "text/event-stream"]
+    assert len(first.read().json()["records"]) == 20
+    generation = first.generation
+    first.leave()
+    second.beat()
+    assert len(second.read().json()["records"]) == 20
+
+    def refused() -> bool:
+        return first.read().status_code == 409
+
+    until(refused, what="what is known of the first member to be a second old")
+    for accept in forms:
+        problem_of(first.read(Accept=accept), 409, "not-active")
+    problem_of(first.read("offset=next&max_wait_ms=30000"), 409, "not-active")
+    problem_of(second.read(**{"Group-Generation": str(generation)}), 409, "not-active")
+    problem_of(second.read(**{"Group-Member": "x"}), 400, "bad-header")
+
+
+def test_an_answer_that_stays_open_ends_when_another_holds_the_stream(stream: Stream) -> None:
+    """G5: without a record that would tell it."""
+    first, second = Member(stream, "pod-a"), Member(stream, "pod-b")
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(
+            first.read, "offset=next&follow=true", Accept="application/x-ndjson"
+        )
+        first.leave()
+        last = following.result().text.splitlines()[-1]
+    assert '"code":"not-active"' in last
+    second.beat()
+    assert second.read().status_code == 200
 
 
 def test_a_group_and_a_member_have_names_as_consumers_have(stream: Stream) -> None:

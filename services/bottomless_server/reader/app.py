@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.scan import ScanBounds
 from bottomless_server.reader.downloads import Downloads
+from bottomless_server.reader.fences import Fences
 from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
 from bottomless_server.reader.leaderless.entry_chunks import EntryChunks
@@ -64,6 +65,7 @@ class ReaderService:
     shared: SharedTail
     followers: Followers
     waiters: Places
+    fences: Fences
     wal: WalReads | None
     """None where no coordination store was given."""
     peers: list[Peer | Peers] = field(default_factory=list)
@@ -71,7 +73,9 @@ class ReaderService:
     name: str = "reader"
 
     def metrics(self) -> Iterable[Metric]:
-        return reader_metrics(self.cache, self.blocks, self.followers, self.waiters, self.wal)
+        return reader_metrics(
+            self.cache, self.blocks, self.followers, self.waiters, self.fences, self.wal
+        )
 
     async def start(self) -> None:
         """Nothing is to be recovered and nothing to be claimed."""
@@ -84,6 +88,7 @@ class ReaderService:
     async def stop(self) -> None:
         await self.followers.aclose()
         await self.shared.aclose()
+        await self.fences.aclose()
         if self.wal is not None:
             await self.wal.poll.aclose()
         await self.cache.aclose()
@@ -98,8 +103,10 @@ def create_service(
     coordination: Coordination | None = None,
     manifest: PeerPort | None = None,
     ingest: PeersPort | None = None,
+    elapsed: Callable[[], int] | None = None,
 ) -> ReaderService:
-    """Make the service; `manifest` and `ingest` stand in for the peers that the settings name.
+    """Make the service; `manifest` and `ingest` stand in for the peers that the settings name, and
+    `elapsed`, in ms, for the clock by which it remembers names and members of groups.
 
     `coordination` is for the tails of leaderless streams alone: without it they are 503.
     """
@@ -107,7 +114,9 @@ def create_service(
     cache = _cache(settings)
     blocks = _blocks(settings, drive, cache)
     fragments = Fragments(blocks, cache)
-    streams = Streams(peers.manifest, settings.reader_name_ttl_ms, _elapsed)
+    elapsed = elapsed or _elapsed
+    streams = Streams(peers.manifest, settings.reader_name_ttl_ms, elapsed)
+    fences = Fences(peers.manifest, streams, elapsed)
     roots = Roots(peers.manifest, drive, cache, settings.reader_root_ttl_ms)
     wal = (
         None if coordination is None else _wal(settings, coordination, drive, blocks, peers, roots)
@@ -160,7 +169,7 @@ def create_service(
     waiters = Places(settings.reader_waiter_count_max, "requests that wait for records")
     followers = Followers(reader, _follow_bounds(settings), time.time)
     Routes(
-        RecordRoutes(reader, followers, waiters),
+        RecordRoutes(reader, followers, waiters, fences),
         OffsetRoutes(reader, StreamBounds(reader, roots, tail, shared), waiters),
         listing,
         downloads,
@@ -169,7 +178,16 @@ def create_service(
         add_consume_route(public, reader, waiters, BrokerHealth(settings.host, settings.port))
     internal = create_api("Bottomless reader, internal")
     return ReaderService(
-        wrap(public), wrap(internal), cache, blocks, shared, followers, waiters, wal, peers.opened
+        wrap(public),
+        wrap(internal),
+        cache,
+        blocks,
+        shared,
+        followers,
+        waiters,
+        fences,
+        wal,
+        peers.opened,
     )
 
 

@@ -25,7 +25,7 @@ from bottomless.model.offset_spec import At, format_timestamp
 from bottomless_server.protocol.tail import Bounds
 from bottomless_server.reader.connection import gone, while_connected
 from bottomless_server.reader.followers import Followers, FollowRequest, SharedPage
-from bottomless_server.reader.pages import PASS_MS, Page
+from bottomless_server.reader.pages import PASS_MS, Page, PageQuery
 from bottomless_server.reader.runs_ahead import reader_that_stays
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.on_loop import loop_time
@@ -57,16 +57,19 @@ class Leave(NamedTuple):
 
     draining: "asyncio.Task[bool]"
     watch: "asyncio.Task[StoreError] | None"
+    lost: "asyncio.Task[StoreError] | None"
 
     def end(self) -> End | None:
         """Why the answer ends now, if it does."""
         if self.draining.done():
             return End("draining")
+        if self.lost is not None and self.lost.done():
+            return _error_end(self.lost.result())
         if self.watch is None or not self.watch.done():
             return None
         error = self.watch.result()
         if isinstance(error, Unavailable):
-            return End("error", {"code": error.code, "retryable": error.retryable})
+            return _error_end(error)
         return End("token-expired")
 
     async def wait_for(self, reading: "asyncio.Task[Any]") -> None:
@@ -97,14 +100,19 @@ class FollowResponse(Response):
             async with reader_that_stays():
                 with followers.places.one():
                     query = followers.bounded(wanted.query, wanted.limit)
-                    reading = followers.reader.page(wanted.name, query)
-                    first = await while_connected(receive, reading)
+                    first = await while_connected(receive, self._first(query))
                     following = Following(
                         followers, wanted, SharedPage(first), send, credential_watch_of(scope)
                     )
                     await self._stay(following, scope, receive)
         finally:
             followers.left()
+
+    async def _first(self, query: PageQuery) -> Page:
+        reader, wanted = self._followers.reader, self._wanted
+        if wanted.fence is None:
+            return await reader.page(wanted.name, query)
+        return await wanted.fence.page(wanted.name, lambda: reader.page(wanted.name, query))
 
     async def _stay(self, following: "Following", scope: Scope, receive: Receive) -> None:
         working = asyncio.create_task(following.run())
@@ -168,16 +176,18 @@ class Following:
         raw = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         draining = asyncio.create_task(self.followers.draining.wait())
         watch = None if self.watch is None else asyncio.create_task(self.watch.ended())
+        fence, stream_id = self.wanted.fence, self._stream_id
+        lost = None if fence is None else asyncio.create_task(fence.lost(stream_id))
         try:
             await self._send({"type": "http.response.start", "status": 200, "headers": raw})
             self.begun = True
             await self._send_body(self._framing.opening)
-            end = await self._follow(Leave(draining, watch))
+            end = await self._follow(Leave(draining, watch, lost))
             await self._send_body(self.end(end), more=False)
         except _BlockedError:
             self.blocked = True
         finally:
-            await end_tasks(*(task for task in (draining, watch) if task is not None))
+            await end_tasks(*(task for task in (draining, watch, lost) if task is not None))
 
     def end(self, end: End) -> bytes:
         return self._framing.end(end.reason, {"next_offset": self.next_offset, **end.members})
@@ -289,7 +299,11 @@ class Following:
             known=self._bounds,
         )
         followers = self.followers
-        return await followers.read(self.wanted.name, followers.bounded(query, left), seconds)
+        shared = await followers.read(self.wanted.name, followers.bounded(query, left), seconds)
+        if shared is not None and self.wanted.fence is not None:
+            # All who follow share the page, and not all of them may still have it.
+            await self.wanted.fence.check(self._stream_id)
+        return shared
 
     def remember(self, page: Page) -> None:
         """Take from a page that was read what beats say of the stream."""
@@ -315,6 +329,10 @@ class Following:
         except TimeoutError:
             raise _BlockedError from None
         self._sent_at = loop_time()
+
+
+def _error_end(error: StoreError) -> End:
+    return End("error", {"code": error.code, "retryable": error.retryable})
 
 
 def _end_of(error: StoreError, *, trouble_for: float) -> End | None:

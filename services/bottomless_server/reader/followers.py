@@ -12,6 +12,7 @@ from bottomless.model.names import FullName
 from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.framing import Framing
 from bottomless_server.reader.core.rendering import ValueEncoding
+from bottomless_server.reader.fences import Fence
 from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.runs_ahead import Crowd
@@ -46,6 +47,8 @@ class FollowRequest:
     encoding: ValueEncoding
     framing: Callable[[Page], Framing]
     """Made of the first page, since events carry the id of their stream."""
+    fence: Fence | None = None
+    """Of who reads as a member of a consumer group."""
 
 
 class SharedPage:

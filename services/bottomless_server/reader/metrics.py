@@ -8,6 +8,7 @@ from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.scan import ScanTotals
+from bottomless_server.reader.fences import Fences
 from bottomless_server.reader.followers import Followers
 from bottomless_server.reader.leaderless.wal_tail import WalReads
 from bottomless_server.runtime.observe.metrics import counted, gauged
@@ -18,6 +19,7 @@ def reader_metrics(
     blocks: Blocks,
     followers: Followers,
     waiters: Places,
+    fences: Fences,
     wal: WalReads | None,
 ) -> Iterable[Metric]:
     name = "bottomless_reader"
@@ -33,6 +35,11 @@ def reader_metrics(
         f"{name}_follow_pages",
         "Pages read for answers that stay open, whoever shares them.",
         followers.read_count,
+    )
+    yield counted(
+        f"{name}_group_fenced_reads",
+        "Reads of members of consumer groups that were refused or ended: another one holds the stream.",
+        fences.refused_count,
     )
     yield from _filter_metrics(name, followers.reader.scanned)
     yield from _wal_metrics(name, wal)

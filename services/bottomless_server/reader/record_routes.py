@@ -38,6 +38,7 @@ from bottomless_server.reader.core.rendering import (
     as_json,
     as_json_records,
 )
+from bottomless_server.reader.fences import Fence, Fences
 from bottomless_server.reader.follow_answer import FollowResponse
 from bottomless_server.reader.followers import Followers, FollowRequest
 from bottomless_server.reader.page_query import (
@@ -63,10 +64,13 @@ _HELD_SHARE_MAX: Final = 2
 
 
 class RecordRoutes:
-    def __init__(self, reader: PageReader, followers: Followers, waiters: Places) -> None:
+    def __init__(
+        self, reader: PageReader, followers: Followers, waiters: Places, fences: Fences
+    ) -> None:
         self._reader = reader
         self._followers = followers
         self._waiters = waiters
+        self._fences = fences
 
     async def records(self, s: str, request: Request) -> Response:
         name = full_name_of(request.scope, s)
@@ -74,14 +78,15 @@ class RecordRoutes:
         media_type = negotiate(header(request.scope, b"accept"), offered(values))
         query = page_query(values, media_type)
         encoding = ValueEncoding(values.get("value_encoding", ValueEncoding.AUTO))
+        fence = self._fences.of(request.scope)
         if media_type == SSE or values.get("follow"):
             wanted = _wanted(name, query, values.get("limit"), encoding, request, media_type)
-            return FollowResponse(self._followers, wanted)
+            return FollowResponse(self._followers, replace(wanted, fence=fence))
         if query.wait_ms:
             with self._waiters.one():
-                page = await while_connected(request.receive, self._reader.page(name, query))
+                page = await while_connected(request.receive, self._page(name, query, fence))
         else:
-            page = await self._reader.page(name, query)
+            page = await self._page(name, query, fence)
         requested = values["offset"][0]
         headers = page_headers(page)
         if query.until is None or page.next_offset < query.until:
@@ -109,6 +114,11 @@ class RecordRoutes:
         inline = page.size <= INLINE_SIZE_MAX and page.table.num_rows <= PAGE_RECORD_COUNT_DEFAULT
         body = render() if inline else await asyncio.to_thread(render)
         return GatheredResponse(body, 200, headers, media_type)
+
+    async def _page(self, name: FullName, query: PageQuery, fence: Fence | None) -> Page:
+        if fence is None:
+            return await self._reader.page(name, query)
+        return await fence.page(name, lambda: self._reader.page(name, query))
 
     async def record(self, s: str, offset: str, request: Request) -> Response:
         name = full_name_of(request.scope, s)

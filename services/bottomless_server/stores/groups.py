@@ -219,6 +219,23 @@ class ConsumerGroups:
         """The holder of a partition and its generation; None where nobody holds it."""
         return decode_holder(await self._coordination.get(holder_key(scope, group, index)))
 
+    async def held(self, asked: Sequence[tuple[StreamId, str]]) -> list[int | None]:
+        """Tell with which generation each of these members holds this stream; None where it does not, and
+        where its lease is over.
+
+        Two questions for all of them together: for the leases, which name the groups, and for the
+        holders.
+        """
+        leases = await self._coordination.get_many([member_key(member) for _, member in asked])
+        keys: dict[int, str] = {}
+        for at, ((stream_id, _), value) in enumerate(zip(asked, leases, strict=True)):
+            scope, index = place_of(stream_id)
+            if value is not None and (lease := _decode_lease(value)).scope == scope:
+                keys[at] = holder_key(scope, lease.group, index)
+        values = await self._coordination.get_many(list(keys.values()))
+        holders = dict(zip(keys, map(decode_holder, values), strict=True))
+        return [_generation_of(holders.get(at), member) for at, (_, member) in enumerate(asked)]
+
     async def due(self, now: int, limit: int) -> list[tuple[Due, Check | Corrupt]]:
         """What has to be looked at by now, the earliest first. Of what cannot be read the error is
         told, and the others are told beside it."""
@@ -326,6 +343,10 @@ def _decode_lease(value: bytes) -> Lease:
         return Lease(str(scope), parse_reference(str(group)), int(lease_ms))
     except (TypeError, ValueError) as error:
         raise corrupt("lease of a member", "it does not name its group") from error
+
+
+def _generation_of(holder: tuple[MemberId, int] | None, member_id: str) -> int | None:
+    return holder[1] if holder is not None and holder[0] == member_id else None
 
 
 def _partition_count(value: bytes | None) -> int:

@@ -201,6 +201,7 @@ class Client:
     read_arrow = _waits(AsyncClient.read_arrow)
     arrow_pages = _iterates(AsyncClient.arrow_pages)
     follow = _iterates(AsyncClient.follow)
+    follow_as_member = _iterates(AsyncClient.follow_as_member)
     resolve = _waits(AsyncClient.resolve)
     bounds = _waits(AsyncClient.bounds)
     offsets = _waits(AsyncClient.offsets)

@@ -55,7 +55,7 @@ class Consuming:
     on_outage: Callable[[StoreError], None] = field(default=ignored)
     """Called with the reason each time reading is interrupted; it resumes by itself."""
     claim: tuple[str, int] | None = None
-    """The member of a consumer group as which offsets are stored, and its generation."""
+    """The member of a consumer group as which is read and stored, and its generation."""
     commit_records: int | None = None
     """How many records may be processed before they are committed, if that is sooner; counted by
     whole batches. None: time alone counts."""
@@ -100,9 +100,7 @@ class AsyncConsumer:
         self._client = client
         self._consuming = consuming
         self._start = consuming.start if consuming.name is None else "stored"
-        self._batches: AsyncIterator[Batch | ArrowPage] = client.follow(
-            consuming.stream, self._start, on_outage=consuming.on_outage, **consuming.query()
-        )
+        self._batches: AsyncIterator[Batch | ArrowPage] = _followed(client, consuming, self._start)
         self._gives_tables = False
         self._pull: asyncio.Task[Batch | ArrowPage] | None = None
         self._last: Batch | ArrowPage | None = None
@@ -338,6 +336,16 @@ class AsyncTables:
         It raises what the iteration would raise.
         """
         return table_of(await self._consumer.fetch(self._consumer.position, timeout_seconds))
+
+
+def _followed(client: ConsumerCalls, consuming: Consuming, start: Place) -> AsyncIterator[Batch]:
+    stream, query, on_outage = consuming.stream, consuming.query(), consuming.on_outage
+    if consuming.claim is None:
+        return client.follow(stream, start, on_outage=on_outage, **query)
+    member_id, generation = consuming.claim
+    return client.follow_as_member(
+        stream, start, member_id, generation, on_outage=on_outage, **query
+    )
 
 
 def _left(deadline: float | None) -> float | None:

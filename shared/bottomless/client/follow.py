@@ -45,7 +45,7 @@ class Batch(NamedTuple):
 class FollowCalls(Wire):
     """The call that follows a stream, and so does not end by itself."""
 
-    async def follow(
+    def follow(
         self,
         /,
         name: str,
@@ -66,6 +66,39 @@ class FollowCalls(Wire):
             NotFound: the stream was deleted.
             WrongOffset: `stream-replaced`, another stream has taken the name.
         """
+        return self._followed(name, offset, on_outage, {}, parameters)
+
+    def follow_as_member(
+        self,
+        /,
+        name: str,
+        offset: Place,
+        member_id: str,
+        generation: int,
+        *,
+        on_outage: Callable[[StoreError], None],
+        **parameters: Parameter,
+    ) -> AsyncIterator[Batch]:
+        """Follow a stream as `follow` does, only while a member of a consumer group holds it.
+
+        `member_id` is what the join gave, `generation` that of the assignment.
+
+        Raises:
+            WrongOffset: `not-active`, another member may hold the stream by now; and whatever
+                `follow` raises.
+        """
+        headers = {"Group-Member": member_id, "Group-Generation": str(generation)}
+        return self._followed(name, offset, on_outage, headers, parameters)
+
+    async def _followed(
+        self,
+        name: str,
+        offset: Place,
+        on_outage: Callable[[StoreError], None],
+        headers: Mapping[str, str],
+        parameters: Mapping[str, Parameter],
+    ) -> AsyncIterator[Batch]:
+        path = f"{stream_path(name)}/records"
         query: dict[str, QueryValue] = {
             "on_out_of_range": "error",
             **query_of(parameters),
@@ -78,7 +111,7 @@ class FollowCalls(Wire):
         while True:
             pause = 0.0
             try:
-                async with self._open(f"{stream_path(name)}/records", query, _NDJSON) as answer:
+                async with self._open(path, query, _NDJSON, headers) as answer:
                     stream_id = _stay_with(query, answer, begun=connected)
                     connected = True
                     async for batch in read_batches(answer.pieces):

@@ -307,4 +307,4 @@ async def store_start(client: GroupMemberCalls, consuming: Consuming, start: Pla
 
 def is_fenced(error: StoreError) -> bool:
     """Whether an error says that another member holds the partition by now."""
-    return error.code == Code.CONSUMER_FENCED
+    return error.code in (Code.CONSUMER_FENCED, Code.NOT_ACTIVE)

@@ -64,6 +64,7 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.IDEMPOTENCY_IN_FLIGHT: Overloaded,
     Code.OFFSET_REGRESSION: WrongOffset,
     Code.CONSUMER_FENCED: WrongOffset,
+    Code.NOT_ACTIVE: WrongOffset,
     Code.GROUP_MISMATCH: WrongOffset,
     Code.GROUP_NOT_EMPTY: WrongOffset,
     Code.PARTITION_OF_SUPER_STREAM: Exists,

@@ -132,11 +132,16 @@ class Wire:
 
     @asynccontextmanager
     async def _open(
-        self, path: str, query: Mapping[str, QueryValue], type_wanted: str
+        self,
+        path: str,
+        query: Mapping[str, QueryValue],
+        type_wanted: str,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[OpenAnswer]:
         """GET what may be longer than memory, or never end; leaving the block closes it."""
         self._belonging.require()
-        request = Request("GET", path, query, {"Accept": _accepted(type_wanted)})
+        named = {"Accept": _accepted(type_wanted), **(headers or {})}
+        request = Request("GET", path, query, named)
         async with self._bulk.open(request) as answer:
             if not _is_success(answer.status):
                 body = await _beginning(answer.pieces)

@@ -55,6 +55,8 @@ class Shared:
         self.commit_reply: Callable[[str], bytes] = lambda _: answer(value={"next_offset": 0})
         self.heartbeats: list[dict[str, Any]] = []
         self.left = False
+        self.readers: list[tuple[str | None, str | None]] = []
+        """As whom was read."""
         self.more = asyncio.Event()
         """There is another heartbeat to answer."""
 
@@ -73,6 +75,7 @@ class Shared:
         if asked.method == "PUT":
             self.commits.append((stream, orjson.loads(asked.body)["next_offset"]))
             return self.commit_reply(stream)
+        self.readers.append((asked.header("Group-Member"), asked.header("Group-Generation")))
         return self._records(stream)
 
     async def _beat(self) -> bytes:
@@ -89,6 +92,8 @@ class Shared:
         given = self.batches.pop(stream, None)
         if given is None:
             await asyncio.Event().wait()
+        if given and given[0].startswith(b"HTTP"):
+            return given[0]
         head = (
             "HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\n"
             f"Stream-Id: id-{stream[-1]}\r\nPage-Start-Offset: 0\r\nConnection: close\r\n\r\n"
@@ -200,6 +205,34 @@ async def test_one_partition_that_is_anothers_keeps_no_other_from_being_committe
             await group.commit()
         assert refused.value.code is Code.CONSUMER_FENCED
     assert sorted(shared.commits) == [("orders-0", 3), ("orders-1", 5)]
+
+
+async def test_a_member_reads_as_the_member_that_it_is() -> None:
+    shared = Shared(assignment(0))
+    shared.batches = {"orders-0": [records(0, 3)]}
+    async with sharing(shared) as group:
+        await group.poll(PATIENCE)
+    assert ("m1", "7") in shared.readers
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_a_read_that_is_fenced_is_waited_out_like_a_commit(begun: bool) -> None:
+    """Before its first byte, and in an answer that stays open."""
+    shared = Shared(assignment(0))
+    end = {"_control": {"end": "error", "code": "not-active", "retryable": False, "next_offset": 3}}
+    refusal = orjson.dumps(end) + b"\n" if begun else problem(409, "not-active")
+    shared.batches = {"orders-0": [records(0, 3), refusal] if begun else [refusal]}
+    async with sharing(shared) as group:
+        if begun:
+            await group.poll(PATIENCE)
+        waiting = asyncio.create_task(group.poll(PATIENCE))
+        await eventually(lambda: not group.holding)
+        shared.batches = {"orders-0": [records(3, 2)]}
+        shared.say(heard(assignment(0, 8)))
+        batch = await waiting
+    assert batch is not None
+    assert batch.next_offset == 5
+    assert ("m1", "8") in shared.readers
 
 
 async def test_records_that_are_enough_are_committed_whichever_partition_comes_next() -> None:

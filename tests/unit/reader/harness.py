@@ -5,6 +5,7 @@ and roots are made by the real formats and lie in a real drive.
 """
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,6 +40,7 @@ from bottomless.model.stream import RootPointer
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.filter_making import make_filters
 from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.protocol.group_members import MemberOf
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.reader.app import ReaderService, create_service
 from bottomless_server.reader.settings import ReaderSettings
@@ -125,6 +127,8 @@ class ReaderHarness(ServiceHarness):
     """One stream, its owner, its manifest, and a reader in front of them."""
 
     config = StreamConfig()
+    time_passes = True
+    """Whether names and members grow old by themselves, too."""
 
     def __init__(self, fanout: int = 4, drive: WatchedDrive | None = None, **settings: Any) -> None:
         self.drive = drive or WatchedDrive()
@@ -142,6 +146,12 @@ class ReaderHarness(ServiceHarness):
         """Of the stream that has the name."""
         self.stored: dict[str, int] = {}
         """Next offsets that consumers have committed."""
+        self.holders: dict[MemberOf, int] = {}
+        """The generation with which a member of a consumer group holds a stream."""
+        self.groups_fail = False
+        """Manifest does not answer what members hold."""
+        self.now_ms = 0
+        """Added to the clock by which the reader remembers."""
         self.committed_next = 0
         self.local_first = 0
         self.version = 0
@@ -162,6 +172,7 @@ class ReaderHarness(ServiceHarness):
             coordination=self.given_coordination(),
             manifest=Manifest(self),
             ingest=self.nodes(),
+            elapsed=lambda: time.monotonic_ns() // 1_000_000 * self.time_passes + self.now_ms,
         )
         super().__init__(self.service)
 

@@ -11,6 +11,7 @@ from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import TENANT_DEFAULT, FullName, Reference, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.protocol.group_members import HELD, HeldAsked, encode_held
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import Params, PeerAnswer, PeerBytes
 from bottomless_server.protocol.registry import (
@@ -55,12 +56,19 @@ class Manifest(SilentPeer):
         _: str,
         path: str,
         /,
+        *,
+        body: Any = None,
         **__: Any,
     ) -> PeerAnswer:
         harness = self.harness
         harness.asked.append(path)
         if harness.manifest_hangs:
             await asyncio.Event().wait()
+        if path == HELD:
+            if harness.groups_fail:
+                raise Unavailable("manifest does not answer", code=Code.PEER_UNAVAILABLE)
+            places = HeldAsked.model_validate(body).places()
+            return PeerAnswer(200, {}, encode_held([harness.holders.get(one) for one in places]))
         if path == NODES:
             return PeerAnswer(200, {}, encode_nodes([NodeSaid("0" * 32, "http://ingest")]))
         if path == by_name(FullName(TENANT_DEFAULT, StreamName(path.rpartition("/")[2]))):

@@ -98,6 +98,7 @@ CODES: Final[Mapping[ErrorType, tuple[Code, ...]]] = {
         Code.STREAM_REPLACED,
         Code.OFFSET_REGRESSION,
         Code.CONSUMER_FENCED,
+        Code.NOT_ACTIVE,
         Code.GROUP_MISMATCH,
         Code.GROUP_NOT_EMPTY,
         Code.PARTITION_OF_SUPER_STREAM,

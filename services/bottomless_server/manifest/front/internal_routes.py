@@ -20,6 +20,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.closed_body import read_closed_body
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.fault_routes import add_fault_routes
+from bottomless_server.manifest.consumers.internal_group_routes import add_internal_group_routes
 from bottomless_server.manifest.front.internal_registry_routes import add_internal_registry_routes
 from bottomless_server.manifest.front.internal_super_routes import add_internal_super_routes
 from bottomless_server.manifest.keys.internal_key_routes import add_internal_key_routes
@@ -86,6 +87,7 @@ def internal_api(
     api.add_api_route(ABANDON, routes.abandon, methods=["POST"])
     add_internal_registry_routes(api, context, registry)
     add_internal_super_routes(api, registry)
+    add_internal_group_routes(api, context)
     add_internal_key_routes(api, context, keys, root_key)
     add_fault_routes(api, enabled=context.settings.fault_points)
     return api
