@@ -328,6 +328,8 @@ DECODERS = {
     ),
     "root 2": Decoder(of_node, golden("manifest_root_2"), sealed_node_2),
     "group 2": Decoder(of_node, golden("manifest_group_2"), sealed_node_2),
+    "root with sizes 2": Decoder(of_node, golden("manifest_root_2_sizes"), sealed_node_2),
+    "group with sizes 2": Decoder(of_node, golden("manifest_group_2_sizes"), sealed_node_2),
     "filtered record": Decoder(
         and_back(decode_record, encode_record), golden("stream_record_2_filter"), unsealed
     ),

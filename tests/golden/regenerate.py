@@ -65,7 +65,7 @@ from bottomless.formats.segment import (
 from bottomless.formats.stream_record import encode_record, encode_registry
 from bottomless.formats.super_record import encode_super, encode_super_object
 from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags, ChunkKind, ChunkPlace
-from bottomless.model.fragment import Presence
+from bottomless.model.fragment import FragmentInfo, Presence
 from bottomless.model.manifest import (
     ENTRY_DTYPE,
     EntryKind,
@@ -190,15 +190,15 @@ def a_group_of_chunks() -> bytes:
     return first + a_chunk(1042, entries=entries[1:])
 
 
-def a_filtered_root() -> Node:
+def a_filtered_root(*, sized: bool = False) -> Node:
     """A group of two values, a fragment with them, one of which nothing is known, and a gap."""
-    below = a_filtered_group()
+    below = a_filtered_group(sized=sized)
     data, filter_ = encode_node(below), group_filter(below)
     entries, filters = joined(
         (group_entry(below, len(data), crc32c(data), filter_), filter_.blocks)
     )
     root = replace(a_root(), first_offset=1041, next_offset=1045, entries=entries, filters=filters)
-    root = append_fragments(root, [filtered_fragment(1045).info])
+    root = append_fragments(root, [_filtered_info(1045, sized=sized)])
     later = a_fragment(first_offset=1050).info
     root = append_fragments(root, [later._replace(first_timestamp=TIMESTAMP + 1)])
     gap = a_root().entries[1:].copy()
@@ -207,9 +207,11 @@ def a_filtered_root() -> Node:
     return append_entries(root, gap)
 
 
-def a_filtered_group() -> Node:
-    """The fragment with filters under a node of height 1."""
-    info = filtered_fragment().info
+def a_filtered_group(*, sized: bool = False) -> Node:
+    """The fragment with filters under a node of height 1; `sized` says that its entry tells how large
+    they are.
+    """
+    info = _filtered_info(1040, sized=sized)
     return replace(
         a_group(),
         next_offset=info.next_offset,
@@ -217,6 +219,11 @@ def a_filtered_group() -> Node:
         entries=fragment_entry(info),
         filters=filters_of(info),
     )
+
+
+def _filtered_info(first_offset: int, *, sized: bool) -> FragmentInfo:
+    info = filtered_fragment(first_offset).info
+    return info if sized else info._replace(filters_size=0)
 
 
 EXAMPLES: dict[str, Callable[[], bytes]] = {
@@ -261,6 +268,8 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "fragment_2": lambda: b"".join(filtered_fragment().parts),
     "manifest_root_2": lambda: encode_node(a_filtered_root()),
     "manifest_group_2": lambda: encode_node(a_filtered_group()),
+    "manifest_root_2_sizes": lambda: encode_node(a_filtered_root(sized=True)),
+    "manifest_group_2_sizes": lambda: encode_node(a_filtered_group(sized=True)),
     "wal": lambda: b"".join(a_wal().parts),
     "wal_instance": lambda: encode_instance(WAL_INSTANCE),
     "tail_record": lambda: encode_tail(TAIL),

@@ -35,7 +35,8 @@ class FilterCheck:
         self._held = bytearray()
         self._number = 0
         presence, blocks = entry_filter(tables)
-        self.missing = (presence, blocks) != (info.filter_presence, info.filter_blocks)
+        said = (presence, blocks) == (info.filter_presence, info.filter_blocks)
+        self.missing = not said or info.filters_size not in (0, footer.filters_size)
 
     def feed(self, data: bytes | memoryview) -> None:
         """Go on with the next bytes of the object; what comes after the chunks is passed over.

@@ -90,6 +90,9 @@ class ManifestSettings(CommonSettings):
     manifest_rebuild_wal_wait_ms: int = Field(31_000, ge=0)
     """How long a rebuild waits, before it looks at WAL objects, for what nodes that live still put:
     BOTTOMLESS_INGEST_WAL_NOTE_MS and BOTTOMLESS_INGEST_WAL_PUT_SECONDS together."""
+    manifest_rebuild_wal_reads: int = Field(16, ge=1, le=256)
+    """WAL objects that a rebuild reads at a time. What is read of one before its turn comes is in
+    memory: a directory, of 8 MiB at most, or pieces, of 64 MiB together."""
     manifest_lease_seconds_max: int = Field(6 * 3_600, ge=1)
     """The longest that a lease may hold a range without being renewed."""
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 from pydantic import Field
 
 from bottomless.errors import Code, InvalidRequest
-from bottomless.formats.filter import is_block_count
+from bottomless.formats.filter import BLOCK_SIZE, is_block_count
 from bottomless.model.config import FilterConfig
 from bottomless.model.fragment import FragmentInfo, Presence
 from bottomless.model.limits import OFFSET_MAX
@@ -66,6 +66,7 @@ class _Fragment(ClosedBody):
     filter_presence: Annotated[int, Field(ge=0, le=7)] = 0
     """What is known of its filter values; left out where nothing is, as it is of version 1."""
     filter_blocks: _Blocks = ""
+    filters_size: _U32 = 0
 
 
 class RegisterAsked(ClosedBody):
@@ -122,10 +123,11 @@ def encode_register(session: str, fragments: Sequence[FragmentInfo]) -> dict[str
 def encode_fragment(info: FragmentInfo) -> dict[str, Any]:
     """One fragment, as it is told of; without a filter as it was before there were any."""
     members: dict[str, Any] = info._asdict()
-    del members["filter_presence"], members["filter_blocks"]
+    del members["filter_presence"], members["filter_blocks"], members["filters_size"]
     if info.filter_presence:
         members["filter_presence"] = int(info.filter_presence)
         members["filter_blocks"] = info.filter_blocks.hex()
+        members["filters_size"] = info.filters_size
     return members
 
 
@@ -195,7 +197,9 @@ def _info(fragment: _Fragment) -> FragmentInfo:
     count = len(filters_of(info))
     known = Presence.KNOWN in presence or not presence
     filtered = known and (not count or (is_block_count(count) and Presence.SOME in presence))
+    size = info.filters_size
+    sized = not size or (presence and size % BLOCK_SIZE == 0 and size + info.index_size < info.size)
     ordered = info.first_timestamp <= info.last_timestamp and info.size > info.index_size
-    if not (dense and ordered and filtered):
+    if not (dense and ordered and filtered and sized):
         raise InvalidRequest("a fragment contradicts itself", code=Code.VALIDATION_FAILED)
     return info

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from bottomless.drives.base import Drive
 from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.core.chunk_runs import JOINED_SIZE
 from bottomless_server.reader.core.runs import KeptRun, Run, next_is_due, read_on, runs_of
 from bottomless_server.reader.patience import patiently
 from bottomless_server.reader.runs_ahead import RunName, RunsAhead
@@ -107,16 +108,26 @@ class Blocks:
         return views[0] if len(views) == 1 else memoryview(b"".join(views))
 
     async def read_once(
-        self, object_key: str, start: int, size: int, object_size: int, *, reads_on: bool
+        self,
+        object_key: str,
+        start: int,
+        size: int,
+        object_size: int,
+        *,
+        reads_on: bool,
+        alone: bool = False,
     ) -> memoryview:
         """Bytes that are kept in another form by whoever asks: only they are fetched, unless they
         are here already, or the object is one that is read whole now, or no larger than a block.
+
+        Where they are probably all that is wanted (`alone`), only of a small object more is fetched.
 
         Raises:
             ObjectMissing, DriveUnavailable, DriveRefused
         """
         last = runs_of(start, size, object_size, self._run_size or object_size)[0]
-        whole = object_size <= self._block_size or (reads_on and last.start == 0)
+        fetched_whole = min(self._block_size, JOINED_SIZE) if alone else self._block_size
+        whole = object_size <= fetched_whole or (reads_on and last.start == 0)
         if whole or self._knows(object_key, start, size, last):
             return await self.read(object_key, start, size, object_size, follows=reads_on)
         return memoryview(await patiently(lambda: self.fetch(object_key, start, size)))

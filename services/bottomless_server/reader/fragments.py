@@ -65,6 +65,13 @@ class Part(NamedTuple):
     """First offsets of chunks that filters let pass, although they may hold nothing asked for."""
 
 
+class Said(NamedTuple):
+    """What a fragment says of its chunks: where they are, and what values they have."""
+
+    places: FragmentIndex
+    tables: tuple[FilterTable, ...]
+
+
 class Fragments:
     def __init__(self, blocks: Blocks, cache: SharedCache) -> None:
         self._blocks = blocks
@@ -79,13 +86,12 @@ class Fragments:
             Corrupt, ObjectMissing, DriveUnavailable, DriveRefused
         """
 
+        if self._cache.knows(_said_name(info)):
+            return (await self._said(stream, info, alone=False)).places
+
         def decode(data: memoryview) -> FragmentIndex:
             # A copy, so that the small index does not keep whole blocks alive beside the cache.
-            index = decode_index(bytes(data))
-            covers = index.place(0).first_offset == info.first_offset
-            ends = index.place(len(index) - 1).next_offset == info.next_offset
-            check("fragment index", covers and ends, "it is not that of its manifest entry")
-            return index
+            return _index_of(info, bytes(data))
 
         async def make() -> FragmentIndex:
             def read(key: str) -> Awaitable[memoryview]:
@@ -142,8 +148,9 @@ class Fragments:
         nothing of what is asked for.
         """
         info = wanted.info
-        index = await self.index(stream, info)
-        tables = await self._filters(stream, info, index)
+        # Of keys the manifest knows nothing: most fragments will have nothing of what is asked for.
+        alone = asked.values is None
+        index, tables = await self._said(stream, info, alone=alone)
         may_hold = chunks_to_read(tables, len(index), asked)
         found: list[tuple[ChunkHeader, memoryview] | PassedOver] = []
         runs = chunk_runs(index, may_hold, wanted.offset, wanted.size, wanted.end)
@@ -151,7 +158,8 @@ class Fragments:
         for run in runs:
             first, last = index.place(run.first), index.place(run.stop - 1)
             if run.is_read:
-                found += await self._chunks(stream, info, first, last, run.stop - run.first)
+                count = run.stop - run.first
+                found += await self._chunks(stream, info, first, last, count, alone=alone)
                 size += run.size
                 continue
             whole = int(run.stop - run.first == len(index))
@@ -162,8 +170,35 @@ class Fragments:
         firsts = (index.place(int(number)).first_offset for number in np.flatnonzero(may_hold))
         return Part(info, found, size, frozenset(firsts))
 
+    async def _said(self, stream: StreamFacts, info: FragmentInfo, *, alone: bool) -> Said:
+        """The verified index and filters of a fragment: of one request, where neither is here and the
+        manifest says how large they are.
+        """
+        size = info.filters_size
+        if not size or self._cache.knows(("index", info.uid)):
+            index = await self.index(stream, info)
+            return Said(index, await self._filters(stream, info, index, alone=alone))
+
+        def decode(data: memoryview) -> Said:
+            # A copy, as of the index.
+            tail = memoryview(bytes(data))
+            index = _index_of(info, tail[size:])
+            same = index.footer.filters_size == size
+            check("fragment filters", same, "they are not those of its manifest entry")
+            return Said(index, decode_stored_filters(tail[:size], index.footer))
+
+        span = (info.index_position - size, size + info.index_size)
+
+        async def make() -> Said:
+            def read(key: str) -> Awaitable[memoryview]:
+                return self._blocks.read_once(key, *span, info.size, reads_on=False, alone=alone)
+
+            return await self._verified(stream, info, span, read, decode)
+
+        return await patiently(lambda: self._cache.get(_said_name(info), make, lambda _: span[1]))
+
     async def _filters(
-        self, stream: StreamFacts, info: FragmentInfo, index: FragmentIndex
+        self, stream: StreamFacts, info: FragmentInfo, index: FragmentIndex, *, alone: bool
     ) -> tuple[FilterTable, ...]:
         """The verified filters of a fragment; they are kept as its index is."""
         footer = index.footer
@@ -171,7 +206,7 @@ class Fragments:
 
         async def make() -> tuple[FilterTable, ...]:
             def read(key: str) -> Awaitable[memoryview]:
-                return self._blocks.read_once(key, *span, info.size, reads_on=False)
+                return self._blocks.read_once(key, *span, info.size, reads_on=False, alone=alone)
 
             def decode(data: memoryview) -> tuple[FilterTable, ...]:
                 # A copy, as of the index.
@@ -190,12 +225,16 @@ class Fragments:
         first: ChunkPlace,
         last: ChunkPlace,
         count: int,
+        *,
+        alone: bool,
     ) -> list[tuple[ChunkHeader, memoryview]]:
         """Chunks of which others around them are not wanted: only their bytes are fetched."""
         size = last.position + last.size - first.position
 
         def read(key: str) -> Awaitable[memoryview]:
-            return self._blocks.read_once(key, first.position, size, info.size, reads_on=False)
+            return self._blocks.read_once(
+                key, first.position, size, info.size, reads_on=False, alone=alone
+            )
 
         def decode(data: memoryview) -> list[tuple[ChunkHeader, memoryview]]:
             chunks = list(split_chunks(data))
@@ -233,6 +272,19 @@ class Fragments:
                 code=Code.DATA_CORRUPT,
                 facts={"fragment_id": info.fragment_id},
             ) from error
+
+
+def _said_name(info: FragmentInfo) -> tuple[str, str]:
+    """The name under which index and filters that came together are kept."""
+    return ("said", info.uid)
+
+
+def _index_of(info: FragmentInfo, data: bytes | memoryview) -> FragmentIndex:
+    index = decode_index(data)
+    covers = index.place(0).first_offset == info.first_offset
+    ends = index.place(len(index) - 1).next_offset == info.next_offset
+    check("fragment index", covers and ends, "it is not that of its manifest entry")
+    return index
 
 
 def _key(stream: StreamFacts, info: FragmentInfo) -> str:

@@ -125,8 +125,11 @@ class StoredTier:
             facts = {"fragment_id": part.info.fragment_id}
             raise Corrupt("a fragment is damaged", facts=facts) from error
         info = part.info
-        if found.maybe:
-            _note_false(builder, info.first_offset, info.next_offset, before, count, is_whole=True)
+        if found.maybe and builder.scan is not None:
+            if before <= info.first_offset:
+                builder.scan.enter_fragment(info.uid, count)
+            if builder.position >= info.next_offset:
+                builder.scan.leave_fragment(info.uid, builder.count)
 
     async def _missing(self, tree: Tree, part: FragmentPart) -> StoreError:
         newer = await self._roots.refreshed(tree.stream.stream_id)
@@ -139,17 +142,15 @@ class StoredTier:
         )
 
 
-def _note_false(
-    builder: PageBuilder, first: int, ends: int, before: int, count: int, *, is_whole: bool = False
-) -> None:
-    """Count a chunk, or a whole fragment, that filters let pass and that held nothing asked for.
+def _note_false(builder: PageBuilder, first: int, ends: int, before: int, count: int) -> None:
+    """Count a chunk that filters let pass and that held nothing asked for.
 
     One of which the page has looked at a part alone says nothing. `before` and `count` are the
     page's position and records before it was looked at.
     """
     looked_at = before <= first and builder.position >= ends
     if builder.scan is not None and looked_at and builder.count == count:
-        builder.scan.note_false(is_fragment=is_whole)
+        builder.scan.false_chunk_count += 1
 
 
 def _pass_over(builder: PageBuilder, passed: PassedOver) -> None:

@@ -211,6 +211,7 @@ def _framed(
         crc=crc,
         filter_presence=presence,
         filter_blocks=blocks,
+        filters_size=len(filters),
     )
     return FragmentFrame(info, first, filters, index, last)
 

@@ -48,6 +48,13 @@ ENTRY_SIZE: Final = ENTRY_DTYPE.itemsize
 TOTAL_SIZE_MAX: Final = 2**63
 """The bytes of data under one node stay below it, so that no sum of them overflows."""
 
+_MEMBERS: Final = {
+    NodeFeatures.FILTERS: ("filter_position", "filter_blocks", "filter_presence"),
+    NodeFeatures.FILTER_SIZES: ("filters_size",),
+}
+"""Members of an entry that have a meaning by a feature, and else are reserved."""
+_FEATURES: Final = NodeFeatures.FILTERS | NodeFeatures.FILTER_SIZES
+
 _HEADER = struct.Struct(
     "<"
     "I"  # magic
@@ -79,14 +86,15 @@ assert HEADER_SIZE == 128  # docs/formats.md, "Manifest node"
 def encode_node(node: Node) -> bytes:
     """Encode a root or a group: its header, its entries, and their filters if it has any.
 
-    It is of version 2 if anything is known of values below an entry that is no gap, else of 1.
+    It is of version 2 if anything is known of values below an entry that is no gap, else of 1; and it
+    has the features that its entries need.
 
     Raises:
         Corrupt: no reader would accept the node.
     """
     _check_node(node)
-    version, rows = _as_written(node.entries)
-    features = NodeFeatures.FILTERS if version == VERSION_2 else NodeFeatures(0)
+    features, rows = _as_written(node.entries)
+    version = VERSION_2 if features else VERSION
     # Bytes as they lie in memory: a root is copied once, into the object.
     entries = np.ascontiguousarray(rows).view(np.uint8).data
     filters = np.ascontiguousarray(node.filters, dtype="<u4").tobytes()
@@ -114,8 +122,10 @@ def encode_node(node: Node) -> bytes:
     return b"".join((raw, crc32c(raw).to_bytes(4, "little"), entries, filters))
 
 
-def _as_written(entries: Entries) -> tuple[int, Entries]:
-    """The lowest version that can say all of some entries, and how they stand in it."""
+def _as_written(entries: Entries) -> tuple[NodeFeatures, Entries]:
+    """The fewest features that can say all of some entries, and how they stand in the node; without
+    any it is of version 1.
+    """
     gaps = entries["kind"] == EntryKind.GAP
     said = bool(np.any(entries["filter_presence"][~gaps]))
     # Of a gap everybody knows that nothing is there; version 1 has no place to say it.
@@ -123,7 +133,10 @@ def _as_written(entries: Entries) -> tuple[int, Entries]:
     if bool(np.any(entries["filter_presence"][gaps] != presence)):
         entries = entries.copy()
         entries["filter_presence"][gaps] = presence
-    return (VERSION_2 if said else VERSION), entries
+    if not said:
+        return NodeFeatures(0), entries
+    sized = bool(np.any(entries["filters_size"]))
+    return NodeFeatures.FILTERS | (NodeFeatures.FILTER_SIZES if sized else 0), entries
 
 
 def decode_node(data: bytes | memoryview) -> Node:
@@ -143,11 +156,12 @@ def decode_node(data: bytes | memoryview) -> Node:
     check(what, crc == crc32c(header[:-4]), "the checksum of its header does not match")
     check(what, count <= NODE_ENTRY_COUNT_MAX, f"entries={count}")
     if version == VERSION_2:
-        check_served(what, features <= NodeFeatures.FILTERS, f"features {features:#x}")
-        check(what, features == NodeFeatures.FILTERS, "it has no features")
+        check_served(what, features & ~_FEATURES == 0, f"features {features:#x}")
+        # Without it there is nothing that version 1 could not say.
+        check(what, bool(features & NodeFeatures.FILTERS), "its features are without filters")
     else:
         # Reserved there: whatever stands in them is passed over.
-        filters_at = [0, 0]
+        features, filters_at = 0, [0, 0]
     filters_size, filters_crc = filters_at
     end = HEADER_SIZE + count * ENTRY_SIZE
     check(
@@ -164,8 +178,7 @@ def decode_node(data: bytes | memoryview) -> Node:
         check(what, filters_crc == crc32c(blocks), "the checksum of its filters does not match")
         check(what, filters_size % BLOCK_SIZE == 0, f"filters_size={filters_size}")
         filters = np.frombuffer(blocks, dtype="<u4").reshape(-1, 8)
-    else:
-        entries = _without_filters(entries)
+    entries = _of_features(entries, NodeFeatures(features))
     node = Node(
         stream_id=stream_id_from_bytes(stream_id),
         uid=uid_from_bytes(uid),
@@ -180,16 +193,15 @@ def decode_node(data: bytes | memoryview) -> Node:
         filters=filters,
     )
     _check_node(node)
-    said = _as_written(entries)[0] == version
-    check(what, said, "it is not of the lowest version that can say it")
+    check(what, _as_written(entries)[0] == features, "its features are not those of its entries")
     check(what, int(entries["byte_size"].sum()) == size, "its sizes do not add up")
     check(what, int(entries["record_count"].sum()) == records, "its records do not add up")
     return node
 
 
-def _without_filters(entries: Entries) -> Entries:
-    """Entries of version 1, in which the bytes that version 2 gave a meaning are passed over."""
-    names = ("filter_position", "filter_blocks", "filter_presence")
+def _of_features(entries: Entries, features: NodeFeatures) -> Entries:
+    """Entries in which the bytes are passed over that only features have which the node has not."""
+    names = [name for one, named in _MEMBERS.items() if one not in features for name in named]
     if any(bool(np.any(entries[name])) for name in names):
         entries = entries.copy()
         for name in names:
@@ -211,6 +223,13 @@ def _check_filters(entries: Entries, filters: Filters) -> None:
     check(what, bool(np.all(some | (counts == 0))), "there are blocks of no value")
     gaps = entries["kind"] == EntryKind.GAP
     check(what, bool(np.all(presence[gaps] <= Presence.KNOWN)), "a gap has values")
+    sizes = entries["filters_size"]
+    check(what, bool(np.all(sizes % BLOCK_SIZE == 0)), "filters of a fragment are odd")
+    filtered = known & (entries["kind"] == EntryKind.FRAGMENT)
+    check(what, bool(np.all(filtered | (sizes == 0))), "filters are said of what has none")
+    check(
+        what, bool(np.all(sizes <= entries["object_size"])), "filters are larger than their object"
+    )
     ends = np.cumsum(counts)
     check(what, int(counts.sum()) == len(filters), "blocks of filters are missing")
     firsts = np.where(counts > 0, ends - counts, 0)

@@ -92,6 +92,8 @@ class FragmentInfo(NamedTuple):
     """What is known of filter values in it; 0 for nothing, which is what version 1 says."""
     filter_blocks: bytes = b""
     """The filter of its filter values as an entry has it; empty where there is none."""
+    filters_size: int = 0
+    """Bytes of the filters before the index; 0 where there are none, or nobody has said how many."""
 
     @property
     def fragment_id(self) -> str:

@@ -30,6 +30,8 @@ class NodeFeatures(IntFlag):
 
     FILTERS = 1
     """Entries say what filter values are below."""
+    FILTER_SIZES = 8
+    """Entries of fragments say how large their filters are."""
 
 
 class GapReason(IntEnum):
@@ -64,7 +66,9 @@ ENTRY_DTYPE: Final = np.dtype(
         ("filter_position", "<u4"),  # number of its first block in the filters of the node
         ("filter_blocks", "<u2"),
         ("filter_presence", "u1"),
-        ("reserved", "V13"),
+        ("reserved_1", "V1"),
+        ("filters_size", "<u4"),  # bytes of the filters of a fragment; 0 where it is not said
+        ("reserved", "V8"),
     ]
 )
 assert ENTRY_DTYPE.itemsize == 128  # docs/formats.md, "Manifest entry"
@@ -131,6 +135,7 @@ def fragment_entry(info: FragmentInfo) -> Entries:
     entry["kind"] = EntryKind.FRAGMENT
     entry["filter_blocks"] = len(filters_of(info))
     entry["filter_presence"] = info.filter_presence
+    entry["filters_size"] = info.filters_size
     return entry
 
 
@@ -162,6 +167,7 @@ def fragment_info(entry: np.void, filters: Filters | None = None) -> FragmentInf
         crc=int(entry["object_crc"]),
         filter_presence=Presence(int(entry["filter_presence"])),
         filter_blocks=blocks,
+        filters_size=int(entry["filters_size"]),
     )
 
 

@@ -159,9 +159,11 @@ NEWEST = dict.fromkeys(
         "filtered registry",
         "root",
         "root 2",
+        "root with sizes 2",
         "empty root",
         "group",
         "group 2",
+        "group with sizes 2",
         "high group",
         "fragment header",
         "fragment header 2",
@@ -342,12 +344,17 @@ def test_the_fragment_with_filters_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("name", "node"),
-    [("manifest_root_2", a_filtered_root()), ("manifest_group_2", a_filtered_group())],
+    [
+        ("manifest_root_2", a_filtered_root()),
+        ("manifest_group_2", a_filtered_group()),
+        ("manifest_root_2_sizes", a_filtered_root(sized=True)),
+        ("manifest_group_2_sizes", a_filtered_group(sized=True)),
+    ],
 )
 def test_the_nodes_with_filters_are_read(name: str, node: Node) -> None:
     found = decode_node(golden(name))
     assert found.filters.tobytes() == node.filters.tobytes()
-    names = ("filter_position", "filter_blocks", "first_offset", "uid")
+    names = ("filter_position", "filter_blocks", "filters_size", "first_offset", "uid")
     assert all(found.entries[name].tolist() == node.entries[name].tolist() for name in names)
     known = entries_to_read(found, asked_hashes([b"nowhere"]))
     assert known.tolist() == ([False, False, True, False] if len(known) > 1 else [False])

@@ -158,6 +158,10 @@ def lying(number: int, **values: int) -> Node:
         (lying(0, filter_presence=5), "blocks of no value"),
         (lying(3, filter_presence=7), "a gap has values"),
         (lying(2, filter_blocks=1, filter_presence=7), "blocks of filters are missing"),
+        (lying(0, filters_size=32), "said of what has none"),
+        (lying(2, filters_size=32), "said of what has none"),
+        (lying(1, filters_size=33), "are odd"),
+        (lying(1, filters_size=1 << 20), "larger than their object"),
         (lying(1, filter_position=0), "overlap or miss"),
         (lying(2, filter_position=1), "overlap or miss"),
         (replace(a_filtered_root(), filters=a_filtered_root().filters[:1]), "are missing"),
@@ -179,8 +183,10 @@ def resealed(raw: bytearray) -> bytes:
 @pytest.mark.parametrize(
     ("position", "value", "why"),
     [
-        (104, 0, "it has no features"),
+        (104, 0, "features are without filters"),
         (104, 3, "cannot be read by this release: features 0x3"),
+        (104, 8, "features are without filters"),
+        (104, 9, "features are not those of its entries"),
         (108, 32, "bytes of entries"),
     ],
 )
@@ -204,7 +210,7 @@ def test_a_node_that_needs_version_1_only_is_refused_in_version_2() -> None:
         raw[128 + 128 * number + 108 : 128 + 128 * number + 115] = bytes(7)
     raw[108:112] = bytes(4)
     del raw[128 + 4 * 128 :]
-    with pytest.raises(Corrupt, match="not of the lowest version"):
+    with pytest.raises(Corrupt, match="features are not those"):
         decode_node(resealed(raw))
 
 
@@ -223,8 +229,21 @@ def test_only_what_is_known_of_other_entries_than_gaps_makes_version_2() -> None
 
 
 def test_a_fragments_entry_says_its_filter() -> None:
-    node = decode_node(encode_node(a_filtered_group()))
+    node = decode_node(encode_node(a_filtered_group(sized=True)))
     assert fragment_info(node.entries[0], node.filters) == filtered_fragment().info
+
+
+def test_sizes_of_filters_are_passed_over_where_the_node_does_not_have_them() -> None:
+    raw = bytearray(encode_node(a_filtered_root()))
+    raw[128 + 128 + 116 : 128 + 128 + 120] = b"\xff" * 4
+    assert encode_node(decode_node(resealed(raw))) == encode_node(a_filtered_root())
+    sized = encode_node(a_filtered_root(sized=True))
+    assert decode_node(sized).entries["filters_size"].tolist() == [
+        0,
+        filtered_fragment().info.filters_size,
+        0,
+        0,
+    ]
 
 
 def test_a_group_of_groups_is_written() -> None:

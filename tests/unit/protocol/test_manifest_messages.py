@@ -102,6 +102,7 @@ FILTERED = FragmentInfo(
     *(Uid("cd" * 16), 20, 40, 1, 2, 7, 20, 4_096, 512, 77),
     filter_presence=Presence.KNOWN | Presence.SOME,
     filter_blocks=bytes(range(64)),
+    filters_size=128,
 )
 INFO = FragmentInfo(Uid("cd" * 16), 20, 40, 1, 2, 7, 20, 4_096, 512, 77)
 KEY = KeySaid("0" * 24, ("ef" * 32,), "acme", ("*",), None, "active")
@@ -396,6 +397,8 @@ def test_a_fragment_with_filters_is_told_of_with_them() -> None:
         INFO._replace(filter_presence=Presence.SOME),
         FILTERED._replace(filter_presence=Presence.KNOWN | Presence.NONE),
         FILTERED._replace(filter_blocks=bytes(96)),
+        FILTERED._replace(filters_size=130),
+        FILTERED._replace(filters_size=4_096),
     ],
 )
 def test_a_fragment_that_contradicts_itself_is_refused(broken: FragmentInfo) -> None:

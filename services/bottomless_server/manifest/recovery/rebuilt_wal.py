@@ -84,7 +84,8 @@ class RebuiltWal:
         if not self._served:
             return _NOTHING
         if self._found is None or self._found[0] != step.generation:
-            found = await scan_wal(self._context.drive, step.generation - 1)
+            read_count = self._context.settings.manifest_rebuild_wal_reads
+            found = await scan_wal(self._context.drive, step.generation - 1, read_count)
             log.info(
                 "looked at WAL objects",
                 instances=len(found.instances),

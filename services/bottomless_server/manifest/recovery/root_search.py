@@ -221,7 +221,7 @@ def _content(fragment: FragmentInfo) -> FragmentInfo:
     which the configuration decides about.
     """
     bare = fragment._replace(uid=Uid("0" * 32), size=0, index_size=0, crc=0)
-    return bare._replace(filter_presence=Presence(0), filter_blocks=b"")
+    return bare._replace(filter_presence=Presence(0), filter_blocks=b"", filters_size=0)
 
 
 async def _fragments_from(

@@ -6,23 +6,25 @@ manifest names; the next attempt finds those that go on from the manifest's end,
 after them.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from bottomless.drives.base import ObjectMissing
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import check
 from bottomless.formats.fragment import pack_fragment
 from bottomless.formats.keys import fragment_key, wal_key
 from bottomless.formats.placing import Placed, place
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import MIB
 from bottomless.model.manifest import GapReason, Node
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.filter_making import make_filters
 from bottomless_server.leaderless.noted import NotedEntry, end_of
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.recovery.reads_ahead import AheadBounds, reads_ahead
 from bottomless_server.manifest.recovery.wal_scan import FoundWal
 from bottomless_server.manifest.tree.core.planning import gap_at_end
 from bottomless_server.stores.put_retries import put_object
@@ -30,6 +32,9 @@ from bottomless_server.stores.read_again import read_again
 from bottomless_server.tree.append import append_entries, append_fragments
 
 log = structlog.get_logger(__name__)
+
+_AHEAD_SIZE_MAX: Final = 64 * MIB
+"""Bytes of pieces that are read before their turn comes."""
 
 
 class RestoredEnd(NamedTuple):
@@ -59,8 +64,10 @@ async def restored_end(
     if end.differs_at is not None:
         log.critical("notes differ", stream_id=stream_id, offset=end.differs_at)
     packing = _Packing(context, record, root)
-    for entry in end.entries:
-        await packing.add(entry)
+    bounds = AheadBounds(context.settings.manifest_rebuild_wal_reads, _AHEAD_SIZE_MAX)
+    async with reads_ahead(packing.read, end.entries, bounds, lambda one: one.size) as read:
+        for entry in end.entries:
+            await packing.add(entry, await anext(read))
     await packing.close(end.goes_on_at, GapReason.TAKEOVER)
     damaged = packing.damaged or end.differs_at is not None
     return RestoredEnd(packing.root, packing.fragment_count, damaged)
@@ -86,12 +93,19 @@ class _Packing:
             return self.root.next_offset
         return self._last.first_offset + self._last.record_count
 
-    async def add(self, entry: NotedEntry) -> None:
-        """Take an entry; what lies before it and was not noted becomes a gap."""
+    async def read(self, entry: NotedEntry) -> list[Placed] | StoreError:
+        """All chunks of an entry; what is wrong with it is for `add`, in its turn."""
+        try:
+            return await read_again(lambda: self._placed(entry))
+        except (ObjectMissing, Corrupt) as error:
+            return error
+
+    async def add(self, entry: NotedEntry, read: list[Placed] | StoreError) -> None:
+        """Take what was read of an entry; what lies before it and was not noted becomes a gap."""
         if entry.first_offset > self._next_offset:
             await self.close(entry.first_offset, GapReason.TAKEOVER)
         try:
-            placed = await read_again(lambda: self._placed(entry))
+            placed = self._left(read)
         except (ObjectMissing, Corrupt):
             log.exception(
                 "what was committed is lost",
@@ -113,19 +127,23 @@ class _Packing:
             await self._put()
 
     async def _placed(self, entry: NotedEntry) -> list[Placed]:
-        """The chunks of an entry that the manifest does not have."""
         data = await self._context.drive.get(
             wal_key(entry.instance, entry.sequence), entry.position, entry.size
         )
-        placed = place(
+        return place(
             data,
             first_offset=entry.first_offset,
             record_count=entry.record_count,
             timestamp=entry.timestamp,
             epoch=entry.epoch,
         )
+
+    def _left(self, read: list[Placed] | StoreError) -> list[Placed]:
+        """The chunks of an entry that the manifest does not have."""
+        if isinstance(read, StoreError):
+            raise read
         # A fragment may end at any chunk of an entry.
-        left = [one for one in placed if one.header.first_offset >= self._next_offset]
+        left = [one for one in read if one.header.first_offset >= self._next_offset]
         goes_on = bool(left) and left[0].header.first_offset == self._next_offset
         check("entry", goes_on, "no chunk begins where the manifest ends")
         return left

@@ -19,6 +19,7 @@ from bottomless.guards import guard
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.wal import Note, WalFlags
 from bottomless_server.leaderless.noted import NotedEntry
+from bottomless_server.manifest.recovery.reads_ahead import AheadBounds, reads_ahead
 from bottomless_server.stores.wal import load_directory
 
 log = structlog.get_logger(__name__)
@@ -26,6 +27,7 @@ log = structlog.get_logger(__name__)
 _DIRECTORY_COUNT: Final = 32
 """Directories that are kept while the notes of one instance are read: most speak of the last few
 objects. One has at most 8 MiB."""
+_SIZE_NO_MATTER: Final = 2**63
 
 
 class InDoubt(NamedTuple):
@@ -78,8 +80,8 @@ class FoundWal:
         return stream_id in self.undecided or bool(self.unreadable)
 
 
-async def scan_wal(drive: Drive, generation: int) -> FoundWal:
-    """Look at all WAL objects; `generation` is the bucket's.
+async def scan_wal(drive: Drive, generation: int, read_count: int = 1) -> FoundWal:
+    """Look at all WAL objects, `read_count` of them at a time; `generation` is the bucket's.
 
     Raises:
         DriveUnavailable, DriveRefused
@@ -90,36 +92,41 @@ async def scan_wal(drive: Drive, generation: int) -> FoundWal:
         if (key := parse_wal_key(facts.object_key)) is not None:
             sequences.setdefault(key.instance, []).append(key.sequence)
     for instance, present in sequences.items():
-        await _InstanceScan(drive, generation, instance, found).run(present)
+        await _InstanceScan(drive, generation, instance, found, read_count).run(present)
     return found
 
 
 class _InstanceScan:
     """The look at the objects of one instance, in the order of their sequences."""
 
-    def __init__(self, drive: Drive, generation: int, instance: Uid, found: FoundWal) -> None:
+    def __init__(
+        self, drive: Drive, generation: int, instance: Uid, found: FoundWal, read_count: int
+    ) -> None:
         self._drive = drive
         self._generation = generation
         self._instance = instance
         self._found = found
+        self._bounds = AheadBounds(read_count, _SIZE_NO_MATTER)
         self._directories: LRUCache[int, WalDirectory | None] = LRUCache(_DIRECTORY_COUNT)
         self._unreadable = set[int]()
 
     async def run(self, present: list[int]) -> None:
         noted_below = 0
-        for sequence in present:
-            directory = await self._directory(sequence)
-            if directory is None or directory.header.generation != self._generation:
-                continue
-            noted_below = max(noted_below, directory.header.noted_below)
-            for number in range(directory.header.note_count):
-                await self._take(directory.note(number))
+        async with reads_ahead(self._directory, present, self._bounds) as directories:
+            async for directory in directories:
+                if directory is None or directory.header.generation != self._generation:
+                    continue
+                noted_below = max(noted_below, directory.header.noted_below)
+                for number in range(directory.header.note_count):
+                    await self._take(directory.note(number))
         keys = [wal_key(self._instance, sequence) for sequence in sorted(self._unreadable)]
         self._found.unreadable += keys
         in_doubt = bool(keys)
-        for sequence in present:
-            if is_undecided(sequence, noted_below):
-                in_doubt = await self._note_undecided(sequence) or in_doubt
+        undecided = [sequence for sequence in present if is_undecided(sequence, noted_below)]
+        async with reads_ahead(self._directory, undecided, self._bounds) as directories:
+            for sequence in undecided:
+                directory = await anext(directories)
+                in_doubt = self._note_undecided(sequence, directory) or in_doubt
         sequences = range(present[0], present[-1] + 1)
         self._found.instances[self._instance] = FoundInstance(sequences, in_doubt)
 
@@ -166,9 +173,8 @@ class _InstanceScan:
         )
         self._found.noted.setdefault(lines[0].stream_id, []).append(entry)
 
-    async def _note_undecided(self, sequence: int) -> bool:
+    def _note_undecided(self, sequence: int, directory: WalDirectory | None) -> bool:
         """Note the streams of an undecided object; whether answers may have spoken of it."""
-        directory = await self._directory(sequence)
         if directory is None or directory.header.generation != self._generation:
             return False
         streams = directory.stream_ids()

@@ -59,6 +59,7 @@ class Scan:
         self._no_more_groups = False
         self._seconds = 0.0
         self._stopped = False
+        self._entered: tuple[str, int] | None = None
 
     @property
     def spent(self) -> bool:
@@ -83,10 +84,15 @@ class Scan:
         self.skipped_size += size
         self.skipped_count += fragment_count
 
-    def note_false(self, *, is_fragment: bool) -> None:
-        """Note a fragment, or else a chunk, that was read for nothing."""
-        self.false_fragment_count += is_fragment
-        self.false_chunk_count += not is_fragment
+    def enter_fragment(self, uid: str, count: int) -> None:
+        """Note how many records the page has where it comes to the first one of a fragment."""
+        self._entered = uid, count
+
+    def leave_fragment(self, uid: str, count: int) -> None:
+        """Note how many it has after the last one: where it has no more, and looked at all of the
+        fragment, in however many steps, that was read for nothing.
+        """
+        self.false_fragment_count += self._entered == (uid, count)
 
     def enter(self, uid: bytes, *, on_the_way: bool) -> bool:
         """Note a group of the manifest; returns whether the page may look into it.

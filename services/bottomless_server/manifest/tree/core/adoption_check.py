@@ -111,4 +111,5 @@ class AdoptionCheck:
             crc=self._crc,
             filter_presence=presence,
             filter_blocks=blocks,
+            filters_size=filters_size,
         )
