@@ -5,6 +5,7 @@ is asked for is among it.
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.guards import remove
 from unit.formats.examples import a_fragment
+from unit.reader import harness as harness_module
 from unit.reader.harness import ReaderHarness, Sent, a_batch
 
 from bottomless.formats.batch import encode_frame
 from bottomless.formats.chunk import seal_chunk
 from bottomless.formats.fragment import decode_index
+from bottomless.formats.fragment_filters import FilterTable
 from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags
 from bottomless.model.config import FilterConfig
 from bottomless.model.limits import KIB
+from bottomless_server.core.filter_making import make_filters
 from bottomless_server.reader.core.chunk_runs import chunk_runs
 
 BOTH = FilterConfig(index="values-and-keys")
@@ -73,6 +77,66 @@ async def test_a_value_that_is_nowhere_costs_what_is_not_known(harness: ReaderHa
     assert page["skipped_fragments"] == 19
 
 
+@pytest.fixture
+async def large() -> AsyncIterator[ReaderHarness]:
+    """Ten fragments of four chunks of 100 KiB, each with one record."""
+    made = ReaderHarness(fanout=64, reader_block_bytes=64 * KIB)
+    for _ in range(10):
+        for _ in range(4):
+            append(made, ["v"], size=100 * KIB)
+        await made.upload(4, free=True, filter_=BOTH)
+    made.drive.reads.clear()
+    made.drive.read_size = 0
+    yield made
+    await made.aclose()
+
+
+def requests(harness: ReaderHarness) -> list[int]:
+    """GETs of each fragment, in their order."""
+    keys = [key for key in harness.drive.reads if key.endswith(".fragment")]
+    return [keys.count(key) for key in sorted(set(keys))]
+
+
+async def test_a_key_costs_one_request_a_fragment_and_one_more_where_it_is(
+    large: ReaderHarness,
+) -> None:
+    page = await large.read("first", key="k13")
+    assert (offsets_of(page), page["next_offset"]) == ([13], 40)
+    assert requests(large) == [1, 1, 1, 2, *[1] * 6]
+    assert large.drive.read_size < 110 * KIB, "of 4 MiB"
+    again = await large.read("first", key="k13", filter="v")
+    assert offsets_of(again) == [13]
+    assert sum(requests(large)) == 11 + 1, "what fragments say is kept, and the chunk is not"
+
+
+async def test_a_key_in_fragments_of_before_costs_three_requests(large: ReaderHarness) -> None:
+    """Entries that do not say how large filters are, as releases before this one wrote them."""
+    large.node.entries["filters_size"] = 0
+    await large.publish(large.node)
+    page = await large.read("first", key="k13")
+    assert offsets_of(page) == [13]
+    assert requests(large) == [2, 2, 2, 3, *[2] * 6]
+
+
+async def test_who_reads_everything_has_no_request_more_after_a_look_up(
+    large: ReaderHarness,
+) -> None:
+    await large.read("first", key="k13")
+    before = sum(requests(large))
+    page = await large.read(12, limit=1)
+    assert offsets_of(page) == [12]
+    assert sum(requests(large)) > before
+    tail_reads = sum(requests(large))
+    assert tail_reads - before <= 3, "blocks of one chunk, and no index"
+
+
+async def test_an_entry_that_lies_about_the_size_of_filters_is_found(large: ReaderHarness) -> None:
+    large.node.entries["filters_size"][3] += 32
+    await large.publish(large.node)
+    answer = await large.get("/records?offset=12&key=k13&until_offset=16")
+    assert (answer.status_code, answer.json()["code"]) == (502, "data-corrupt")
+
+
 async def test_records_without_a_value_are_found_too(harness: ReaderHarness) -> None:
     page = await harness.read("first", filter="v3", match_unfiltered="true")
     wanted = [n for n, (_, sent) in harness.records.items() if sent.filter_value in (None, "v3")]
@@ -104,6 +168,45 @@ async def test_a_page_ends_where_it_was_to_end(harness: ReaderHarness) -> None:
     await harness.trim(20)
     page = await harness.read("first", filter="v7")
     assert offsets_of(page) == [28, 29, 85]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 40, 43, 60, 87])
+async def test_a_filter_beside_a_count_from_the_end(harness: ReaderHarness, count: int) -> None:
+    plain = await harness.read(f"tail:{count}", limit=1)
+    page = await harness.read(f"tail:{count}", filter="v13", match_unfiltered="true")
+    assert page["start_offset"] == plain["start_offset"]
+    assert offsets_of(page) == wanted_of(harness, page["start_offset"], 87, None, "v13")
+
+
+@pytest.mark.parametrize("until", [2, 8, 29, 39, 40, 42, 45, 46, 85, 86])
+async def test_a_filter_beside_an_end_in_what_is_passed_over_or_in_a_gap(
+    harness: ReaderHarness, until: int
+) -> None:
+    for value in ("v2", "v7", "v10", "tail", "nowhere"):
+        page = await harness.read("first", filter=value, until_offset=until)
+        assert offsets_of(page) == wanted_of(harness, 0, until, value)
+        # Who ends within a gap goes on after it.
+        assert page["next_offset"] in ({until, 45} if until in range(41, 45) else {until})
+
+
+@pytest.mark.parametrize("floor", [4, 9, 20, 30, 40, 45, 47])
+async def test_nothing_that_was_trimmed_is_found_and_all_else_is(
+    harness: ReaderHarness, floor: int
+) -> None:
+    """In the middle of a fragment, at the gap, and within a group whose filter says too much then."""
+    await harness.trim(floor)
+    for value in ("v1", "v2", "v7", "v10", "v11", "v19"):
+        page = await harness.read("first", filter=value)
+        assert offsets_of(page) == wanted_of(harness, floor, 87, value)
+        assert page["next_offset"] == 87
+
+
+def wanted_of(harness: ReaderHarness, first: int, end: int, *values: str | None) -> list[int]:
+    return [
+        offset
+        for offset, (_, sent) in sorted(harness.records.items())
+        if first <= offset < end and sent.filter_value in values
+    ]
 
 
 async def test_without_known_of_an_entry_a_fragment_of_version_1_is_left_out(
@@ -193,6 +296,34 @@ async def test_what_filters_let_pass_for_nothing_is_counted() -> None:
     assert counted_false(made) == (1, 1)
     await made.read(1, filter=f"absent{number}")
     assert counted_false(made) == (1, 1), "a part of a chunk says nothing"
+    await made.aclose()
+
+
+async def test_a_fragment_that_is_read_in_steps_for_nothing_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Filters that say of every value that it may be there, over chunks that do not have it."""
+
+    def overfull(*given: Any) -> list[FilterTable]:
+        ones = np.uint32(0xFFFFFFFF)
+        return [
+            replace(one, blocks=one.blocks | ones, chunk_blocks=one.chunk_blocks | ones)
+            for one in make_filters(*given)
+        ]
+
+    monkeypatch.setattr(harness_module, "make_filters", overfull)
+    made = ReaderHarness()
+    for _ in range(2):
+        for number in range(8):
+            append(made, [f"v{number}"], size=2_000)
+        await made.upload(8, free=True, filter_=BOTH)
+    page = await made.read("first", filter="absent", max_bytes=1_000)
+    assert (page["records"], page["next_offset"]) == ([], 16)
+    assert counted_false(made) == (16, 2)
+    await made.read(3, filter="absent", max_bytes=1_000)
+    assert counted_false(made) == (16 + 13, 2 + 1), "of the first it has looked at a part"
+    await made.read("first", filter="v5", max_bytes=1_000, until_offset=8)
+    assert counted_false(made)[1] == 3, "one of its chunks has it"
     await made.aclose()
 
 
