@@ -5,14 +5,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.contract import QUICK, Stream, new_stream
+from support.lost_coordination import await_loss, flush, rebuild
 from support.places import COLD, FREEING, free_local
 from support.server import AllInOne
+from support.valkey import running_valkey
 from support.waiting import until
 
 SETTINGS: Final = {
     **FREEING,
     **COLD,
     "BOTTOMLESS_MANIFEST_OPERATION_INTERVAL_MS": "50",
+    "BOTTOMLESS_MANIFEST_GENERATION_CHECK_MS": "100",
+    "BOTTOMLESS_MANIFEST_REBUILD_WAL_WAIT_MS": "0",
+    "BOTTOMLESS_INGEST_LEASE_MS": "4000",
+    "BOTTOMLESS_INGEST_LEASE_MARGIN_MS": "500",
+    "BOTTOMLESS_INGEST_RENEW_MS": "300",
 }
 
 
@@ -60,8 +67,15 @@ def looked_up(stream: Stream, values: Sequence[str], skipped: int) -> list[int]:
     return offsets(page)
 
 
-def test_an_index_is_turned_on_in_mid_stream_and_survives_a_kill(tmp_path: Path) -> None:
-    with AllInOne(tmp_path / "data", SETTINGS) as server:
+def test_an_index_is_turned_on_in_mid_stream_and_survives_a_kill_and_a_rebuild(
+    tmp_path: Path,
+) -> None:
+    with (
+        running_valkey(tmp_path / "valkey") as valkey,
+        AllInOne(
+            tmp_path / "data", {**SETTINGS, "BOTTOMLESS_COORDINATION_URL": valkey.url}
+        ) as server,
+    ):
         with server.client() as client:
             stream = new_stream(client, QUICK)
             append(stream, "early")
@@ -83,4 +97,10 @@ def test_an_index_is_turned_on_in_mid_stream_and_survives_a_kill(tmp_path: Path)
         with server.client() as client:
             stream = Stream(client, stream.name)
             assert looked_up(stream, ["v3", "late"], skipped=8) == [12, 13, 30, 31]
+            sound(stream)
+            flush(valkey.url)
+            await_loss(client)
+            rebuild(client)
+            assert looked_up(stream, ["v3", "late"], skipped=8) == [12, 13, 30, 31]
+            assert looked_up(stream, ["nowhere"], skipped=9) == []
             sound(stream)
