@@ -9,7 +9,7 @@ shared/bottomless/spark/rows.py.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -48,10 +48,13 @@ def read_slice(
     shape: RowShape,
     reading: Reading = Reading(),  # noqa: B008  # frozen
     skipped: Callable[[int], None] | None = None,
+    left_out: Callable[[int], None] | None = None,
 ) -> Iterator[Placed]:
     """Read every record of the slice that the shape wants, in order, clipped exactly.
 
-    Chunks that hold none of them by the fragment's own filters are not read. Where offsets and times are all that is wanted, they come from the index, and no chunk is read.
+    Chunks that hold none of them by the fragment's own filters are not read; then `left_out` is
+    called with their bytes. Where offsets and times are all that is wanted, they come from the index,
+    and no chunk is read.
     `reading` says how to read chunks: whole chunks are checked, or the batches in them against
     checksums of their own. What arrives damaged or cut short is read once more, since that can have
     happened on the way. Chunks that are damaged again may be left out; then `skipped` is called
@@ -73,11 +76,10 @@ def read_slice(
     if shape.is_in_index and not index.records["reserved"].any():
         yield from _rows_of_index(index, piece, shape)
         return
-    spans = [
-        span
-        for start, end in _runs(objects, piece, index, shape, skips=skips)
-        for span in _spans(index, start, end, reading.range_size)
-    ]
+    runs = _runs(objects, piece, index, shape, skips=skips)
+    if left_out is not None:
+        left_out(_left_out_size(index, piece, runs))
+    spans = [span for start, end in runs for span in _spans(index, start, end, reading.range_size)]
     fetched = prefetched((_fetch(objects, piece, span) for span in spans), reading.prefetch)
     for span, data in zip(spans, fetched, strict=True):
         offset = max(piece.first_offset, span.first.first_offset)
@@ -121,6 +123,13 @@ def _runs(
     cuts = np.flatnonzero(between > LEFT_OUT_SIZE_MIN)
     firsts, lasts = np.append(wanted[:1], wanted[cuts + 1]), np.append(wanted[cuts], wanted[-1:])
     return [(int(first), int(last) + 1) for first, last in zip(firsts, lasts, strict=True)]
+
+
+def _left_out_size(index: FragmentIndex, piece: Slice, runs: Sequence[tuple[int, int]]) -> int:
+    """Bytes of the chunks of a slice that lie in none of these runs."""
+    sizes = index.records["size"].astype(np.int64)
+    start, end = index.at_offset(piece.first_offset), index.at_offset(piece.next_offset - 1) + 1
+    return int(sizes[start:end].sum()) - sum(int(sizes[a:b].sum()) for a, b in runs)
 
 
 def _rows_of_index(index: FragmentIndex, piece: Slice, shape: RowShape) -> Iterator[Placed]:

@@ -3,10 +3,11 @@
 The driver asks for its fragments and divides them among tasks; the workers read them.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -19,13 +20,15 @@ from bottomless.spark.leases import Lease, return_lease, take_lease
 from bottomless.spark.losses import Losses
 from bottomless.spark.options import Mode, Options, S3View, parameters_of
 from bottomless.spark.plan import Share, Stored, plan
-from bottomless.spark.read import Task, read_share
+from bottomless.spark.read import Task, leave_counts, read_share
 from bottomless.spark.service import Source
 from bottomless.spark.snapshot import Snapshot
-from bottomless.spark.store import StorePlace
+from bottomless.spark.store import Counts, StorePlace
 
 if TYPE_CHECKING:
     from bottomless.client import Client, Fragment
+
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass
@@ -116,6 +119,7 @@ def _fragments_to_read(
     from bottomless.client.fragments import LeftOut  # noqa: PLC0415
 
     found: list[Fragment] = []
+    counts = Counts()
     stored_next = 0
     for one in client.fragments_for(
         options.stream,
@@ -127,9 +131,28 @@ def _fragments_to_read(
     ):
         if isinstance(one, LeftOut):
             stored_next = one.next_offset
+            counts.left_out_fragments += one.fragment_count
+            counts.left_out_bytes += one.size
         else:
             found.append(one)
+    _tell(options, counts, len(found))
     return found, stored_next
+
+
+def _tell(options: Options, counts: Counts, read_count: int) -> None:
+    """Say what a plan leaves out: tasks do not know of it."""
+    _log.info(
+        "stream %s: %d fragments to read, %d left out by the filter (%d bytes)",
+        options.stream,
+        read_count,
+        counts.left_out_fragments,
+        counts.left_out_bytes,
+    )
+    try:
+        leave_counts(options.metrics_dir, counts)
+    except OSError as error:
+        # The directory is one of the workers, and the driver may be on another machine.
+        _log.warning("what is left out was not written down: %s", error)
 
 
 def lease_range(

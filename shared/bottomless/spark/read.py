@@ -56,7 +56,7 @@ def read_share(task: Task, share: Share, place: StorePlace | None) -> Iterator[p
             counts.batch_count += 1
             yield batch
     finally:
-        _leave_counts(task.metrics_dir, counts)
+        leave_counts(task.metrics_dir, counts)
 
 
 class _Work:
@@ -106,7 +106,14 @@ class _Work:
         yield from self._pages(offset, piece.next_offset)
 
     def _slice(self, way: Way, piece: Slice) -> Iterator[Placed]:
-        return read_slice(way.objects, piece, self._shape, self._task.reading, self._note_corrupt)
+        return read_slice(
+            way.objects,
+            piece,
+            self._shape,
+            self._task.reading,
+            self._note_corrupt,
+            self._note_left_out,
+        )
 
     def _pages(self, first_offset: int, next_offset: int) -> Iterator[pa.RecordBatch]:
         task = self._task
@@ -116,6 +123,9 @@ class _Work:
 
     def _note_corrupt(self, offset_count: int) -> None:
         self._counts.corrupt_offsets += offset_count
+
+    def _note_left_out(self, size: int) -> None:
+        self._counts.left_out_bytes += size
 
     def _note_gone(self, first_offset: int, next_offset: int, error: StoreError) -> None:
         """Note that an object that is not there was trimmed, or raise that it is missing."""
@@ -134,7 +144,12 @@ class _Work:
             ) from error
 
 
-def _leave_counts(metrics_dir: str | None, counts: Counts) -> None:
+def leave_counts(metrics_dir: str | None, counts: Counts) -> None:
+    """Write down what a task read, or what a plan leaves out, where the job wants to know it.
+
+    Raises:
+        OSError: the directory cannot be written to.
+    """
     # A file a task, under a name of its own: a task that Spark repeats leaves two, since
     # it did read twice. Nobody's answer hangs on them.
     if metrics_dir is not None:

@@ -68,6 +68,10 @@ class Counts:
     """Offsets that were skipped, since they were trimmed before they were read."""
     corrupt_offsets: int = 0
     """Offsets that were skipped, since the chunk that holds them is damaged."""
+    left_out_fragments: int = 0
+    """Fragments that no task reads, since filters say that they hold nothing of what is asked for."""
+    left_out_bytes: int = 0
+    """Bytes of these fragments, and of chunks that tasks left unread for the same reason."""
 
     def add_object_read(self, size: int, *, presigned: bool = False) -> None:
         """Count one ranged read of `size` bytes; from any thread."""

@@ -387,6 +387,21 @@ def test_chunks_without_what_is_asked_for_are_not_read(
     chunks = sum(index.place(number).size for number in (1, 5, 9))
     tail = stored.size - stored.index_position + index.footer.filters_size
     assert (counts.object_reads, counts.object_bytes) == (2 + 3, chunks + tail)
+    assert left_out_of(tmp_path, stored, (0, 60), "v1") == index.footer.data_size - chunks
+    one = index.place(1)
+    within = (one.first_offset + 1, one.next_offset)
+    assert left_out_of(tmp_path, stored, within, "v1") == 0
+    assert left_out_of(tmp_path, stored, within, "v2") == one.size
+
+
+def left_out_of(root: Path, stored: Stored, bounds: tuple[int, int], value: str) -> int:
+    """Bytes that a slice is said to have left unread under a filter."""
+    reading = Reading(wanted=Filter((value,)))
+    sizes: list[int] = []
+    objects = LocalObjects(root, Counts())
+    shape = RowShape(SCHEMA, reading.wanted)
+    list(read_slice(objects, Slice(stored, *bounds), shape, reading, left_out=sizes.append))
+    return sum(sizes)
 
 
 def test_of_a_value_that_is_nowhere_no_chunk_is_read(tmp_path: Path) -> None:
