@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         Delivery,
     )
     from bottomless.client.follow import Batch
-    from bottomless.client.fragments import Fragment
+    from bottomless.client.fragments import Fragment, LeftOut
     from bottomless.client.group import AsyncGroup
     from bottomless.client.producer import AsyncProducer
     from bottomless.client.reads import ArrowPage, Offsets, Page
@@ -48,6 +48,7 @@ __all__ = [
     "Delivery",
     "Fragment",
     "Group",
+    "LeftOut",
     "Offsets",
     "Page",
     "Producer",
@@ -73,6 +74,7 @@ _MODULES: Final = {
     "Delivery": "delivery",
     "Fragment": "fragments",
     "Group": "blocking_group",
+    "LeftOut": "fragments",
     "Offsets": "reads",
     "Page": "reads",
     "Producer": "blocking_producer",
