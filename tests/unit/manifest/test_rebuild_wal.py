@@ -58,9 +58,9 @@ async def a_writer(harness: ManifestHarness, instance: str = INSTANCE) -> WalWri
     return writer
 
 
-async def with_two_flushes() -> tuple[ManifestHarness, WalWriter]:
+async def with_two_flushes(**settings: object) -> tuple[ManifestHarness, WalWriter]:
     """Twice ten records, all of them noted."""
-    harness = await a_leaderless_harness()
+    harness = await a_leaderless_harness(**settings)
     await a_stream(harness)
     writer = await a_writer(harness)
     for _ in range(2):
