@@ -144,6 +144,12 @@ def _of_a_whole(scene: Scene) -> Answer:
     return scene.ask("DELETE", f"/v1/streams/{scene.name}-s-0")
 
 
+def _without_a_route(scene: Scene) -> Answer:
+    path = f"/v1/super-streams/{scene.name}-k"
+    scene.ask("PUT", path, {"binding_keys": ["emea"]})
+    return scene.ask("POST", f"{path}/records", {"records": [{"value": CANARY, "key": CANARY}]})
+
+
 def _with_a_member(scene: Scene) -> Answer:
     _member(scene)
     return scene.ask("DELETE", scene.stream(f"/groups/{CANARY}"))
@@ -240,6 +246,7 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.GROUP_MISMATCH: _of_another_strategy,
     Code.GROUP_NOT_EMPTY: _with_a_member,
     Code.PARTITION_OF_SUPER_STREAM: _of_a_whole,
+    Code.NO_ROUTE: _without_a_route,
     Code.HOME_LIVE: lambda scene: scene.ask(
         "POST",
         f"/v1/admin/streams/{scene.name}/takeover",
@@ -307,6 +314,10 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
     Code.OVERLOADED: (
         "tests/unit/runtime/test_runtime_protocol.py",
         "test_a_listener_has_a_bound_on_connections_and_says_so",
+    ),
+    Code.SUPER_STREAM_GROWING: (
+        "tests/unit/ingest/test_super_produce.py",
+        "test_while_it_grows_nothing_is_taken",
     ),
     Code.DRAINING: (
         "tests/unit/runtime/test_runtime_service.py",

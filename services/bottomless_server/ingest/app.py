@@ -16,7 +16,10 @@ from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls
 from bottomless_server.ingest.front.name_watch import NameWatch
 from bottomless_server.ingest.front.names import StreamNames
-from bottomless_server.ingest.front.public import Broker, create_public_app
+from bottomless_server.ingest.front.part_routes import PartRoutes, add_part_routes
+from bottomless_server.ingest.front.public import Broker, Supers, create_public_app
+from bottomless_server.ingest.front.remote_partitions import PartitionOwners
+from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.leaderless.making import LeaderlessStores, make_leaderless
 from bottomless_server.ingest.leaderless.wal_cache import WalCache
@@ -25,6 +28,7 @@ from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
 from bottomless_server.ingest.local.opening import Opener
+from bottomless_server.ingest.local.owned_partitions import OwnedPartitions
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.local.tail_routes import Tails, create_internal_api
 from bottomless_server.ingest.log.leftovers import Leftovers
@@ -103,13 +107,16 @@ def create_diskless_service(
         CannotStart: a setting that it cannot do without is missing.
     """
     room = _room(settings, clocks)
-    names = _names(settings, manifest or _manifest(settings), coordination, clocks)
+    manifest = manifest or _manifest(settings)
+    names = _names(settings, manifest, coordination, clocks)
+    supers = SuperNames(manifest, clocks.monotonic)
     owner_url = _owner_url(settings)
     half = make_leaderless(settings, coordination, leaderless, clocks, owner_url, room)
     elsewhere = ElsewhereAppenders(coordination, clocks)
     under_way, counts = RequestsUnderWay(), AppendCounts()
     others = forwarding or Forwarding(settings.ingest_forward_ms / 1000, secret_to_send(settings))
     forwarded = ForwardedRequests(others, under_way, counts, elsewhere.forget_owner)
+    owners = PartitionOwners(elsewhere, others, counts, elsewhere.forget_owner)
     profiles: dict[Profile, Appenders] = {"local": elsewhere, "leaderless": half.appenders}
     public = create_public_app(
         names,
@@ -119,6 +126,7 @@ def create_diskless_service(
         room,
         counts,
         frame_size_max=settings.ingest_chunk_size_max,
+        supers=Supers(supers, owners, settings.ingest_parts_in_flight),
         broker=_broker(settings),
     )
     wal_api = create_api("Bottomless ingest, internal")
@@ -129,6 +137,7 @@ def create_diskless_service(
         wal_api=wal_api,
         leaderless=half,
         names=names,
+        supers=supers,
         watch=NameWatch(coordination, clocks, names.hear, every_ms=settings.ingest_renew_ms),
         under_way=under_way,
         forwarded=forwarded,
@@ -160,7 +169,9 @@ def create_service(
     # Its own threads, so that a replay of the tail never holds up a write.
     readers = ThreadPoolExecutor(settings.ingest_read_thread_count, "ingest-reads")
     directory = DataDirectory(files, settings.data_dir)
-    names = _names(settings, manifest or _manifest(settings), coordination, clocks)
+    manifest = manifest or _manifest(settings)
+    names = _names(settings, manifest, coordination, clocks)
+    supers = SuperNames(manifest, clocks.monotonic)
     lease = NodeLease(coordination, directory, owner_url, clocks, _lease(settings), names.hear)
 
     batches = StagedBatches(files, settings.data_dir, clocks, _staged(settings), executor)
@@ -180,6 +191,8 @@ def create_service(
     under_way, counts = RequestsUnderWay(), AppendCounts()
     others = forwarding or Forwarding(settings.ingest_forward_ms / 1000, secret_to_send(settings))
     forwarded = ForwardedRequests(others, under_way, counts, streams.forget_owner)
+    partitions = OwnedPartitions(streams, context.disk.require_room)
+    owners = PartitionOwners(partitions, others, counts, streams.forget_owner)
     profiles: dict[Profile, Appenders] = {"local": appenders}
     half = None
     if leaderless is not None:
@@ -187,6 +200,8 @@ def create_service(
         profiles["leaderless"] = half.appenders
     tail_api = create_internal_api(Tails(streams, feed, lease, files, readers))
     add_wal_routes(tail_api, WalCache(0) if half is None else half.writer.cache)
+    frame_size_max = settings.ingest_chunk_size_max
+    add_part_routes(tail_api, PartRoutes(partitions, under_way, room, frame_size_max))
     public = create_public_app(
         names,
         profiles,
@@ -195,6 +210,7 @@ def create_service(
         room,
         counts,
         frame_size_max=settings.ingest_chunk_size_max,
+        supers=Supers(supers, owners, settings.ingest_parts_in_flight),
         broker=_broker(settings),
     )
     return IngestService(
@@ -212,6 +228,8 @@ def create_service(
         staged=batches,
         appenders=appenders,
         names=names,
+        supers=supers,
+        owners=owners,
         under_way=under_way,
         forwarded=forwarded,
         room=room,

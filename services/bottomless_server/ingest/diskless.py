@@ -19,6 +19,7 @@ from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, ingest_gauges
 from bottomless_server.ingest.front.name_watch import NameWatch
 from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.leaderless.making import LeaderlessHalf
 from bottomless_server.node.forwarding import is_forwarded, take_forwarded
@@ -43,6 +44,7 @@ class DisklessIngest:
     """The internal application; `internal` adds to it what other nodes pass on."""
     leaderless: LeaderlessHalf
     names: StreamNames
+    supers: SuperNames
     watch: NameWatch
     under_way: RequestsUnderWay
     forwarded: ForwardedRequests
@@ -88,6 +90,7 @@ class DisklessIngest:
         await self.leaderless.writer.stop()
         await self.watch.stop()
         await self.forwarded.aclose()
+        await self.supers.aclose()
         await self.names.aclose()
 
     async def report(self) -> Mapping[str, Any]:

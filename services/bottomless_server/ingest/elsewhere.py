@@ -4,7 +4,7 @@ Such a node has no disk, owns nothing and claims nothing: whoever asks it for a 
 on to the stream's owner, or, where it has none, to a node that may claim it.
 """
 
-from typing import Final
+from typing import Final, NoReturn
 
 from cachetools import TTLCache
 
@@ -12,7 +12,6 @@ from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.not_found import stream_not_found
-from bottomless_server.ingest.ports import Appender
 from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
 from bottomless_server.node.lease import Clocks
 from bottomless_server.stores.ingest_nodes import live_nodes
@@ -31,7 +30,7 @@ class ElsewhereAppenders:
         self._streams = Streams(coordination)
         self._urls: TTLCache[StreamId, str] = TTLCache(_COUNT_MAX, _SECONDS, clocks.monotonic)
 
-    async def get(self, stream_id: StreamId) -> Appender:
+    async def get(self, stream_id: StreamId) -> NoReturn:
         """Tell which node has to be asked.
 
         Raises:

@@ -5,6 +5,9 @@ How a record becomes durable is the profile's business: in the local profile the
 a stream lie on the disk of the one node that owns it (staged/owned_appenders.py, local/, log/). In the
 leaderless profile they lie in object storage, and any node appends (leaderless/). front/lookup.py
 chooses between them by what manifest says of the stream; routes, forms and answers are the same.
+
+A partition of a super stream is a local stream. What a request to the whole super stream asks of the
+owner of one is a `PartitionPort`: on this node (local/owned_partitions.py), or another one.
 """
 
 import asyncio
@@ -18,6 +21,7 @@ from bottomless_server.ingest.producers.commit_plan import StagedBatch
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions
 from bottomless_server.ingest.records.intake import Append
+from bottomless_server.protocol.parts import StepAsked, StepSaid
 
 
 class Staged(NamedTuple):
@@ -108,6 +112,48 @@ class Appender(Protocol):
         Raises:
             NotFound: `producer-not-found`.
             StoreError: with the outcome that is known.
+        """
+        ...
+
+
+class PartitionPort(Protocol):
+    """One partition of a super stream, at its owner."""
+
+    async def append_part(self, append: Append) -> Appended:
+        """Return when the part of a request is durable and visible, or was before.
+
+        Raises:
+            StoreError: with the outcome that is known.
+        """
+        ...
+
+    async def do_step(self, asked: StepAsked) -> StepSaid:
+        """Ask what the partition remembers of requests, or have it change that, durably.
+
+        Raises:
+            StoreError: with the outcome that is known; the same step again is right.
+        """
+        ...
+
+    async def fence_layouts(self, layout: int) -> None:
+        """Return when no part of an older layout than this can be stored any more.
+
+        Raises:
+            StoreError: nobody can say so; outcome none.
+        """
+        ...
+
+
+class Partitions(Protocol):
+    """The partitions of super streams that this node owns, or may claim."""
+
+    async def get(self, stream_id: StreamId) -> PartitionPort:
+        """A partition, under a claim that was good just now.
+
+        Raises:
+            NotFound: there is no such stream.
+            OwnedElsewhere: another node has to be asked.
+            StoreError: nobody owns it now; outcome none.
         """
         ...
 

@@ -13,6 +13,8 @@ from bottomless.errors import Unavailable
 from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls, ingest_gauges
 from bottomless_server.ingest.front.names import StreamNames
+from bottomless_server.ingest.front.remote_partitions import PartitionOwners
+from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.leaderless.making import LeaderlessHalf, no_writer
 from bottomless_server.ingest.local.appender_context import AppenderContext
@@ -55,6 +57,9 @@ class IngestService:
     staged: StagedBatches
     appenders: OwnedAppenders
     names: StreamNames
+    supers: SuperNames
+    owners: PartitionOwners
+    """The way to every partition of a super stream."""
     under_way: RequestsUnderWay
     forwarded: ForwardedRequests
     room: MemoryRoom
@@ -126,6 +131,7 @@ class IngestService:
             await self.streams.stop()
             await self.lease.stop()
         await self.forwarded.aclose()
+        await self.supers.aclose()
         await self.names.aclose()
         for executor in self.executors:
             executor.shutdown()

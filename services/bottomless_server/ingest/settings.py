@@ -123,6 +123,9 @@ class IngestSettings(CommonSettings):
     """How long the owner of a stream may be silent about a request that was passed on to it: longer
     than its lease, after which it acknowledges nothing."""
 
+    ingest_parts_in_flight: Annotated[int, Field(ge=1, le=1_000)] = 16
+    """Parts of one request to a super stream that are on their way to owners of partitions at once."""
+
     ingest_clock_jump_ms_max: _Positive = 60_000
     """A wall clock that gains more than this on elapsed time stops appends (`clock-skew`)."""
 

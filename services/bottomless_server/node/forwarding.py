@@ -10,7 +10,7 @@ Nothing is repeated. Where no connection came about nothing was sent, so the out
 where the connection ended without an answer a write may have happened, and that is said.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Final, NamedTuple
 
 import aiohttp
@@ -145,9 +145,7 @@ class Forwarding:
             Unavailable: `not-owner`, outcome none: the owner cannot be reached;
                 `peer-unavailable`, outcome unknown: it has the request and does not answer.
         """
-        scheme, _, rest = owner_url.partition("://")
-        base = "http://ingest" if scheme == "unix" else f"http://{rest.rstrip('/')}"
-        target = base + scope["raw_path"].decode("ascii")
+        target = _base_of(owner_url) + scope["raw_path"].decode("ascii")
         if scope["query_string"]:
             target += "?" + scope["query_string"].decode("ascii")
         body = _ForwardedBody(receive)
@@ -160,17 +158,40 @@ class Forwarding:
                 allow_redirects=False,
                 timeout=self._timeout,
             ) as answer:
-                if answer.status == _UNAUTHENTICATED:
-                    # Of the client's credential the owner knows nothing: it is about ours.
-                    log.error("the internal secret is not taken", service="ingest", url=owner_url)
-                    raise _not_taken()
-                return Answer(answer.status, _kept(answer), await _read(answer))
+                return await _whole(answer, owner_url)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise not_owner() from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if body.client_gone:
                 raise ClientGone from error
-            raise _unanswered(scope) from error
+            raise _unanswered(
+                Outcome.NONE if scope["method"] in _READS else Outcome.UNKNOWN
+            ) from error
+
+    async def send(
+        self, owner_url: str, method: str, target: str, body: bytes, headers: Mapping[str, str]
+    ) -> Answer:
+        """Send an owner a request of our own, and read the answer whole; `target` is a path with
+        its query.
+
+        Raises:
+            Unavailable: `not-owner`, outcome none: the owner cannot be reached;
+                `peer-unavailable`, outcome unknown: it may have the request, and does not answer.
+        """
+        try:
+            async with self._session(owner_url).request(
+                method,
+                _base_of(owner_url) + target,
+                headers={**passed_on(), **headers},
+                data=body,
+                allow_redirects=False,
+                timeout=self._timeout,
+            ) as answer:
+                return await _whole(answer, owner_url)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise not_owner() from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _unanswered(Outcome.UNKNOWN) from error
 
     async def aclose(self) -> None:
         self._closed = True
@@ -274,10 +295,28 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _unanswered(scope: Scope) -> Unavailable:
+def _base_of(owner_url: str) -> str:
+    scheme, _, rest = owner_url.partition("://")
+    return "http://ingest" if scheme == "unix" else f"http://{rest.rstrip('/')}"
+
+
+async def _whole(answer: aiohttp.ClientResponse, owner_url: str) -> Answer:
+    """An answer with all of its body.
+
+    Raises:
+        Unavailable: the owner does not take our secret.
+    """
+    if answer.status == _UNAUTHENTICATED:
+        # Of the client's credential the owner knows nothing: it is about ours.
+        log.error("the internal secret is not taken", service="ingest", url=owner_url)
+        raise _not_taken()
+    return Answer(answer.status, _kept(answer), await _read(answer))
+
+
+def _unanswered(outcome: Outcome) -> Unavailable:
     return Unavailable(
         "the owner of the stream does not answer",
         code=Code.PEER_UNAVAILABLE,
-        outcome=Outcome.NONE if scope["method"] in _READS else Outcome.UNKNOWN,
+        outcome=outcome,
         retry_after_seconds=1,
     )

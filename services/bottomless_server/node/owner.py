@@ -14,8 +14,9 @@ import structlog
 from bottomless.errors import Code, Fenced, NotFound, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.limits import MIB
-from bottomless.model.names import NodeId, StreamId
+from bottomless.model.names import NodeId, StreamId, SuperId
 from bottomless.model.stream import StreamRecord
+from bottomless.model.super_stream import SuperRecord
 from bottomless_server.coordination.base import Coordination, Values
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.node.core import ownership
@@ -24,6 +25,7 @@ from bottomless_server.node.lease import NodeLease
 from bottomless_server.stores.generation import held_generation
 from bottomless_server.stores.joined_calls import JoinedCalls
 from bottomless_server.stores.streams import Streams, node_key, producers_key
+from bottomless_server.stores.supers import Supers
 
 log = structlog.get_logger(__name__)
 
@@ -184,6 +186,7 @@ class Owner:
         self.streams = Streams(coordination)
         # Calls that are made again after any failure, of which a start makes thousands at once.
         self._joined = Streams(JoinedCalls(coordination))
+        self._supers = Supers(coordination, self.streams)
         self.lease = lease
         self._note_home = note_home
 
@@ -201,6 +204,21 @@ class Owner:
         """
         try:
             return await self._joined.load(stream_id)
+        except NotFound:
+            await self.check_not_lost()
+            raise
+        except Unavailable as error:
+            raise coordination_unavailable() from error
+
+    async def load_super(self, super_id: SuperId) -> SuperRecord:
+        """The record of a super stream.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: `coordination-unavailable`, outcome none.
+        """
+        try:
+            return await self._supers.load(super_id)
         except NotFound:
             await self.check_not_lost()
             raise

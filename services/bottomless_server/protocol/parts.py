@@ -16,7 +16,7 @@ from pydantic import Field
 from bottomless.model.limits import OFFSET_MAX, PARTITION_COUNT_MAX
 from bottomless.model.names import parse_reference
 from bottomless_server.protocol.closed_body import ClosedBody
-from bottomless_server.protocol.parameters import Parser, integer
+from bottomless_server.protocol.parameters import Parser, integer, require
 from bottomless_server.protocol.paths import STREAM
 from bottomless_server.protocol.peer import Params, number, said_by
 
@@ -61,6 +61,15 @@ PART_QUERY: Final[Mapping[str, Parser]] = {
     "last": integer(0, OFFSET_MAX),
     "body_crc": integer(0, _CRC_MAX),
 }
+
+
+def decode_part_asked(values: Mapping[str, Any]) -> PartAsked:
+    """What a query asks for.
+
+    Raises:
+        InvalidRequest: `bad-parameter`: the layout is missing.
+    """
+    return PartAsked(**require(values, "layout"))
 
 
 class PartSaid(NamedTuple):
@@ -161,7 +170,7 @@ def decode_step_said(body: Any) -> StepSaid:
         _optional(body["last"]),
         _optional(body["heard_at"]),
         None if body["part"] is None else _part(body["part"]),
-        [(number(layout), number(last)) for layout, last in body["parts"]],
+        tuple((number(layout), number(last)) for layout, last in body["parts"]),
     )
 
 

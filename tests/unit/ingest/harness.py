@@ -23,7 +23,6 @@ from support.peers import SilentPeer
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
-from bottomless.formats.stream_record import LEADERLESS
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName
 from bottomless.model.stream import StreamRecord, StreamState
@@ -50,6 +49,7 @@ from bottomless_server.protocol.registry import (
     encode_stream,
     encode_streams,
 )
+from bottomless_server.protocol.supers import encode_super_stream, super_by_name
 from bottomless_server.protocol.tail import (
     CHUNKS,
     PUBLISHED,
@@ -59,6 +59,7 @@ from bottomless_server.protocol.tail import (
     encode_published,
 )
 from bottomless_server.stores.streams import GENERATION_KEY, Streams
+from bottomless_server.stores.supers import Supers
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 NAME = StreamName("orders")
@@ -180,8 +181,9 @@ def broken_disk() -> OSError:
 class SmallManifest(SilentPeer):
     """Answers who a name is, from the same coordination."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, supers: Supers | None = None) -> None:
         self._streams = streams
+        self.supers = supers
         self.registry: dict[StreamId, StreamRecord] = {}
         """What the bucket says of streams: their records as they were when it was told last."""
         self.questions = 0
@@ -239,6 +241,10 @@ class SmallManifest(SilentPeer):
             )
         asked = ByNameAsked(**{key: str(value) for key, value in params.items()})
         name = FullName(asked.tenant, StreamName(last))
+        if path == super_by_name(name):
+            assert self.supers is not None, "of a harness that knows super streams"
+            whole = await self.supers.load(await self.supers.find(name))
+            return PeerAnswer(200, {}, encode_super_stream(whole))
         assert path == by_name(name)
         record = await self._streams.load(await self._streams.find(name))
         return PeerAnswer(200, {}, encode_stream(record))
@@ -261,8 +267,9 @@ class IngestHarness(ServiceHarness):
         )
         if before is None:
             self.show_generation(0)
-        self.streams = Streams(self.coordination, frozenset({LEADERLESS}))
-        self.manifest: SmallManifest = SmallManifest(self.streams)
+        self.streams = Streams(self.coordination)
+        self.supers = Supers(self.coordination, self.streams)
+        self.manifest: SmallManifest = SmallManifest(self.streams, self.supers)
         if before is not None:
             self.manifest.registry = before.manifest.registry
         self.files = files or RecordedFiles()

@@ -16,7 +16,11 @@ from bottomless_server.core.tracking.known_producers import TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.waiting import WaitingAppends
 from bottomless_server.ingest.producers.producers import Appended
-from bottomless_server.ingest.producers.super_requests import Request, part_identity, part_name
+from bottomless_server.ingest.producers.super_requests import (
+    Request,
+    conditions_of_part,
+    part_name,
+)
 from bottomless_server.ingest.records.conditions import (
     NO_CONDITIONS,
     Conditions,
@@ -163,7 +167,7 @@ def a_part(layout: int = 1, *, resumed: bool = False) -> Append:
 
 def numbered(first: int, last: int, body_crc: int = 7, layout: int = 1) -> Append:
     request = Request("p", 0, first, last, body_crc)
-    conditions = Conditions(part_identity(request, layout), part_of=PartOf(layout, False, first))
+    conditions = conditions_of_part(request, layout, resumed=False)
     return replace(an_append(conditions), body_crc=body_crc)
 
 

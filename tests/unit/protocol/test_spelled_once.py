@@ -18,7 +18,7 @@ ROOT: Final = Path(__file__).parents[3]
 SERVER: Final = ROOT / "services" / "bottomless_server"
 PROTOCOL: Final = SERVER / "protocol"
 MESSAGES: Final = frozenset(
-    {"forwarding", "keys", "registry", "secret", "supers", "tail", "uploads", "wal"}
+    {"forwarding", "keys", "parts", "registry", "secret", "supers", "tail", "uploads", "wal"}
 )
 """The modules of `protocol/` that hold messages."""
 FAKES: Final = (

@@ -19,6 +19,7 @@ from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender
 from bottomless_server.ingest.producers.commit_plan import read_staged_ids
 from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.records.intake import Append
 from bottomless_server.node.room import BodyReservation, MemoryRoom
 from bottomless_server.runtime.http.app import parse_json, read_body
 from bottomless_server.runtime.http.encodings import decode_body
@@ -93,13 +94,24 @@ class AppendRequests:
     ) -> Appended:
         """Append records; room is held for the body from its first byte until they are stored."""
         async with self._room.body(appender.stream_id, form.size_to_hold) as room:
-            with enough_memory():
-                body = await self._body(form, scope, receive, room)
-                append = await read_append(scope, form, body, self._frame_size_max)
+            append, body = await self.read(form, scope, receive, room)
             await self._lookup.require_same(name, appender)
             appended = await appender.append(append)
             self._counts.note(appended, len(body))
             return appended
+
+    async def read(
+        self, form: Form, scope: Scope, receive: Receive, room: BodyReservation
+    ) -> tuple[Append, bytes]:
+        """Receive a body whose room is held, and read it; returns it decoded, too.
+
+        Raises:
+            StoreError: nothing is stored.
+            ClientGone: the client left before the whole body was here.
+        """
+        with enough_memory():
+            body = await self._body(form, scope, receive, room)
+            return await read_append(scope, form, body, self._frame_size_max), body
 
     async def _body(
         self, form: Form, scope: Scope, receive: Receive, room: BodyReservation

@@ -4,7 +4,7 @@ On the record's path: after append_requests.py, before records/intake.py.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -63,6 +63,8 @@ STAGED: Final = "application/vnd.bottomless.staged+json"
 """Not records but the ids of batches that were staged before."""
 LINES: Final = "application/x-ndjson"
 ACCEPTED: Final = (JSON, RAW, ARROW, FRAMES, STAGED, LINES)
+ACCEPTED_BY_SUPERS: Final = (JSON, RAW, ARROW, FRAMES, LINES)
+"""Staged batches lie at the owner of one stream."""
 _RECORD_FORMS: Final = (ARROW, FRAMES, STAGED, LINES)
 """Forms that are records by themselves, and never one value."""
 _JSON_FORMS: Final = (JSON, STAGED, LINES)
@@ -133,8 +135,9 @@ class Form(NamedTuple):
         return min(self.declared_size, self.body_size_max)
 
 
-def read_form(scope: Scope) -> Form:
-    """What can be known, and refused, without the stream or the body.
+def read_form(scope: Scope, accepted: Sequence[str] = ACCEPTED) -> Form:
+    """What can be known, and refused, without the stream or the body; `accepted` are the media types
+    that are taken there.
 
     Raises:
         InvalidRequest: 400, 406 or 415.
@@ -142,7 +145,7 @@ def read_form(scope: Scope) -> Form:
     asked = parse_query(scope, _QUERY)
     negotiate(header(scope, b"accept"), [JSON])
     as_value = "as" in asked
-    media_type = _type_of_value(scope) if as_value else content_type(scope, ACCEPTED)
+    media_type = _type_of_value(scope) if as_value else content_type(scope, accepted)
     named = {name for name, _ in scope["headers"]}
     if media_type != RAW and not as_value:
         _refuse(_OF_RAW & named, f"goes with {RAW} alone; other records bring their own")

@@ -23,6 +23,9 @@ class AppendCounts:
     forwarded: int = 0
     """Requests that were passed on to another node."""
     forwarded_unanswered: int = 0
+    super_parts: int = 0
+    """Parts of requests to super streams that were stored, here or by another node."""
+    super_parts_failed: int = 0
 
     def note(self, appended: Appended, size: int) -> None:
         """Count an append whose body had so many bytes, decoded."""
@@ -55,6 +58,16 @@ class AppendCounts:
             f"{name}_forwarded_unanswered",
             "Those of them that the owner did not answer.",
             self.forwarded_unanswered,
+        )
+        yield counted(
+            f"{name}_super_parts",
+            "Parts of requests to super streams that were stored, by this node or by others.",
+            self.super_parts,
+        )
+        yield counted(
+            f"{name}_super_parts_failed",
+            "Parts of requests to super streams that failed.",
+            self.super_parts_failed,
         )
 
 

@@ -15,8 +15,12 @@ from bottomless_server.ingest.front.lookup import AppenderLookup
 from bottomless_server.ingest.front.metrics import AppendCounts
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.producer_routes import add_producer_routes
+from bottomless_server.ingest.front.remote_partitions import PartitionOwners
 from bottomless_server.ingest.front.routes import AppendRoute
 from bottomless_server.ingest.front.staged_routes import add_staged_route
+from bottomless_server.ingest.front.super_names import SuperNames
+from bottomless_server.ingest.front.super_produce import SuperProduce
+from bottomless_server.ingest.front.super_routes import add_super_routes
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appenders
 from bottomless_server.node.room import MemoryRoom
@@ -31,6 +35,14 @@ class Public(NamedTuple):
     app: ASGIApp
     lane: AppendLane
     """Takes those appends that nobody has to wait for."""
+
+
+class Supers(NamedTuple):
+    """How requests to super streams are served."""
+
+    names: SuperNames
+    owners: PartitionOwners
+    parts_in_flight: int
 
 
 class Broker(NamedTuple):
@@ -50,13 +62,14 @@ def create_public_app(
     counts: AppendCounts,
     *,
     frame_size_max: int,
+    supers: Supers | None = None,
     broker: Broker | None = None,
 ) -> Public:
     """Everything that ingest answers to producers; `appenders` is all that it knows of streams,
     by their profiles.
 
-    `frame_size_max` is the bound on a frame of a request, decoded, in bytes. With `broker` the broker
-    contract is served, too.
+    `frame_size_max` is the bound on a frame of a request, decoded, in bytes. With `supers` super
+    streams are served, with `broker` the broker contract, too.
     """
     lookup = AppenderLookup(names, appenders, under_way)
     api = create_api("Bottomless ingest")
@@ -65,6 +78,18 @@ def create_public_app(
     add_staged_route(api, lookup, under_way, room, frame_size_max)
     add_producer_routes(api, lookup)
     requests = AppendRequests(lookup, under_way, room, counts, frame_size_max)
+    if supers is not None:
+        produce = SuperProduce(
+            supers.names,
+            supers.owners,
+            requests,
+            under_way,
+            room,
+            counts,
+            frame_size_max=frame_size_max,
+            parts_in_flight=supers.parts_in_flight,
+        )
+        add_super_routes(api, produce)
     if broker is not None:
         add_produce_route(
             api,

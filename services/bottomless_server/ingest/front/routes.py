@@ -17,6 +17,7 @@ from bottomless_server.ingest.front.answers import Expecting, answer_to, wants_m
 from bottomless_server.ingest.front.append_requests import AppendRequests
 from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.lookup import AppenderLookup
+from bottomless_server.ingest.front.super_routes import OPERATIONS as SUPER_OPERATIONS
 from bottomless_server.node.core.ownership import OwnedElsewhere
 from bottomless_server.node.forwarding import is_forwarded, send_forwarded
 from bottomless_server.runtime.http.app import ClientGone, request_id_of, send_problem
@@ -56,7 +57,8 @@ class AppendRoute:
         stream = found.parts.get(STREAM)
         if stream is None or endpoint is None or endpoint.operation_id != APPEND:
             owner = None
-            if stream is not None and found.services(scope["method"]) == _OURS:
+            of_super = endpoint is not None and endpoint.operation_id in SUPER_OPERATIONS
+            if stream is not None and not of_super and found.services(scope["method"]) == _OURS:
                 # A path of ingest alone: what it is about is the owner's.
                 owner = await self._owner_elsewhere(stream, scope)
             if owner is None:

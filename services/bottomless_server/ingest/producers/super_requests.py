@@ -38,6 +38,7 @@ from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.guards import guard
 from bottomless.model.chunk import AppendMode, TrackedEntry
 from bottomless.model.routing import hash_keys, keys_of
+from bottomless.model.super_stream import SuperRecord, SuperState
 from bottomless_server.core.tracking.known_producers import Producer, Remembered, tracked
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.places import Places, check_place
@@ -164,11 +165,9 @@ def decide_waiting(
     if part_of is None:
         return decide(tracking, append, next_offset, places)
     require_layout(part_of, layout)
-    identity = append.conditions.identity
-    if not isinstance(identity, FromProducer):
+    request, identity = request_of_part(append), append.conditions.identity
+    if request is None or identity is None:
         return New()
-    producer_id = identity.producer_id.partition(_COLON)[2]
-    request = Request(producer_id, identity.epoch, part_of.first, identity.number, append.body_crc)
     verdict = decide_part(tracking, request, part_of.layout, append)
     if isinstance(verdict, New):
         check_place(tracking, identity, places)
@@ -187,6 +186,14 @@ def require_layout(part_of: PartOf, layout: int) -> None:
         raise super_growing()
 
 
+@guard("the layout that a partition is opened with")
+def oldest_layout(record: SuperRecord) -> int:
+    """The oldest layout of which a partition takes parts whose owner has just claimed it."""
+    newest = record.layouts[-1].version
+    # Who makes it grow has told the owner of before, and does not know this one.
+    return newest + 1 if record.state is SuperState.GROWING else newest
+
+
 def super_growing() -> Unavailable:
     """The refusal of a request that would be divided as it is not any more."""
     return Unavailable(
@@ -197,10 +204,22 @@ def super_growing() -> Unavailable:
     )
 
 
-def part_identity(request: Request, layout: int) -> FromProducer:
-    """The name and number under which a partition stores its part of a request."""
+def conditions_of_part(request: Request | None, layout: int, *, resumed: bool) -> Conditions:
+    """The conditions of a part, which of a request with numbers name it and its own number."""
+    if request is None:
+        return Conditions(part_of=PartOf(layout, resumed))
     name = part_name(layout, request.producer_id)
-    return FromProducer(name, request.epoch, AppendMode.TRANSACTION, request.last)
+    identity = FromProducer(name, request.epoch, AppendMode.TRANSACTION, request.last)
+    return Conditions(identity, part_of=PartOf(layout, resumed, request.first))
+
+
+def request_of_part(append: Append) -> Request | None:
+    """The request that an append is a part of; None where that has no numbers."""
+    identity, part_of = append.conditions.identity, append.conditions.part_of
+    if part_of is None or not isinstance(identity, FromProducer):
+        return None
+    producer_id = identity.producer_id.partition(_COLON)[2]
+    return Request(producer_id, identity.epoch, part_of.first, identity.number, append.body_crc)
 
 
 @guard("the first number and the body of a part")

@@ -24,6 +24,7 @@ from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.commit_plan import CommitPlan
 from bottomless_server.ingest.producers.producer_changes import forget, raise_epoch
 from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.producers.super_requests import is_of_requests
 from bottomless_server.ingest.records.conditions import Conditions
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.ingest.staged.batches import StagedBatches
@@ -122,7 +123,7 @@ class OwnedAppender:
 
     async def list_producers(self, after: str, count: int) -> list[tuple[str, Producer]]:
         known = self._local.tracking.producers
-        listed = (name for name in known if name > after and not is_of_parts(name))
+        listed = (name for name in known if name > after and not _is_ours(name))
         return [(name, known[name]) for name in nsmallest(count, listed)]
 
     async def find_producer(self, producer_id: str) -> Producer | None:
@@ -142,3 +143,8 @@ class OwnedAppender:
         # forgotten, and what the plan said was lost anyway.
         await self._owned.batches.drop_damaged_plan(self.stream_id, producer_id)
         await self._local.change(lambda tracking, now, _: forget(tracking, producer_id, now))
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a name is one that only we give, and no producer's own."""
+    return is_of_parts(name) or is_of_requests(name)

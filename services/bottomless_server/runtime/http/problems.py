@@ -188,6 +188,11 @@ async def send_problem(send: Send, error: StoreError, request_id: str, path: str
     await send_whole(send, problem_answer(error, request_id, path))
 
 
+def problem_members(error: StoreError, request_id: str) -> dict[str, Any]:
+    """An error as a problem within an answer to more than what it refuses."""
+    return _members(error, request_id, "", write=True)
+
+
 def problem_answer(error: StoreError, request_id: str, path: str = "") -> WholeAnswer:
     """The answer for an error of a request that may change something."""
     problem = _problem(error, request_id, path, write=True)
@@ -212,13 +217,19 @@ class _Problem(NamedTuple):
 
 
 def _problem(error: StoreError, request_id: str, path: str, *, write: bool) -> _Problem:
-    status = STATUS[error.code]
+    members = _members(error, request_id, path, write=write)
+    headers = {"content-type": PROBLEM_TYPE, **_headers_of(error)}
+    body = orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
+    return _Problem(STATUS[error.code], headers, body)
+
+
+def _members(error: StoreError, request_id: str, path: str, *, write: bool) -> dict[str, Any]:
     members: dict[str, Any] = {
         **error.facts,
         **_missing_stream(error, path),
         "type": f"urn:bottomless:problem:{error.code}",
         "title": error.code.replace("-", " ").capitalize(),
-        "status": status,
+        "status": STATUS[error.code],
         "detail": error.message,
         "code": error.code,
         "retryable": error.retryable,
@@ -229,8 +240,7 @@ def _problem(error: StoreError, request_id: str, path: str, *, write: bool) -> _
         members["outcome"] = error.outcome if write else Outcome.NONE
     if error.faults:
         members["errors"] = [_fault_members(fault) for fault in error.faults]
-    headers = {"content-type": PROBLEM_TYPE, **_headers_of(error)}
-    return _Problem(status, headers, orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE))
+    return members
 
 
 def _missing_stream(error: StoreError, path: str) -> dict[str, str]:

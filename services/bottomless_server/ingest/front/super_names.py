@@ -1,0 +1,80 @@
+"""Super streams by their names: asked of manifest, and remembered for a moment.
+
+What is remembered may be old, and does no harm then: the owners of partitions refuse what was
+divided by an older layout, and know streams by ids that are never used again. Whoever is refused
+for that has the name forgotten, and the next request asks anew.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from cachetools import LRUCache
+
+from bottomless.errors import Code, Unavailable
+from bottomless.model.names import FullName
+from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.protocol.registry import ByNameAsked
+from bottomless_server.protocol.supers import SuperSaid, decode_super_stream, super_by_name
+from bottomless_server.runtime.base.single_flight import SingleFlight
+
+_PARTITION_COUNT_MAX: Final = 100_000
+"""Partitions of all super streams that are remembered; each is some hundreds of bytes."""
+FRESH_SECONDS: Final = 5.0
+"""How long nobody is asked again."""
+
+
+class _Known(NamedTuple):
+    said: SuperSaid
+    asked_at: float
+
+
+class SuperNames:
+    """Asks manifest which super stream a name means; one question at a time for each name."""
+
+    def __init__(self, manifest: PeerPort, monotonic: Callable[[], float]) -> None:
+        self._manifest = manifest
+        self._monotonic = monotonic
+        self._known: LRUCache[FullName, _Known] = LRUCache(
+            _PARTITION_COUNT_MAX, getsizeof=lambda known: len(known.said.partitions)
+        )
+        self._asking: SingleFlight[FullName, SuperSaid] = SingleFlight()
+
+    async def find(self, name: FullName) -> SuperSaid:
+        """The super stream that has a name, as it was within the last seconds; or as it was last, as
+        long as manifest does not answer.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: manifest does not answer, and nothing is remembered; outcome none.
+        """
+        known = self._known.get(name)
+        if known is not None and self._monotonic() - known.asked_at < FRESH_SECONDS:
+            return known.said
+        try:
+            return await self._asking.join(name, lambda: self._ask(name))
+        except Unavailable as error:
+            if known is None or error.code is not Code.PEER_UNAVAILABLE:
+                raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
+            return known.said
+
+    def forget(self, name: FullName) -> None:
+        """Ask anew when the name is used next."""
+        self._known.pop(name, None)
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        await self._asking.aclose()
+
+    async def _ask(self, name: FullName) -> SuperSaid:
+        asked_at = self._monotonic()
+        params = ByNameAsked(name.tenant).params()
+        try:
+            answer = await self._manifest.call("GET", super_by_name(name), params=params)
+        except Unavailable:
+            raise
+        except Exception:
+            self.forget(name)
+            raise
+        said = decode_super_stream(answer.body)
+        self._known[name] = _Known(said, asked_at)
+        return said

@@ -1,0 +1,463 @@
+"""What one request to a super stream does, from its headers to the outcome of each of its parts.
+
+Any node takes it: the records are divided among the partitions, and each part goes to the owner of
+its partition, which may be this node. All records are routed before any is written.
+
+A request with numbers is stored once however often it comes, by the steps of
+producers/super_requests.py. What is on disk after a crash of this node:
+
+- before and after `begin`: nothing of the request, unless an earlier try of it has left parts.
+- while parts are appended: any of them, each whole or not at all.
+- before `complete`: all parts. It is not known yet that the request is whole.
+- after it: the request is whole, answered or not.
+
+In each case the producer sends it again as it was, and no later one gets ahead of it. A request
+without numbers leaves the same parts, and who repeats it stores them twice.
+
+On the record's path: after super_routes.py, before remote_partitions.py or local/owned_partitions.py.
+"""
+
+import asyncio
+import re
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from typing import Final, Literal, TypeVar
+
+import structlog
+from starlette.types import Receive, Scope
+
+from bottomless.errors import Code, Outcome, StoreError
+from bottomless.model.chunk import AppendMode
+from bottomless.model.names import FullName, StreamId
+from bottomless.model.super_stream import Layout, SuperState
+from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.restated import restated
+from bottomless_server.ingest.front.append_requests import AppendRequests
+from bottomless_server.ingest.front.forms import (
+    ACCEPTED_BY_SUPERS,
+    INLINE_SIZE,
+    JSON,
+    Form,
+    read_form,
+)
+from bottomless_server.ingest.front.metrics import AppendCounts
+from bottomless_server.ingest.front.remote_partitions import PartitionOwners
+from bottomless_server.ingest.front.super_answers import PartResult
+from bottomless_server.ingest.front.super_names import SuperNames
+from bottomless_server.ingest.front.under_way import RequestsUnderWay
+from bottomless_server.ingest.producers.producers import Appended
+from bottomless_server.ingest.producers.super_requests import (
+    Request,
+    conditions_of_part,
+    coordinating_partition,
+    layout_of,
+    raises,
+    super_growing,
+)
+from bottomless_server.ingest.records.conditions import (
+    NO_CONDITIONS,
+    SEQUENCE_MAX,
+    Conditions,
+    FromProducer,
+    bad_header,
+)
+from bottomless_server.ingest.records.dividing import Divided, Routes, divide
+from bottomless_server.ingest.records.intake import Append
+from bottomless_server.node.room import MemoryRoom
+from bottomless_server.protocol.parts import StepAsked, StepSaid
+from bottomless_server.protocol.supers import SuperSaid
+from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.runtime.http.app import request_id_of
+from bottomless_server.runtime.http.full_names import full_name_of
+from bottomless_server.runtime.http.problems import enough_memory, unexpected
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+_OBJECT: Final = re.compile(rb"\s*\{")
+
+PRODUCER_ID_SIZE_MAX: Final = 240
+"""Characters of the name of a producer of super streams: ours are longer, by the layout."""
+_CLOCKS_MS: Final = 600_000
+"""How far the clocks of two nodes may be apart."""
+
+
+class SuperProduce:
+    """Takes requests to super streams; keeps nothing of them."""
+
+    def __init__(
+        self,
+        supers: SuperNames,
+        owners: PartitionOwners,
+        requests: AppendRequests,
+        under_way: RequestsUnderWay,
+        room: MemoryRoom,
+        counts: AppendCounts,
+        *,
+        frame_size_max: int,
+        parts_in_flight: int,
+    ) -> None:
+        """`parts_in_flight`: how many owners one request is under way to at once."""
+        self._supers = supers
+        self.owners: Final = owners
+        self._requests = requests
+        self._under_way = under_way
+        self._room = room
+        self._counts = counts
+        self.frame_size_max: Final = frame_size_max
+        self.parts_in_flight: Final = parts_in_flight
+
+    async def take(self, text: str, scope: Scope, receive: Receive) -> list[PartResult]:
+        """Do all that one request asks for; `text` is the name in its path.
+
+        Raises:
+            StoreError: no part was stored, or all of them were (outcome committed).
+            ClientGone: the client left before the whole body was here.
+        """
+        form = read_form(scope, ACCEPTED_BY_SUPERS)
+        sender = sender_of(form.conditions)
+        # Of a part they say something else.
+        form = form._replace(conditions=NO_CONDITIONS)
+        name = full_name_of(scope, text)
+        self._under_way.require_accepting()
+        with self._under_way.counted():
+            found = await self._find(name)
+            async with self._room.body(StreamId(found.super_id), form.size_to_hold) as room:
+                append, body = await self._requests.read(form, scope, receive, room)
+                run = _Run(self, name, found, append, _pointer_of(form, body), scope)
+                del append, body
+                parts = await run.divide(found.layout)
+                # Beside the records as they came they are held as they go on.
+                await room.take(sum(part.append.size for part in parts.values()))
+                if (await self._find(name)).super_id != found.super_id:
+                    raise stream_not_found()
+                if sender is None:
+                    return await run.append_parts(parts, found.layout, None)
+                return await run.store_once(parts, sender)
+
+    async def raise_epoch(self, text: str, producer_id: str, scope: Scope) -> StepSaid:
+        """Lock earlier runs of a producer out of all partitions; returns its new epoch and the last
+        number that any of them has.
+
+        Raises:
+            StoreError: the same again is right.
+        """
+        check_producer_id(producer_id)
+        name = full_name_of(scope, text)
+        self._under_way.require_accepting()
+        with self._under_way.counted():
+            found = await self._find(name)
+            steps = Steps(self.owners, found, self.parts_in_flight)
+            known = await steps.at_coordinating(StepAsked("show", producer_id))
+            return await steps.raise_epoch(producer_id, (known.epoch or 0) + 1)
+
+    async def _find(self, name: FullName) -> SuperSaid:
+        found = await self._supers.find(name)
+        if found.state is not SuperState.ACTIVE:
+            self._supers.forget(name)
+            raise super_growing()
+        return found
+
+    def note(self, name: FullName, outcome: Appended | StoreError, size: int) -> None:
+        """Take up what became of a part of a request with so many bytes in all."""
+        if isinstance(outcome, Appended):
+            self._counts.note(outcome, size)
+            self._counts.super_parts += 1
+            return
+        self._counts.super_parts_failed += 1
+        if outcome.code in (Code.SUPER_STREAM_GROWING, Code.STREAM_NOT_FOUND):
+            # What was known of the super stream is outdated.
+            self._supers.forget(name)
+
+
+def sender_of(conditions: Conditions) -> FromProducer | None:
+    """The producer that numbers a request; None if it has no numbers.
+
+    Raises:
+        InvalidRequest: `bad-header`: conditions that one stream alone can look after.
+    """
+    identity = conditions.identity
+    if conditions.expected_offset is not None:
+        raise bad_header("stream-expected-offset", _ONE_STREAM)
+    if identity is None:
+        return None
+    if not isinstance(identity, FromProducer):
+        raise bad_header("idempotency-key", _ONE_STREAM)
+    if identity.mode is not AppendMode.STRICT:
+        header = "txn-number" if identity.mode is AppendMode.TRANSACTION else "producer-id"
+        raise bad_header(header, f"{_ONE_STREAM}; number the records by Producer-Seq")
+    check_producer_id(identity.producer_id)
+    return identity
+
+
+_ONE_STREAM: Final = "goes with appends to one stream, and not to a super stream"
+
+
+def check_producer_id(producer_id: str) -> None:
+    """Refuse a name under which nothing could be kept.
+
+    Raises:
+        InvalidRequest: `bad-header`.
+    """
+    if len(producer_id) > PRODUCER_ID_SIZE_MAX:
+        sentence = f"must have at most {PRODUCER_ID_SIZE_MAX} characters, to a super stream"
+        raise bad_header("producer-id", sentence)
+
+
+class Steps:
+    """Steps of requests at the partitions of one super stream."""
+
+    def __init__(self, owners: PartitionOwners, found: SuperSaid, parts_in_flight: int) -> None:
+        self._owners = owners
+        self._found = found
+        self._under_way = asyncio.Semaphore(parts_in_flight)
+
+    async def at_coordinating(self, asked: StepAsked) -> StepSaid:
+        """Do a step at the partition that coordinates a producer's requests."""
+        index = coordinating_partition(asked.producer_id, self._found.initial_count)
+        return await self.at(index, asked)
+
+    async def at(self, index: int, asked: StepAsked) -> StepSaid:
+        """Do a step at one partition."""
+        async with self._under_way:
+            owner = await self._owners.at(self._found.partitions[index].stream_id)
+            return await owner.do_step(asked)
+
+    async def raise_epoch(self, producer_id: str, epoch: int) -> StepSaid:
+        """Raise the epoch of a producer in all partitions, and then where requests are coordinated.
+
+        After a crash in between it is raised in some of them: an older run stores nothing more
+        there, and who raises it again finishes it.
+        """
+        coordinating = coordinating_partition(producer_id, self._found.initial_count)
+        steps = raises(len(self._found.partitions), coordinating)
+        highest: int | None = None
+        said = StepSaid()
+        for coordinates, together in groupby(steps, lambda step: step.coordinates):
+            if coordinates:
+                asked = StepAsked("raise-whole", producer_id, epoch, highest=highest)
+                said = await self.at(coordinating, asked)
+                continue
+            found = await _all(
+                self.at(
+                    step.partition,
+                    self._of_parts("raise-parts", step.partition, producer_id, epoch),
+                )
+                for step in together
+            )
+            lasts = [one.last for one in found if one.last is not None]
+            highest = max(lasts, default=None)
+        return said
+
+    async def highest_by_layout(
+        self, request: Request, layouts: Sequence[Layout]
+    ) -> Mapping[int, int | None]:
+        """The highest number of a part that any partition knows, by older layouts."""
+        found = await _all(
+            self.at(index, self._of_parts("highest", index, request.producer_id, 0, layouts))
+            for index in range(layouts[-1].count)
+        )
+        highest: dict[int, int | None] = {}
+        for layout, last in (part for said in found for part in said.parts):
+            highest[layout] = max(last, highest.get(layout) or 0)
+        return highest
+
+    def _of_parts(
+        self,
+        step: Literal["raise-parts", "highest"],
+        index: int,
+        producer_id: str,
+        epoch: int,
+        layouts: Sequence[Layout] | None = None,
+    ) -> StepAsked:
+        wanted = self._found.layouts if layouts is None else layouts
+        having = [layout.version for layout in wanted if layout.count > index]
+        return StepAsked(step, producer_id, epoch, layouts=having)
+
+
+class _Run:
+    """One request, on its way."""
+
+    def __init__(
+        self,
+        produce: SuperProduce,
+        name: FullName,
+        found: SuperSaid,
+        append: Append,
+        pointer: str,
+        scope: Scope,
+    ) -> None:
+        self._produce = produce
+        self._name = name
+        self._found = found
+        self._append = append
+        self._pointer = pointer
+        self._request_id = request_id_of(scope)
+        self._steps = Steps(produce.owners, found, produce.parts_in_flight)
+
+    async def divide(self, layout: Layout) -> Mapping[int, Divided]:
+        """The parts of the request by a layout.
+
+        Raises:
+            InvalidRequest: a record has no partition; nothing is stored.
+        """
+        routes = routes_of(self._found, layout)
+        work = partial(divide, self._append, routes, self._produce.frame_size_max, self._pointer)
+        with enough_memory():
+            if self._append.size <= INLINE_SIZE:
+                return work()
+            return await asyncio.to_thread(work)
+
+    async def store_once(
+        self, parts: Mapping[int, Divided], sender: FromProducer
+    ) -> list[PartResult]:
+        """Store a request with numbers, or find that it is stored."""
+        last = sender.number + self._append.record_count - 1
+        if last > SEQUENCE_MAX:
+            raise bad_header("producer-seq", f"the last number must be at most {SEQUENCE_MAX}")
+        request = Request(
+            sender.producer_id,
+            sender.epoch,
+            sender.number,
+            last,
+            self._append.body_crc,
+            sender.start_any,
+        )
+        begun = await _nothing_stored(self._begin(request))
+        await reach("ingest.super.after-begin")
+        newest = self._found.layout
+        layout = await _nothing_stored(self._layout(request, begun))
+        if layout.version != newest.version:
+            parts = await self.divide(layout)
+        if begun.state == "whole":
+            return await self._recall(parts, request, layout)
+        results = await self.append_parts(parts, layout, request)
+        if all(isinstance(one.outcome, Appended) for one in results):
+            await reach("ingest.super.before-complete")
+            await self._complete(request)
+        return results
+
+    async def append_parts(
+        self, parts: Mapping[int, Divided], layout: Layout, request: Request | None
+    ) -> list[PartResult]:
+        """Append all parts, side by side."""
+        resumed = layout.version != self._found.layout.version
+        conditions = conditions_of_part(request, layout.version, resumed=resumed)
+        room = asyncio.Semaphore(self._produce.parts_in_flight)
+
+        async def one(index: int, part: Divided) -> PartResult:
+            async with room:
+                outcome = await self._outcome(index, part.append, conditions)
+            self._produce.note(self._name, outcome, part.append.size)
+            return PartResult(self._found.partitions[index], part.record_indexes, outcome)
+
+        return await _all(one(index, part) for index, part in parts.items())
+
+    async def _outcome(
+        self, index: int, append: Append, conditions: Conditions
+    ) -> Appended | StoreError:
+        try:
+            owner = await self._produce.owners.at(self._found.partitions[index].stream_id)
+            appended = await owner.append_part(with_conditions(append, conditions))
+            await reach("ingest.super.after-part")
+        except StoreError as error:
+            return error
+        except Exception as error:
+            log.exception("a part met a bug", request_id=self._request_id)
+            return unexpected(error, Outcome.UNKNOWN)
+        return appended
+
+    async def _begin(self, request: Request) -> StepSaid:
+        asked = _step_of("begin", request)
+        begun = await self._steps.at_coordinating(asked)
+        if begun.state != "raise":
+            return begun
+        await self._steps.raise_epoch(request.producer_id, request.epoch)
+        return await self._steps.at_coordinating(asked)
+
+    async def _layout(self, request: Request, begun: StepSaid) -> Layout:
+        """The layout by which the request goes: the newest, or that by which it was begun."""
+        newest, older = self._found.layout, self._found.layouts[:-1]
+        since = newest.created_at + _CLOCKS_MS
+        goes_on = begun.state == "go-on" and begun.heard_at is not None
+        if not older or (goes_on and (begun.heard_at or 0) > since):
+            # What was heard last was whole after the growth, and this one follows it.
+            return newest
+        highest = await self._steps.highest_by_layout(request, older)
+        version = layout_of(request, highest, newest.version)
+        return next(one for one in self._found.layouts if one.version == version)
+
+    async def _recall(
+        self, parts: Mapping[int, Divided], request: Request, layout: Layout
+    ) -> list[PartResult]:
+        """What the partitions remember of a request that is whole."""
+        asked = _step_of("recall", request)._replace(layouts=[layout.version])
+
+        async def one(index: int, part: Divided) -> PartResult:
+            said = await self._steps.at(index, asked)
+            assert said.part is not None, "a recall always says something of the part"
+            count = len(part.record_indexes)
+            appended = Appended(**said.part._replace(duplicates=count)._asdict())
+            return PartResult(self._found.partitions[index], part.record_indexes, appended)
+
+        return await _all(one(index, part) for index, part in parts.items())
+
+    async def _complete(self, request: Request) -> None:
+        """Note that the request is whole.
+
+        Raises:
+            StoreError: outcome committed: all parts are stored, and the same again is right.
+        """
+        try:
+            await self._steps.at_coordinating(_step_of("complete", request))
+        except StoreError as error:
+            raise restated(error, Outcome.COMMITTED) from error
+
+
+def routes_of(found: SuperSaid, layout: Layout) -> Routes:
+    """How a layout of a super stream divides records."""
+    bound = [one.binding_key for one in found.partitions[: layout.count]]
+    keys = [key.encode() for key in bound if key is not None]
+    return Routes(layout.count, tuple(keys) if keys else None)
+
+
+def with_conditions(append: Append, conditions: Conditions) -> Append:
+    """An append as the part of a request."""
+    return replace(append, conditions=conditions)
+
+
+def _step_of(step: Literal["begin", "recall", "complete"], request: Request) -> StepAsked:
+    return StepAsked(
+        step,
+        request.producer_id,
+        request.epoch,
+        request.first,
+        request.last,
+        request.body_crc,
+        request.start_any,
+    )
+
+
+def _pointer_of(form: Form, body: bytes) -> str:
+    """Where the records stand in the body: in a member of an object, or in the body itself."""
+    if form.media_type == JSON and not form.as_value and _OBJECT.match(body):
+        return "/records"
+    return ""
+
+
+async def _nothing_stored(work: Awaitable[T]) -> T:
+    """What has to be done before the first part is sent: where it fails, nothing was stored by it."""
+    try:
+        return await work
+    except StoreError as error:
+        raise restated(error, Outcome.NONE) from error
+
+
+async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
+    """The results of all; where one fails, of none, after all have ended."""
+    done = await asyncio.gather(*works, return_exceptions=True)
+    failed = [one for one in done if isinstance(one, BaseException)]
+    if failed:
+        raise failed[0]
+    return [one for one in done if not isinstance(one, BaseException)]
