@@ -93,7 +93,7 @@ def fallen_due(config: QueueConfig, life: Life, now: int) -> Fate:
 def nacked(
     config: QueueConfig, life: Life, now: int, *, delay_ms: int = 0, dead_letter: bool = False
 ) -> Fate:
-    """Whoever has it gives it back, or rejects it.
+    """A consumer gives an item back, or rejects it.
 
     Its visibility may be over already: then it is back, and only its delay is another one.
     """
@@ -116,14 +116,14 @@ def _returned(config: QueueConfig, life: Life, now: int, delay_ms: int) -> Fate:
 
 
 def extended(life: Life, now: int, visibility_ms: int) -> Life:
-    """Whoever has it wants it for longer, or has it again although its visibility was over."""
+    """A consumer wants an item for longer, or again although its visibility was over."""
     if life.state is ItemState.DAMAGED:
         return life
     return life._replace(state=ItemState.IN_FLIGHT, due_at=now + visibility_ms)
 
 
 def acked(config: QueueConfig) -> Leaves:
-    """Whoever has it is done with it."""
+    """A consumer is done with an item."""
     archive = config.archive
     to = None if archive is None else Destination("stream", archive.stream)
     return Leaves(LeaveReason.ACKNOWLEDGED, to)
