@@ -3,7 +3,9 @@
 It knows two images: what programs see, and what is on the platters. A write, a truncation and
 a change of a directory are seen at once; on the platters they are after a sync of that file,
 or of that directory. Without one they may be there whole, in part or not at all, and later ones
-may be there without earlier ones of the same file, which leaves zeros.
+may be there without earlier ones of the same file, which leaves zeros. With a `sector_size` each sector
+of a file is as it was, or as one of the changes of it left it, whatever became of the others; so for all
+sectors together any mixture is possible, and a part of a change is not only its beginning.
 
 A sync of the file system keeps the data of all files; of names it says nothing here, though real
 ones keep these too. Where it fails each file with changes was written, or lost them, or has them in
@@ -101,8 +103,11 @@ class PowerLossDisk:
         root: Path,
         before: Before = lambda _, __: None,
         lies_on: FileSystem | None = SHARED,
+        *,
+        sector_size: int | None = None,
     ) -> None:
         self.before = before
+        self.sector_size = sector_size
         self.lies_on = lies_on
         self.forgotten_count = 0
         """Unsynced changes that were lost in part or whole, over all power losses."""
@@ -329,6 +334,8 @@ class PowerLossDisk:
 
     def _settle(self, file: _File, chance: random.Random) -> None:
         """Let each unsynced change reach the platters whole, in part, or not at all."""
+        if self.sector_size is not None and file.pending:
+            self._settle_sectors(file, chance, self.sector_size)
         for change in file.pending:
             fate = chance.randrange(3)
             if fate == 0:
@@ -344,6 +351,33 @@ class PowerLossDisk:
         # Who would tell of them forgot them with everything else.
         file.errors.tell(0)
         self._errors.tell(0)
+
+    def _settle_sectors(self, file: _File, chance: random.Random, size: int) -> None:
+        """Let each sector be what it was, or what any of the changes made of it, and the size too.
+
+        A cut is there with those before it, or it is not: it leaves no zeros by itself, and what it took
+        away does not come back.
+        """
+        cut_count = chance.randint(0, sum(isinstance(one, int) for one in file.pending))
+        versions, last_cut = [bytes(file.kept)], 0
+        for change in file.pending:
+            if isinstance(change, int):
+                if not cut_count:
+                    continue
+                cut_count -= 1
+                last_cut = len(versions)
+                versions = [version[:change] for version in versions]
+            image = bytearray(versions[-1])
+            _apply(image, change)
+            versions.append(bytes(image))
+        end = len(chance.choice(versions[last_cut:]))
+        kept = bytearray()
+        for start in range(0, end, size):
+            sector = chance.choice(versions)[start : min(start + size, end)]
+            kept += sector + bytes(min(size, end - start) - len(sector))
+        self.forgotten_count += kept != versions[-1]
+        file.kept[:] = kept
+        file.pending.clear()
 
     def _change(self, change: _Renaming) -> None:
         if change.gone is not None:
