@@ -77,6 +77,12 @@ RUNS: Final[dict[str, Run]] = {
         "tests/model/test_consumer_groups.py::test_a_generation_has_one_holder_and_a_partition_a_live_one_soon",
         BOTTOMLESS_MODEL_STEPS="200000",
     ),
+    "compaction": _test(
+        "100,000 states of a disk after losses of power in a compaction of message files",
+        "tests/unit/queues/test_compaction_crashes.py"
+        "::test_whatever_a_loss_of_power_leaves_of_a_compaction_shows_every_message",
+        BOTTOMLESS_TEST_CRASHES="100000",
+    ),
     "histories": _test(
         "50 histories of clients, looked at for an order",
         "tests/linearizability/test_linearizability.py",

@@ -1,0 +1,128 @@
+"""What a start does about the message files that it finds, by what the ledger says of them.
+
+| Found | Then |
+|---|---|
+| longer than its row | cut to it |
+| shorter, or missing and not `doomed` | its items are damaged where it is short |
+| `moving`, and no message names it | removed, with its row |
+| no row, and its number is the next one | removed: the round that made it was not committed |
+| no row, and another number | refused: the ledger is older than its files |
+| one number as .rdq and .sqs; .rdq above the last of version 1, .sqs not above it | refused |
+
+After an orderly stop nothing is scanned. Else the open file is, and what was being moved: a COMMIT
+follows the sync of what it names, so in no other file is there anything that the ledger does not know.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bottomless_server.queues.core.states import FileState
+
+
+class NamedFile(NamedTuple):
+    """A message file by its name."""
+
+    number: int
+    is_version_1: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.number}.{'rdq' if self.is_version_1 else 'sqs'}"
+
+
+class KnownFile(NamedTuple):
+    """A message file by its row."""
+
+    number: int
+    size: int
+    valid: int
+    state: FileState
+
+
+class Refused(Exception):
+    """A start would lose messages, or take what is not its own: an operator has to look first."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartPlan:
+    """What a start does. Numbers are of files, in order."""
+
+    last_v1_file: int | None
+    removals: tuple[NamedFile, ...] = ()
+    """Files that are removed; those with a row lose it afterwards."""
+    rows_that_go: tuple[int, ...] = ()
+    cuts: tuple[NamedFile, ...] = ()
+    """Files that are cut to the size in their row."""
+    short: tuple[NamedFile, ...] = ()
+    """Files that are shorter than their row, or missing."""
+    scans: tuple[NamedFile, ...] = ()
+
+
+def plan_start(
+    rows: Sequence[KnownFile],
+    found: Mapping[NamedFile, int],
+    *,
+    next_file: int,
+    last_v1_file: int | None,
+    is_clean: bool,
+) -> StartPlan:
+    """Plan a start. `found` has the size of each file that is there.
+
+    Raises:
+        Refused: what is there cannot be what the ledger was left with.
+    """
+    last_v1_file = _boundary(found, last_v1_file)
+    known = {row.number: row for row in rows}
+    stray = sorted(one for one in found if one.number not in known)
+    older = [one.name for one in stray if one.number != next_file or one.is_version_1]
+    if older:
+        raise Refused(f"the ledger is older than its files: it does not know {', '.join(older)}")
+    removals, rows_that_go, cuts, short, scans = list(stray), list[int](), [], [], []
+    for row in rows:
+        file = NamedFile(row.number, last_v1_file is not None and row.number <= last_v1_file)
+        size = found.get(file)
+        if row.state is FileState.MOVING and not row.valid:
+            rows_that_go.append(row.number)
+            if size is not None:
+                removals.append(file)
+            continue
+        if row.state in (FileState.DOOMED, FileState.DAMAGED):
+            continue
+        if size is None or size < row.size:
+            short.append(file)
+        elif size > row.size:
+            cuts.append(file)
+        if size is not None and not is_clean and row.state in (FileState.OPEN, FileState.MOVING):
+            scans.append(file)
+    return StartPlan(
+        last_v1_file,
+        tuple(sorted(removals)),
+        tuple(rows_that_go),
+        tuple(cuts),
+        tuple(short),
+        tuple(scans),
+    )
+
+
+def _boundary(found: Mapping[NamedFile, int], last_v1_file: int | None) -> int | None:
+    """The highest number of version 1; that there is none is believed only where none lies.
+
+    Raises:
+        Refused: a file lies on the wrong side of it.
+    """
+    old = sorted(one.number for one in found if one.is_version_1)
+    new = sorted(one.number for one in found if not one.is_version_1)
+    both = sorted(set(old) & set(new))
+    if both:
+        raise Refused(f"there are two files of one number: {both[0]}.rdq and {both[0]}.sqs")
+    if not old and last_v1_file is None:
+        return None
+    last = old[-1] if last_v1_file is None else last_v1_file
+    wrong = [f"{number}.rdq" for number in old if number > last]
+    wrong += [f"{number}.sqs" for number in new if number <= last]
+    if wrong:
+        raise Refused(
+            f"{', '.join(wrong)} cannot be: files up to {last} are of version 1, all others are not"
+        )
+    return last

@@ -1,0 +1,53 @@
+"""Bodies of messages are read where a round said that they lie, after it and under its pin."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from bottomless.formats.checks import check
+from bottomless.formats.message_file import StoredMessage, decode_record
+from bottomless.guards import guard
+from bottomless_server.node.file_calls import FileCalls, read_exactly
+from bottomless_server.queues.store.descriptors import Descriptors
+from bottomless_server.queues.store.names import path_of
+
+
+class BodyPlace(NamedTuple):
+    """Where the record of a message lies, as the ledger said in a round."""
+
+    msg_id: bytes
+    file: int
+    position: int
+    size: int
+
+
+class Bodies:
+    """Reads bodies; any number of threads at once."""
+
+    def __init__(self, files: FileCalls, directory: Path, descriptors: Descriptors) -> None:
+        self._files = files
+        self._directory = directory
+        self._descriptors = descriptors
+
+    def read(self, place: BodyPlace) -> StoredMessage:
+        """One message. Its header in the file is not looked at, only its own record.
+
+        Raises:
+            Corrupt: what lies there is not this message, whole and as it was written.
+            OSError: the disk does not work, or the file is gone.
+        """
+        with self._descriptors.use(path_of(self._directory, place.file)) as fd:
+            data = read_exactly(self._files, fd, place.size, place.position)
+        return checked_record(place, data)
+
+
+@guard("type, size, id and checksum of a body")
+def checked_record(place: BodyPlace, data: bytes) -> StoredMessage:
+    """The message in a record, which must be the one that is meant.
+
+    Raises:
+        Corrupt: it is another one, or damaged.
+    """
+    message = decode_record(data)
+    found, wanted = message.msg_id.hex(), place.msg_id.hex()
+    check("record of a message file", found == wanted, f"it is of {found}, not of {wanted}")
+    return message

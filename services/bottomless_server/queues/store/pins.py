@@ -1,0 +1,41 @@
+"""Pins: who reads a message file still, so that nothing is taken away from under a reader.
+
+A round says where bodies lie, and they are read after it, in other threads. Until then each of these
+files has a pin with the number of the round. What a later round leaves without a meaning is written
+over, cut or removed only when all pins of rounds up to it are gone. Pins are in memory alone: after a
+crash nobody reads.
+"""
+
+from collections import Counter
+
+from bottomless.guards import guard
+
+
+class Pins:
+    """All pins of a store. One thread changes and asks them."""
+
+    def __init__(self) -> None:
+        self._pins: dict[int, Counter[int]] = {}
+
+    def pin(self, file: int, round_: int) -> None:
+        """Keep what a round saw of a file; within the round, before another change is made."""
+        self._pins.setdefault(file, Counter())[round_] += 1
+
+    def unpin(self, file: int, round_: int) -> None:
+        """The reader is done."""
+        rounds = self._pins[file]
+        rounds[round_] -= 1
+        if not rounds[round_]:
+            del rounds[round_]
+        if not rounds:
+            del self._pins[file]
+
+    @guard("pins before a destination, the cut and the unlink")
+    def is_free(self, file: int, up_to: int) -> bool:
+        """Whether nobody reads what rounds up to this one saw of a file."""
+        return all(round_ > up_to for round_ in self._pins.get(file, ()))
+
+    @property
+    def count(self) -> int:
+        """Pins that there are."""
+        return sum(rounds.total() for rounds in self._pins.values())
