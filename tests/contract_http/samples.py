@@ -17,6 +17,8 @@ BODIES: Final[dict[str, Any]] = {
     "append_records": {"records": [{"value": "a", "headers": {"b": "c"}}]},
     "put_stream": {"fragment": {"max_age_ms": 60_000}, "labels": {"a": "b"}},
     "patch_stream": {"fragment": {"max_age_ms": 70_000}},
+    "put_super_stream": {"partitions": 3, "labels": {"a": "b"}},
+    "patch_super_stream": {"fragment": {"max_age_ms": 70_000}},
     "put_consumer_offset": {"offset": 3},
     "join_group": {"member": "pod-a", "lease_ms": 30_000},
     "heartbeat_member": {"holding": {"0": 7}, "released": {}},
@@ -38,6 +40,7 @@ BODIES: Final[dict[str, Any]] = {
 QUERIES: Final = {"get_records": "offset=first", "get_offsets_resolve": "spec=first"}
 HEADERS: Final = {
     "patch_stream": [("If-Match", "*")],
+    "patch_super_stream": [("If-Match", "*")],
     # Its body is no JSON: tests/unit/ingest/test_staged.py spoils it.
     "stage_batches": [("Content-Type", "application/vnd.bottomless.batches")],
 }

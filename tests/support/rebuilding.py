@@ -45,11 +45,9 @@ async def rebuild(harness: ManifestHarness) -> dict[str, object]:
         operation = await store.move(operation, 0, 0, progress=dict(outcome.progress))
     assert isinstance(outcome, Done)
     await store.forget(
-        (await harness.coordination.due(OPERATIONS_KEY, 2**52, 10))[0]
-        if not outcome.result["deleted_streams"]
-        else next(
+        next(
             due
-            for due in await harness.coordination.due(OPERATIONS_KEY, 2**52, 10)
+            for due in await harness.coordination.due(OPERATIONS_KEY, 2**52, 100)
             if due.member.decode() == operation.operation_id
         )
     )

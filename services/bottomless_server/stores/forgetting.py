@@ -7,11 +7,12 @@ there, and whoever begins again takes that out.
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, SuperId
 from bottomless_server.coordination.base import Changes, Coordination, Values
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import is_restored
 from bottomless_server.stores.streams import stream_key
+from bottomless_server.stores.supers import super_key
 
 
 class Forgetting(NamedTuple):
@@ -29,8 +30,15 @@ FOR_GOOD = Forgetting()
 def unless_restored(stream_id: StreamId, step: RebuildStep) -> Forgetting:
     """Forget what is of a stream as a rebuild begins: what was restored already for its generation
     stays. It raises `Unavailable` where the step is not what goes on: the stream may be in use."""
-    record = stream_key(stream_id)
+    return _unless_restored(stream_key(stream_id), step)
 
+
+def unless_super_restored(super_id: SuperId, step: RebuildStep) -> Forgetting:
+    """Forget what is of a super stream as a whole, unless it was restored already."""
+    return _unless_restored(super_key(super_id), step)
+
+
+def _unless_restored(record: str, step: RebuildStep) -> Forgetting:
     def stays(found: Values) -> bool:
         step.require(found)
         return is_restored(found[record], step.generation)

@@ -4,7 +4,7 @@ Streams and super streams have their names of one space, so that no two things o
 The value of a stream's name is its id; that of a super stream's begins with a mark, which no id does.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from bottomless.model.names import StreamId, SuperId
 
@@ -27,3 +27,15 @@ def stream_in(value: bytes | None) -> StreamId | None:
     if value is None or super_in(value) is not None:
         return None
     return StreamId(value.decode("ascii"))
+
+
+class Holder(NamedTuple):
+    """The stream, or the super stream, that has a name."""
+
+    stream_id: StreamId | None
+    super_id: SuperId | None
+
+
+def holder_in(value: bytes | None) -> Holder:
+    """Find the holder of a name by the value of the name."""
+    return Holder(stream_in(value), super_in(value))

@@ -16,6 +16,7 @@ from bottomless.errors import InvalidRequest
 from bottomless.formats.keys import stream_prefix
 from bottomless.guards import guard
 from bottomless.model.names import StreamId, parse_stream_id
+from bottomless_server.manifest.recovery.found_supers import read_supers
 from bottomless_server.manifest.recovery.rebuilt_registry import read_registry
 
 _AT_ONCE: Final = 16
@@ -56,7 +57,7 @@ async def look_at_some(drive: Drive, served: AbstractSet[str], progress: dict[st
     """Look at some streams, and note in `progress` where to go on; whether there may be more.
 
     Raises:
-        NotServed: this release cannot read a registry object of one of them.
+        NotServed: this release cannot read a registry object, or a super object, of one of them.
         DriveUnavailable, DriveRefused
     """
     if progress.get("_looked"):
@@ -66,7 +67,10 @@ async def look_at_some(drive: Drive, served: AbstractSet[str], progress: dict[st
     while len(page) < _AT_ONCE and (prefix := await next_prefix(drive, after)) is not None:
         page.append(prefix)
         after = prefix.end
-    await asyncio.gather(*(read_registry(drive, str(prefix), served) for prefix in page))
+    await asyncio.gather(
+        *(read_registry(drive, str(prefix), served) for prefix in page),
+        *(read_supers(drive, str(prefix)) for prefix in page),
+    )
     progress["_after_looked"] = after
     progress["_looked"] = len(page) < _AT_ONCE
     return True

@@ -12,19 +12,21 @@ coordination that serves, or that restores already, takes nothing out of it.
 
 from typing import Any, Final
 
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, SuperId
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.key_rebuild import QUEUES as KEY_QUEUES
 from bottomless_server.manifest.keys.key_rebuild import discard_keys
 from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets
-from bottomless_server.stores.forgetting import unless_restored
+from bottomless_server.stores.forgetting import unless_restored, unless_super_restored
 from bottomless_server.stores.groups import CHECKS_KEY, ConsumerGroups
 from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import discard_stream
+from bottomless_server.stores.restored_supers import discard_super
 from bottomless_server.stores.restored_tails import discard_instances, discard_tail
 from bottomless_server.stores.streams import DELETES_KEY, FAILING_DELETES_KEY, STREAMS_KEY
+from bottomless_server.stores.supers import SUPERS_KEY
 from bottomless_server.stores.tail_keys import SILENT_KEY
 
 _PAGE_COUNT: Final = 500
@@ -58,10 +60,17 @@ async def discard_some(context: Context, step: RebuildStep, progress: dict[str, 
         await discard_tail(coordination, stream_id, step)
         await discard_stream(coordination, stream_id, step)
         progress["_after_discarded"] = stream_id
+    after_super = str(progress.get("_after_discarded_super", "")).encode("ascii")
+    supers = await coordination.members(SUPERS_KEY, after_super, _PAGE_COUNT)
+    for member in supers:
+        super_id = SuperId(member.decode("ascii"))
+        await ConsumerGroups(coordination).forget(super_id, unless_super_restored(super_id, step))
+        await discard_super(coordination, super_id, step)
+        progress["_after_discarded_super"] = super_id
     after_key = str(progress.get("_after_discarded_key", ""))
     last = await discard_keys(context, after_key, step)
     progress["_after_discarded_key"] = last or after_key
-    if members or last:
+    if members or supers or last:
         return True
     after_instance = str(progress.get("_after_discarded_instance", "")).encode("ascii")
     if last_instance := await discard_instances(coordination, after_instance, step):

@@ -57,7 +57,7 @@ from bottomless.formats.keys import stream_prefix
 from bottomless.formats.stream_record import LEADERLESS
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
-from bottomless.model.stream import StreamState, unknown_epoch
+from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
 from bottomless_server.coordination.base import Changes, Due, Values
 from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.manifest.common.context import Context
@@ -81,6 +81,7 @@ from bottomless_server.manifest.recovery.rebuilt_registry import (
     put_registry,
     replaced_by,
 )
+from bottomless_server.manifest.recovery.rebuilt_supers import RebuiltSupers
 from bottomless_server.manifest.recovery.rebuilt_tombstones import Tombstones, buried
 from bottomless_server.manifest.recovery.rebuilt_wal import RebuiltWal, restore_record
 from bottomless_server.manifest.tree.core.rebuild_decision import first_version, record_before
@@ -92,6 +93,7 @@ from bottomless_server.stores.generation import (
     raise_generation,
     stored_generation,
 )
+from bottomless_server.stores.name_values import super_in
 from bottomless_server.stores.operations import (
     OPERATIONS_KEY,
     Operation,
@@ -117,13 +119,21 @@ _COUNTS: Final = (
     "unreadable_keys",
     "streams",
     "deleted_streams",
+    "super_streams",
+    "deleted_super_streams",
+    "unreadable_super_streams",
     "adopted_fragments",
     "unreadable_streams",
     "damaged_streams",
     "damaged_configurations",
     "unknown",
 )
-_NOT_WHOLE: Final = ("unreadable_streams", "damaged_streams", "unknown")
+_NOT_WHOLE: Final = (
+    "unreadable_streams",
+    "damaged_streams",
+    "unreadable_super_streams",
+    "unknown",
+)
 _LISTS: Final = ("unreadable", "damaged", "without_retention", "unknown_prefixes")
 
 
@@ -145,6 +155,7 @@ class Rebuild:
         self._stream_count = stream_count
         self._wal = RebuiltWal(context)
         self._tombstones = Tombstones(context, operations)
+        self._supers = RebuiltSupers(context, operations, self._tombstones)
         operations.register(KIND, self.step, endless=True)
 
     async def begin(self, tenant: str) -> Operation:
@@ -272,9 +283,13 @@ class Rebuild:
             context.drive, str(prefix), step.generation, context.served
         )
         if found_registry is None:
+            of_super = await self._supers.restore_below(prefix, step)
+            if of_super is not None:
+                return of_super
             log.error("objects of no known stream", prefix=str(prefix))
             return {"unknown": 1, "unknown_prefixes": [str(prefix)]}
         registry = found_registry.record
+        registry = await self._supers.of_its_super(registry, step.generation)
         # Its number is the attempt's: nobody else has it, and later ones are above.
         mine = await put_registry(self._context, registry, found_registry, step)
         if registry.state is StreamState.DELETING:
@@ -323,6 +338,13 @@ class Rebuild:
         other = await restore_record(self._context, record, known, also, step)
         if other is None:
             return None
+        if (holder := super_in(other.encode("ascii"))) is not None:
+            rank = registered, record.stream_id
+            if not await self._supers.gives_way(holder, record.tenant, rank, step):
+                return await self._bury(record, step)
+            if await restore_record(self._context, record, known, also, step) is not None:
+                raise Unavailable("the name keeps changing")
+            return None
         theirs = await find_registry(
             self._context.drive,
             stream_prefix(other, record.tenant),
@@ -330,10 +352,7 @@ class Rebuild:
             self._context.served,
         )
         if theirs is None or (theirs.record.generation, other) > (registered, record.stream_id):
-            tombstone = buried(record)
-            await put_object_of(self._context, tombstone)
-            await self._tombstones.restore(tombstone, step)
-            return record.stream_id
+            return await self._bury(record, step)
         older = await streams.load(other)
         first = first_epoch if older.config.leaderless else unknown_epoch
         if older.epoch != first(record.generation):
@@ -345,6 +364,12 @@ class Rebuild:
         if await restore_record(self._context, record, known, also, step) is not None:
             raise Unavailable("the name keeps changing")
         return other
+
+    async def _bury(self, record: StreamRecord, step: RebuildStep) -> StreamId:
+        tombstone = buried(record)
+        await put_object_of(self._context, tombstone)
+        await self._tombstones.restore(tombstone, step)
+        return record.stream_id
 
     async def _queue(self, step: RebuildStep, queued: list[Due]) -> None:
         for start in range(0, len(queued), _PAGE_COUNT):

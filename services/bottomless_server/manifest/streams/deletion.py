@@ -106,7 +106,7 @@ class Deletions:
         return await self._begin(await self._context.streams.find(name), name, if_match)
 
     async def begin_partition(self, partition: StreamRecord) -> Operation:
-        """The same of a partition, of a super stream that is being deleted.
+        """Delete a partition of a super stream that is being deleted, as any stream.
 
         Raises:
             NotFound: it is being deleted already, or gone.
@@ -118,7 +118,7 @@ class Deletions:
     async def _begin(
         self, stream_id: StreamId, name: FullName, if_match: str | None, *, whole: bool = False
     ) -> Operation:
-        """With `whole`, also a partition: its super stream goes as a whole."""
+        """Write the tombstone and wait; `whole` says that a partition goes with its super stream."""
         operation = self._operations.new(
             KIND,
             tenant=name.tenant,
