@@ -122,9 +122,17 @@ def test_a_consumer_that_trim_has_passed_hears_of_it(client: httpx.Client) -> No
 def test_lag_is_exact_at_the_tail_behind_it_and_of_an_empty_stream(stream: Stream) -> None:
     """C8."""
     commit(stream, offset=19)
-    assert stored(stream)["lag_records"] == 0
+    seen = stored(stream)
+    assert (seen["lag_records"], seen["lag_seconds"], seen["lag_bytes"]) == (0, 0, 0)
     stream.append("a", "b", "c")
-    assert stored(stream)["lag_records"] == 3
+    seen = stored(stream)
+    assert seen["lag_records"] == 3
+    assert 0 <= seen["lag_seconds"] < 240
+    assert seen["lag_bytes"] > 3
+    (listed,) = stream.client.get(f"{stream.path}/consumers").json()["items"]
+    assert (listed["lag_records"], listed["lag_bytes"]) == (3, seen["lag_bytes"])
+    stream.wait_uploaded()
+    assert stored(stream)["lag_bytes"] > 3, "the manifest tells it by now"
     empty = new_stream(stream.client)
     assert commit(empty, next_offset=0).json()["lag_records"] == 0
 
@@ -215,7 +223,8 @@ def test_consumers_are_listed_in_the_order_of_their_names(stream: Stream) -> Non
     assert [item["offset"] for item in found] == [3, 2, 1, 4, 0]
     assert found[1]["lag_records"] == 17
     one = stream.client.get(f"{stream.path}/consumers/a").json()
-    assert {**found[1], "durability": one["durability"]} == one
+    later = {name: one[name] for name in ("durability", "lag_seconds")}
+    assert {**found[1], **later} == one
 
 
 def test_a_commit_reaches_the_object_store_and_says_so(running: AllInOne, stream: Stream) -> None:

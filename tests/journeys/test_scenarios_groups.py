@@ -15,6 +15,7 @@ SETTINGS = {
     "BOTTOMLESS_MANIFEST_OPERATION_INTERVAL_MS": "50",
 }
 LEASE_MS = 5_000
+LAGS = ("lag_records", "lag_seconds", "lag_bytes")
 
 
 @pytest.fixture
@@ -163,6 +164,20 @@ def test_only_the_holder_stores_an_offset_while_there_is_one(stream: Stream) -> 
     problem_of(first.commit(6), 409, "consumer-fenced")
     half = stream.client.put(path, json={"offset": 6, "generation": 1})
     problem_of(half, 409, "consumer-fenced")
+
+
+def test_a_group_shows_how_far_it_is_behind(stream: Stream) -> None:
+    first = Member(stream, "pod-a")
+    (unknown,) = shown(stream)["partitions"]
+    assert [unknown[name] for name in LAGS] == [None, None, None], "nothing is stored yet"
+    first.commit(9)
+    (behind,) = shown(stream)["partitions"]
+    assert behind["lag_records"] == 10
+    assert behind["lag_seconds"] >= 0
+    assert behind["lag_bytes"] > 10
+    first.commit(19)
+    (done,) = shown(stream)["partitions"]
+    assert [done[name] for name in LAGS] == [0, 0, 0]
 
 
 def test_who_does_not_hold_the_stream_reads_nothing_in_any_form(stream: Stream) -> None:

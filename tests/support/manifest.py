@@ -35,6 +35,7 @@ from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.protocol.places import TailPlace
 from bottomless_server.stores.nodes import load_node
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.streams import Streams, delete_later, stream_key
@@ -244,6 +245,8 @@ class KnownOwners:
     def __init__(self) -> None:
         self.committed: dict[StreamId, int] = {}
         self.first: dict[StreamId, int] = {}
+        self.in_tail: dict[int, TailPlace] = {}
+        """Where offsets lie in the owner's log."""
         self.heard: list[tuple[int, int]] = []
         self.closed: list[StreamId] = []
         self.closing = True
@@ -267,6 +270,12 @@ class KnownOwners:
     ) -> int | None:
         del url, timeout_seconds
         return self.first.get(stream_id)
+
+    async def places(
+        self, url: str, stream_id: StreamId, offsets: Sequence[int], timeout_seconds: float
+    ) -> list[TailPlace | None] | None:
+        del url, stream_id, timeout_seconds
+        return [self.in_tail.get(one) for one in offsets] if self.in_tail else None
 
     async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
         del url, timeout_seconds

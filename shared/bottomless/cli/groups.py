@@ -25,6 +25,8 @@ _PARTITIONS: Final = [
     Column("GENERATION", lambda item: item["generation"]),
     Column("NEXT OFFSET", lambda item: item["next_offset"]),
     Column("LAG", lambda item: item["lag_records"]),
+    Column("SECONDS", lambda item: item.get("lag_seconds")),
+    Column("BYTES", lambda item: item.get("lag_bytes")),
 ]
 
 Group = Annotated[

@@ -369,3 +369,24 @@ async def test_a_configuration_of_another_epoch_is_not_taken_up(harness: IngestH
     await harness.streams.update(STREAM, lambda record: replace(record, epoch=record.epoch + 1))
     await harness.service.streams.take_up_configs()
     assert harness.appender.config == before
+
+
+async def test_offsets_are_told_with_their_age_and_what_comes_after_them(
+    harness: IngestHarness,
+) -> None:
+    await harness.append("a", "b")
+    await harness.append("c")
+    path = f"/internal/v1/streams/{STREAM}/places"
+
+    said = (await harness.internal.post(path, json={"offsets": [0, 1, 2, 3]})).json()["places"]
+
+    size = harness.segments()[0].stat().st_size - 64
+    first, second, third, beyond = said
+    assert first == second
+    assert first[1] == size
+    assert 0 < third[1] < size
+    assert first[0] <= third[0]
+    assert beyond is None
+    for offsets in ([], [-1], ["0"], [True], [0] * 1_001, 0):
+        refused = await harness.internal.post(path, json={"offsets": offsets})
+        assert problem(refused) == (422, "validation-failed")

@@ -25,6 +25,7 @@ from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.segments import Segment
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 from bottomless_server.node.pulse import Pulse, wait_for
+from bottomless_server.protocol.places import TailPlace
 from bottomless_server.protocol.tail import (
     BY_FILE_SIZE_MIN,
     Bounds,
@@ -174,6 +175,19 @@ def locate(appender: LocalAppender, timestamp: int) -> int | None:
             # A chunk without records may stand at the end.
             return offset if offset < appender.log.next_offset else None
     return None
+
+
+def place_of(appender: LocalAppender, offset: int) -> TailPlace | None:
+    """How old a record is that lies here, and how many bytes come from its chunk on; None of what
+    is not here."""
+    appender.claim.require()
+    log = appender.log
+    if not log.first_offset <= offset < log.next_offset:
+        return None
+    segment = _segment_of(appender, offset)
+    place = segment.index.place(segment.index.holding(offset))
+    before = segment.log_start + place.position - HEADER_SIZE
+    return TailPlace(place.timestamp, max(0, log.log_end - before))
 
 
 async def read_run(

@@ -6,10 +6,11 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 
 from bottomless.model.names import parse_stream_id
-from bottomless_server.ingest.local.feed import CommitFeed, bounds_of, locate, read_run
+from bottomless_server.ingest.local.feed import CommitFeed, bounds_of, locate, place_of, read_run
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.lease import NodeLease
+from bottomless_server.protocol.places import PLACES, decode_places_asked, encode_places
 from bottomless_server.protocol.tail import (
     CHUNKS,
     CHUNKS_QUERY,
@@ -40,6 +41,7 @@ from bottomless_server.runtime.http.app import (
 from bottomless_server.runtime.listener.same_user import may_see_files
 
 _SMALL_BODY_SIZE = 4096
+_PLACES_BODY_SIZE = 32_768
 
 
 class Tails:
@@ -86,6 +88,13 @@ class Tails:
         located = Located(locate(appender, asked.timestamp), bounds_of(appender))
         return message_response(encode_located(located))
 
+    async def places(self, stream_id: str, request: Request) -> Response:
+        parse_query(request.scope, {})
+        body = await read_body(request.scope, request.receive, _PLACES_BODY_SIZE)
+        offsets = decode_places_asked(parse_json(body))
+        appender = await self.streams.get(parse_stream_id(stream_id))
+        return message_response(encode_places([place_of(appender, one) for one in offsets]))
+
     async def published(self, stream_id: str, request: Request) -> Response:
         parse_query(request.scope, {})
         body = await read_body(request.scope, request.receive, _SMALL_BODY_SIZE)
@@ -111,6 +120,7 @@ def create_internal_api(tails: Tails) -> FastAPI:
     api.add_api_route(COMMITS, tails.commits, methods=["GET"])
     api.add_api_route(CHUNKS, tails.chunks, methods=["GET"])
     api.add_api_route(LOCATE, tails.locate, methods=["GET"])
+    api.add_api_route(PLACES, tails.places, methods=["POST"])
     api.add_api_route(PUBLISHED, tails.published, methods=["PUT"])
     api.add_api_route(CLOSE, tails.close, methods=["POST"])
     return api

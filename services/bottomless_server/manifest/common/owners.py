@@ -4,12 +4,19 @@ The owner alone knows how far its log is durable; the manifest alone knows what 
 published. Neither question is ever answered by a guess: no answer is None.
 """
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from bottomless.errors import StoreError
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeersPort
+from bottomless_server.protocol.places import (
+    PLACES,
+    TailPlace,
+    decode_places,
+    encode_places_asked,
+)
 from bottomless_server.protocol.tail import (
     CLOSE,
     LOCATE,
@@ -42,6 +49,13 @@ class Owners(Protocol):
         self, url: str, stream_id: StreamId, timeout_seconds: float
     ) -> int | None:
         """Where the owner's log begins; None if the owner does not say."""
+        ...
+
+    async def places(
+        self, url: str, stream_id: StreamId, offsets: Sequence[int], timeout_seconds: float
+    ) -> list[TailPlace | None] | None:
+        """Where these offsets lie in the owner's log, None of one that does not; None if the owner
+        does not say."""
         ...
 
     async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
@@ -77,6 +91,18 @@ class PeerOwners:
                 "GET", of_stream(LOCATE, stream_id), params=params, timeout_seconds=timeout_seconds
             )
             return decode_located(answer.body).bounds
+        except StoreError:
+            return None
+
+    async def places(
+        self, url: str, stream_id: StreamId, offsets: Sequence[int], timeout_seconds: float
+    ) -> list[TailPlace | None] | None:
+        path, body = of_stream(PLACES, stream_id), encode_places_asked(offsets)
+        try:
+            answer = await self._peers.at(url).call(
+                "POST", path, body=body, timeout_seconds=timeout_seconds
+            )
+            return decode_places(answer.body)
         except StoreError:
             return None
 

@@ -3,6 +3,7 @@
 Contract: openapi/manifest.yaml; what a commit may do is decided in consumers/core/consumers.py.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI
@@ -25,10 +26,12 @@ from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnap
 from bottomless_server.manifest.consumers.core.consumers import (
     Commit,
     check_committed,
+    describe_lag,
     describe_offset,
     offset_etag,
     offset_not_found,
 )
+from bottomless_server.manifest.consumers.lags import Lags
 from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
@@ -78,6 +81,7 @@ class _ConsumerRoutes:
         self._context = context
         self._registry = registry
         self._bounds = bounds
+        self._lags = Lags(context)
         self._snapshots = snapshots
         self._paging = paging
         self._offsets = ConsumerOffsets(context.coordination, context.served)
@@ -94,12 +98,8 @@ class _ConsumerRoutes:
         if not found.names or len(found.stored) + len(found.unreadable) < len(found.names):
             await self._context.streams.check_generation()
         page = found.names[:limit]
-        ends = await self._ends(record)
-        items = [
-            await self._describe(record, found.stored[one], *ends)
-            for one in page
-            if one in found.stored
-        ]
+        stored = [found.stored[one] for one in page if one in found.stored]
+        items = await self._describe_with_lags(record, stored)
         unreadable = [
             {"consumer": one, "code": found.unreadable[one].code.value}
             for one in page
@@ -163,7 +163,7 @@ class _ConsumerRoutes:
             # the stream was found.
             await self._context.streams.check_generation()
             raise missing
-        body = await self._describe(record, stored, *await self._ends(record))
+        (body,) = await self._describe_with_lags(record, [stored])
         return json_response(body, 200, _headers(record, stored))
 
     def _check(self, asked: Commit, record: StreamRecord, committed_next: int | None) -> None:
@@ -180,6 +180,23 @@ class _ConsumerRoutes:
         """First offset and committed next of the stream; None where nobody knows it now."""
         root = await self._bounds.root(record)
         return root.first_offset, await self._bounds.committed_next(record)
+
+    async def _describe_with_lags(
+        self, record: StreamRecord, stored: Sequence[StoredOffset]
+    ) -> Sequence[dict[str, Any]]:
+        """Describe offsets to who looks: also how far they are behind in seconds and bytes."""
+        root = await self._bounds.root(record)
+        committed_next = await self._bounds.committed_next(record)
+        positions = [one.next_offset for one in stored]
+        lags = await self._lags.of(record, root, committed_next, positions)
+        first_offset = root.first_offset
+        return [
+            {
+                **await self._describe(record, one, first_offset, committed_next),
+                **describe_lag(lag),
+            }
+            for one, lag in zip(stored, lags, strict=True)
+        ]
 
     async def _describe(
         self,

@@ -29,8 +29,9 @@ from bottomless_server.manifest.common.closed_body import JSON, ClosedBody, read
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
-from bottomless_server.manifest.consumers.core.consumers import describe_offset
+from bottomless_server.manifest.consumers.core.consumers import describe_lag
 from bottomless_server.manifest.consumers.core.groups import differs, held_by, revoked_from
+from bottomless_server.manifest.consumers.core.lag import Lag
 from bottomless_server.manifest.consumers.group_changes import (
     GroupChanges,
     Joining,
@@ -38,6 +39,7 @@ from bottomless_server.manifest.consumers.group_changes import (
     member_expired,
 )
 from bottomless_server.manifest.consumers.group_watch import GroupWatch
+from bottomless_server.manifest.consumers.lags import Lags
 from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.protocol.parameters import integer
@@ -106,6 +108,7 @@ class _GroupRoutes:
         self._context = context
         self._registry = registry
         self._bounds = bounds
+        self._lags = Lags(context)
         self._changes = changes
         self._watch = watch
         self._paging = paging
@@ -267,6 +270,7 @@ class _GroupRoutes:
         names = {one.member_id: one.name for one in group.members}
         now = await self._context.coordination.clock()
         empty = group.empty_since
+        progress = await self._progress(record, group.name)
         return {
             **self._summary(group),
             "revoke_ms": group.revoke_ms,
@@ -287,7 +291,7 @@ class _GroupRoutes:
                     "member": None if one.holder is None else names[one.holder],
                     "generation": one.generation,
                     "following": None if one.following is None else names[one.following],
-                    **await self._progress(record, group.name),
+                    **progress,
                 }
                 for one in group.partitions
             ],
@@ -297,11 +301,11 @@ class _GroupRoutes:
         """How far the group has come in a partition."""
         stored = await self._offsets.find(record.stream_id, group)
         if stored is None:
-            return {"next_offset": None, "lag_records": None}
+            return {"next_offset": None, **describe_lag(Lag(None, None, None))}
         root = await self._bounds.root(record)
         committed_next = await self._bounds.committed_next(record)
-        told = describe_offset(stored, root.first_offset, committed_next, in_snapshot=False)
-        return {name: told[name] for name in ("next_offset", "lag_records")}
+        (lag,) = await self._lags.of(record, root, committed_next, [stored.next_offset])
+        return {"next_offset": stored.next_offset, **describe_lag(lag)}
 
 
 def _headers(record: StreamRecord) -> dict[str, str]:

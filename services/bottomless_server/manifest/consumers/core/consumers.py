@@ -8,6 +8,7 @@ from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.manifest.common.core.preconditions import require_match
+from bottomless_server.manifest.consumers.core.lag import Lag
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,11 @@ def describe_offset(
         "durability": "snapshot" if in_snapshot else "coordination",
         "etag": offset_etag(stored),
     }
+
+
+def describe_lag(lag: Lag) -> dict[str, Any]:
+    """What is said of how far somebody is behind, to who looks; null of what nobody knows."""
+    return {"lag_records": lag.record_count, "lag_seconds": lag.seconds, "lag_bytes": lag.size}
 
 
 def offset_etag(stored: StoredOffset) -> str:
