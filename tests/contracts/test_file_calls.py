@@ -301,3 +301,60 @@ def test_a_file_system_that_tells_nobody_loses_files_without_a_word(tmp_path: Pa
         disk.lose_power(random.Random(seed))
         lost += sum(not read_file(disk, tmp_path / str(number), 9) for number in range(seed + 1))
     assert lost
+
+
+def after_losses_of_sectors(
+    tmp_path: Path, make: Callable[[PowerLossDisk, int], None]
+) -> set[bytes]:
+    """What is in a file of eight bytes, whose sectors have two, after losses of power."""
+    found = set()
+    for seed in range(300):
+        disk = PowerLossDisk(tmp_path, sector_size=2)
+        write_file(disk, tmp_path / "a", b"abcdefgh")
+        disk.fsync_dir(tmp_path)
+        fd = disk.open(tmp_path / "a")
+        make(disk, fd)
+        disk.lose_power(random.Random(seed))
+        found.add(read_file(disk, tmp_path / "a", 100))
+    return found
+
+
+def test_of_a_write_any_sectors_are_there_and_each_is_whole(tmp_path: Path) -> None:
+    def make(disk: PowerLossDisk, fd: int) -> None:
+        disk.pwritev(fd, [b"1234"], 1)
+
+    first, second, third = (b"ab", b"a1"), (b"cd", b"23"), (b"ef", b"4f")
+    assert after_losses_of_sectors(tmp_path, make) == {
+        a + b + c + b"gh" for a in first for b in second for c in third
+    }
+
+
+def test_of_several_changes_each_sector_may_be_as_any_left_it(tmp_path: Path) -> None:
+    def make(disk: PowerLossDisk, fd: int) -> None:
+        disk.pwritev(fd, [b"11"], 0)
+        disk.pwritev(fd, [b"22"], 0)
+        disk.fdatasync(fd)
+        disk.pwritev(fd, [b"33"], 0)
+        disk.pwritev(fd, [b"44", b"55"], 0)
+
+    assert after_losses_of_sectors(tmp_path, make) == {
+        a + b + b"efgh" for a in (b"22", b"33", b"44") for b in (b"cd", b"55")
+    }
+
+
+def test_a_cut_is_there_or_not_and_leaves_nothing_else(tmp_path: Path) -> None:
+    def make(disk: PowerLossDisk, fd: int) -> None:
+        disk.truncate(fd, 3)
+
+    assert after_losses_of_sectors(tmp_path, make) == {b"abcdefgh", b"abc"}
+
+
+def test_what_a_cut_took_away_does_not_come_back_in_a_file_that_grows_again(tmp_path: Path) -> None:
+    def make(disk: PowerLossDisk, fd: int) -> None:
+        disk.truncate(fd, 2)
+        disk.fdatasync(fd)
+        disk.pwritev(fd, [b"1234"], 2)
+
+    found = after_losses_of_sectors(tmp_path, make)
+    assert {b"ab", b"ab1234", b"ab\0\x0034", b"ab12\0\0"} <= found
+    assert not any(b"c" in data or b"e" in data for data in found)

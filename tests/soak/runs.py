@@ -78,10 +78,13 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_MODEL_STEPS="200000",
     ),
     "compaction": _test(
-        "100,000 states of a disk after losses of power in a compaction of message files",
+        "100,000 states of a disk after losses of power in a compaction of message files, and"
+        " 2,000 histories of their store",
         "tests/unit/queues/test_compaction_crashes.py"
-        "::test_whatever_a_loss_of_power_leaves_of_a_compaction_shows_every_message",
+        "::test_whatever_a_loss_of_power_leaves_of_a_compaction_shows_every_message"
+        " tests/unit/queues/test_store_model.py",
         BOTTOMLESS_TEST_CRASHES="100000",
+        BOTTOMLESS_TEST_STORE_HISTORIES="2000",
     ),
     "histories": _test(
         "50 histories of clients, looked at for an order",

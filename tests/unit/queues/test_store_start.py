@@ -87,6 +87,11 @@ def test_version_1_ends_with_its_highest_file_unless_the_ledger_says_where() -> 
             planned(rows, found, last_v1_file=last)
 
 
+def test_files_of_version_1_are_not_scanned() -> None:
+    rows = [(1, 500, 300, MOVING), (2, 400, 200, MOVING)]
+    assert planned(rows, {"1.rdq": 500, "2.sqs": 400}).scans == (file("2.sqs"),)
+
+
 def written(store: Store, name: str, data: bytes, position: int | None = None) -> None:
     path = Path(ROOT / name)
     fd = store.disk.open(path, create=name not in store.disk.names(ROOT))
@@ -179,3 +184,15 @@ def test_a_file_with_another_header_is_not_scanned_as_if_it_were_ours() -> None:
     report = store.started()
     assert report.damaged_count == 2
     assert [row.state for row in store.ledger.files()] == [SEALED, DAMAGED]
+
+
+def test_after_an_orderly_stop_a_file_with_another_header_gets_nothing_and_loses_nothing() -> None:
+    store = a_store()
+    written(store, "1.sqs", b"XXXX", 0)
+    store.ledger.begin()
+    store.ledger.set_clean(clean=True)
+    store.ledger.commit()
+    report = store.started()
+    assert (report.damaged_count, report.open_file) == (0, None)
+    assert [row.state for row in store.ledger.files()] == [SEALED, DAMAGED]
+    store.check_ledger()

@@ -93,7 +93,9 @@ def plan_start(
             short.append(file)
         elif size > row.size:
             cuts.append(file)
-        if size is not None and not is_clean and row.state in (FileState.OPEN, FileState.MOVING):
+        # In a file of version 1 nothing is ever written; and nothing in it could be told from damage.
+        is_written = row.state in (FileState.OPEN, FileState.MOVING) and not file.is_version_1
+        if size is not None and is_written and not is_clean:
             scans.append(file)
     return StartPlan(
         last_v1_file,

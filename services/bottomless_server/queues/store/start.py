@@ -25,7 +25,7 @@ from bottomless_server.queues.core.start_plan import KnownFile, NamedFile, Start
 from bottomless_server.queues.core.states import FileState, ItemState
 from bottomless_server.queues.ledger.base import Ledger, Message
 from bottomless_server.queues.store.compaction import cut
-from bottomless_server.queues.store.names import FRESH, parse_file_name
+from bottomless_server.queues.store.names import FRESH, parse_file_name, path_of
 
 _AT_ONCE: Final = 1_000
 """Items that are changed in one call."""
@@ -81,6 +81,7 @@ def start_store(files: FileCalls, directory: Path, ledger: Ledger) -> StartRepor
         if count:
             lost[file.name] = count
     _end(ledger, plan)
+    _doubt_open_file(files, directory, ledger)
     rows = {row.number: row for row in ledger.files()}
     opened = [(row.number, row.size) for row in rows.values() if row.state is FileState.OPEN]
     return StartReport(
@@ -182,6 +183,25 @@ def _look(files: FileCalls, path: Path, live: list[Message], *, is_scanned: bool
         and (one.msg_id, one.size) == (wanted[one.position].msg_id, wanted[one.position].size)
     }
     return _Look(whole, all(one.what is not Finding.LOST for one in found), end)
+
+
+def _doubt_open_file(files: FileCalls, directory: Path, ledger: Ledger) -> None:
+    """Add nothing to a file whose header is not one: each message in it is checked by itself."""
+    for row in ledger.files():
+        if row.state is FileState.OPEN and not _has_header(files, path_of(directory, row.number)):
+            with _a_round(ledger):
+                ledger.set_file_state(row.number, FileState.DAMAGED)
+
+
+def _has_header(files: FileCalls, path: Path) -> bool:
+    fd = files.open(path)
+    try:
+        check_file_header(read_exactly(files, fd, HEADER_SIZE, 0))
+    except Corrupt:
+        return False
+    finally:
+        files.close(fd)
+    return True
 
 
 def _end(ledger: Ledger, plan: StartPlan) -> None:
