@@ -130,7 +130,8 @@ def test_lag_is_exact_at_the_tail_behind_it_and_of_an_empty_stream(stream: Strea
     assert 0 <= seen["lag_seconds"] < 240
     assert seen["lag_bytes"] > 3
     (listed,) = stream.client.get(f"{stream.path}/consumers").json()["items"]
-    assert (listed["lag_records"], listed["lag_bytes"]) == (3, seen["lag_bytes"])
+    assert listed["lag_records"] == 3
+    assert listed["lag_bytes"] > 3
     stream.wait_uploaded()
     assert stored(stream)["lag_bytes"] > 3, "the manifest tells it by now"
     empty = new_stream(stream.client)
@@ -223,7 +224,8 @@ def test_consumers_are_listed_in_the_order_of_their_names(stream: Stream) -> Non
     assert [item["offset"] for item in found] == [3, 2, 1, 4, 0]
     assert found[1]["lag_records"] == 17
     one = stream.client.get(f"{stream.path}/consumers/a").json()
-    later = {name: one[name] for name in ("durability", "lag_seconds")}
+    # What grows, or is told by the manifest once it is uploaded.
+    later = {name: one[name] for name in ("durability", "lag_seconds", "lag_bytes")}
     assert {**found[1], **later} == one
 
 
