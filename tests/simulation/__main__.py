@@ -20,12 +20,18 @@ import time  # noqa: E402
 import warnings  # noqa: E402
 from collections import Counter  # noqa: E402
 
+from support.known_routes import find_out_once  # noqa: E402
+
 from simulation.flood import commits_beside_a_flood  # noqa: E402
 from simulation.guards import GUARDS, without  # noqa: E402
 from simulation.run import STORM_SECONDS, replay_line, simulate  # noqa: E402
 from simulation.tables import ROUNDS, streams_come_and_go  # noqa: E402
 
 TWIN_QUIET_SECONDS = 30.0
+# A life of a service lasts for some virtual seconds, and most of its time went into its routes and
+# settings.
+find_out_once()
+
 SEARCHED_SEEDS = 40
 """Up to which one that misses a guard is searched, where no known seed does any more."""
 

@@ -2,78 +2,116 @@
 
 Tests make services by the thousand. Most of the time that one took went into the signatures of its
 routes and the annotations of its settings, which are the same for each. So what was found for a
-method of a class at a path, and for a field of a class of settings, is kept, and is used with the
-next service's own method; and so is what an environment says to a class of settings.
+method of a class at a path, with all that its decorator says, is kept, and is used with the next
+service's own method; and so is what an environment says to a class of settings.
 
 There is no setting for that. The names that are replaced here are the libraries' own:
 tests/unit/test_known_routes.py fails where they mean nothing any more.
 """
 
-from collections.abc import Callable
-from copy import deepcopy
+import os
+from collections.abc import Callable, Hashable
+from copy import copy, deepcopy
 from dataclasses import replace
-from operator import is_
+from types import FunctionType, MethodType
 from typing import Any, Final
 
 from fastapi import routing
-from pydantic_settings.sources.base import PydanticBaseEnvSettingsSource
+from fastapi.datastructures import DefaultPlaceholder
+from fastapi.utils import generate_unique_id
+from pydantic import BaseModel
+from pydantic_settings import BaseSettings
 
-ROUTES: Final = "_build_dependant_with_parameterless_dependencies"
-FIELDS: Final = "_extract_field_info"
-VALUES: Final = "__call__"
+ROUTES: Final = "_populate_api_route_state"
+SOURCES: Final = "_settings_init_sources"
+VALUES: Final = "_settings_build_values"
+OF_A_SERVICE: Final = "dependency_overrides_provider"
+"""The option of a route that is the application itself: nothing that is found depends on it."""
+OF_A_TEST: Final = "PYTEST_CURRENT_TEST"
+"""The one variable that no two tests have alike."""
 VALUES_COUNT_MAX: Final = 256
 """Of classes and environments whose settings are known at once."""
+_PLAIN: Final = (type(None), bool, int, str, type)
 
 
 def find_out_once() -> None:
     """From here on, in this process."""
     setattr(routing, ROUTES, _remembering_routes(getattr(routing, ROUTES)))
-    source = PydanticBaseEnvSettingsSource
-    setattr(source, FIELDS, _remembering_fields(getattr(source, FIELDS)))
-    setattr(source, VALUES, _remembering_values(getattr(source, VALUES)))
+    setattr(BaseSettings, "__init__", _remembering_values(BaseSettings.__init__))  # noqa: B010
 
 
-def _remembering_routes(find: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[Any, Any] = {}
+def _remembering_routes(find: Callable[..., None]) -> Callable[..., None]:
+    known: dict[Hashable, dict[str, Any]] = {}
 
-    def found(*, path: str, call: Any, dependencies: Any) -> Any:
-        function = getattr(call, "__func__", None)
-        if function is None or dependencies:
-            return find(path=path, call=call, dependencies=dependencies)
-        if (path, function) not in known:
-            known[path, function] = find(path=path, call=call, dependencies=dependencies)
-        dependant, body_params, embedded = known[path, function]
-        return replace(dependant, call=call), body_params, embedded
-
-    return found
-
-
-def _remembering_fields(find: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[Any, Any] = {}
-
-    def found(self: Any, field: Any, name: str, config: Any = None) -> Any:
-        if config is not None:
-            return find(self, field, name, config)
-        place = type(self), self.settings_cls, self.env_prefix, self.case_sensitive, name
-        if place not in known or known[place][0] is not field:
-            known[place] = field, find(self, field, name)
-        return list(known[place][1])
+    def found(route: Any, path: str, endpoint: Any, **options: Any) -> None:
+        app = options.pop(OF_A_SERVICE, None)
+        try:
+            place = type(route), path, _function(endpoint), _key(options)
+        except TypeError:
+            find(route, path, endpoint, **options, **{OF_A_SERVICE: app})
+            return
+        if place not in known:
+            find(route, path, endpoint, **options)
+            members = dict(vars(route))
+            members["dependant"] = replace(route.dependant, call=None)
+            del members["endpoint"], members[OF_A_SERVICE]
+            known[place] = members
+        vars(route).update({name: _own(value) for name, value in known[place].items()})
+        route.dependant = replace(route.dependant, call=endpoint)
+        vars(route).update({"endpoint": endpoint, OF_A_SERVICE: app})
 
     return found
 
 
-def _remembering_values(find: Callable[..., Any]) -> Callable[..., Any]:
-    """What the same variables say to the same fields."""
-    known: dict[Any, tuple[list[Any], dict[str, Any]]] = {}
+def _function(endpoint: Any) -> Hashable:
+    """What is looked at of a method, or of a function that is made anew within another one.
 
-    def found(self: Any) -> dict[str, Any]:
-        variables = frozenset(self.env_vars.items())
-        place = type(self), self.settings_cls, self.env_prefix, self.case_sensitive, variables
-        fields = list(self.settings_cls.model_fields.values())
-        if place not in known or not all(map(is_, known[place][0], fields)):
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(endpoint, MethodType):
+        return endpoint.__func__
+    if not isinstance(endpoint, FunctionType) or endpoint.__kwdefaults__:
+        raise TypeError(endpoint)
+    return endpoint.__code__, endpoint.__defaults__, *endpoint.__annotations__.items()
+
+
+def _key(value: Any) -> Hashable:
+    """What tells this option from others.
+
+    Raises:
+        TypeError: it may mean another thing the next time.
+    """
+    if isinstance(value, DefaultPlaceholder):
+        return "default", _key(value.value)
+    if isinstance(value, list | tuple | set):
+        return tuple(map(_key, value))
+    if isinstance(value, dict):
+        return tuple((_key(name), _key(one)) for name, one in value.items())
+    if isinstance(value, _PLAIN) or value is generate_unique_id:
+        return type(value), value
+    raise TypeError(value)
+
+
+def _own(value: Any) -> Any:
+    return copy(value) if isinstance(value, list | dict | set) else value
+
+
+def _remembering_values(make: Callable[..., None]) -> Callable[..., None]:
+    """What the same variables say to the same class; what is said by name comes before that."""
+    known: dict[Hashable, dict[str, Any]] = {}
+
+    def made(self: Any, *arguments: Any, **values: Any) -> None:
+        kind = type(self)
+        nested = any(isinstance(value, dict) for value in values.values())
+        if arguments or nested or not kind.model_fields.keys() >= values.keys():
+            make(self, *arguments, **values)
+            return
+        variables = frozenset(pair for pair in os.environ.items() if pair[0] != OF_A_TEST)
+        if (kind, variables) not in known:
             if len(known) >= VALUES_COUNT_MAX:
                 known.clear()
-            known[place] = fields, find(self)
-        return deepcopy(known[place][1])
+            known[kind, variables] = getattr(kind, VALUES)(*getattr(kind, SOURCES)())
+        BaseModel.__init__(self, **{**deepcopy(known[kind, variables]), **values})
 
-    return found
+    return made
