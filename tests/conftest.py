@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -14,7 +15,7 @@ import httpx._transports.default as httpx_transports
 import psutil
 import pytest
 import structlog
-from soak.left_out import is_left_out
+from soak.left_out import LEFT_OUT, is_left_out
 from support.known_routes import find_out_once
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
@@ -71,7 +72,8 @@ SLOW = (
     "tests/unit/runtime/test_runtime_cli.py",
     "tests/unit/spark/",
 )
-"""What has the mark `slow` as a whole: it starts programs, or an S3 server."""
+"""What has the mark `slow` as a whole: it starts programs, or an S3 server. So has what a run of
+everything leaves out."""
 
 S3_SERVER = re.compile(r"[\[-](moto|seaweed)\b")
 """Cases of a test that need a server of S3 are `slow` too; those of the same test over the fakes,
@@ -82,6 +84,10 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
 
 # Else each client reads all certificates of the world for itself, which takes longer than a test.
 setattr(httpx_transports, "create_ssl_context", cache(httpx.create_ssl_context))  # noqa: B010
+
+# Else each request without a socket looks for this library in every folder of the path.
+if find_spec("sniffio") is None:
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 # Else a logged exception is drawn with all that its frames know, which takes up to ten seconds.
 structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback
@@ -106,7 +112,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         items[:] = [one for one in items if one not in left_out]
     for item in items:
-        if item.nodeid.startswith(SLOW) or S3_SERVER.search(item.nodeid):
+        if item.nodeid.startswith((*SLOW, *LEFT_OUT)) or S3_SERVER.search(item.nodeid):
             item.add_marker("slow")
 
     def place(item: pytest.Item) -> int:
