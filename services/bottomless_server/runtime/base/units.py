@@ -9,7 +9,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 from pydantic import ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bottomless.model.duration import parse_milliseconds
 from bottomless.model.limits import OFFSET_MAX
@@ -64,6 +64,19 @@ class WithUnits(BaseSettings):
         frozen=True,
         allow_inf_nan=False,
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read what is said by name, and the environment. There are no files of settings, and to look
+        through all fields for them took as long as to read the environment."""
+        return init_settings, env_settings
 
     @field_validator("*", mode="before")
     @classmethod
