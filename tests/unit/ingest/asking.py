@@ -18,14 +18,23 @@ from unit.ingest.harness import SmallManifest
 
 KEEP_MS = 8_000
 RENEW_MS = 3_000
-COUNT = 1_500
-NAMES = [FullName("default", StreamName(f"orders-{number}")) for number in range(COUNT)]
+COUNT = 20
+PAGES_COUNT = 1_500
+"""More names than one question may have."""
+
+
+def names_of(count: int) -> list[FullName]:
+    return [FullName("default", StreamName(f"orders-{number}")) for number in range(count)]
+
+
+NAMES = names_of(COUNT)
 
 
 class Asking:
-    """Names of many streams, of which every answer is there."""
+    """Names of some streams, `NAMES` among them, of which every answer is there."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int = COUNT) -> None:
+        self.all_names = names_of(count)
         self.time = StandingClocks()
         self.coordination = MemoryCoordination(lambda: self.time.wall)
         self.coordination.write(Changes({GENERATION_KEY: b'{"generation":0,"bucket":true}'}))
@@ -34,13 +43,13 @@ class Asking:
         self.names = StreamNames(self.manifest, self.streams, self.time.clocks(), KEEP_MS)
 
     async def set_up(self) -> None:
-        for number, name in enumerate(NAMES):
+        for number, name in enumerate(self.all_names):
             await self.create(name, number)
         await self.find_all()
         self.manifest.questions = 0
 
     async def find_all(self) -> None:
-        for name in NAMES:
+        for name in self.all_names:
             await self.names.find(name)
 
     async def end(self, name: FullName) -> None:

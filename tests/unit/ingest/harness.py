@@ -294,6 +294,8 @@ class IngestHarness(ServiceHarness):
         given = {
             "ingest_url": "unix:///here.sock",
             "ingest_renew_ms": 3_600_000,
+            # All are started with the first stream; more of them wait in no test but those that say so.
+            "ingest_thread_count": 4,
             **self.settings,
         }
         settings = IngestSettings(data_dir=self.data_dir, **given)

@@ -15,17 +15,18 @@ from bottomless_server.ingest.front import names
 from bottomless_server.ingest.front.names import NamedStream, StreamNames
 from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.stores.streams import name_key
-from unit.ingest.asking import COUNT, KEEP_MS, NAMES, Asking
+from unit.ingest.asking import COUNT, KEEP_MS, NAMES, PAGES_COUNT, Asking
 
 
 @pytest.fixture
-async def asking() -> AsyncIterator[Asking]:
-    made = Asking()
+async def asking(request: pytest.FixtureRequest) -> AsyncIterator[Asking]:
+    made = Asking(getattr(request, "param", COUNT))
     await made.set_up()
     yield made
     await made.names.aclose()
 
 
+@pytest.mark.parametrize("asking", [PAGES_COUNT], indirect=True)
 async def test_names_in_use_are_asked_for_by_the_thousand_and_nobody_waits(asking: Asking) -> None:
     asking.time.advance(KEEP_MS // 2)
     await asking.find_all()

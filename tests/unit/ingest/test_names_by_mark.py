@@ -12,13 +12,13 @@ from bottomless_server.coordination.base import Changes, CoordinationUnavailable
 from bottomless_server.ingest.front.names import ERA_MS_MAX
 from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.stores.streams import FREED_KEY, GENERATION_KEY, name_key
-from unit.ingest.asking import COUNT, KEEP_MS, NAMES, RENEW_MS, Asking
+from unit.ingest.asking import COUNT, KEEP_MS, NAMES, PAGES_COUNT, RENEW_MS, Asking
 
 
 @pytest.fixture
-async def renewing() -> AsyncIterator[Asking]:
+async def renewing(request: pytest.FixtureRequest) -> AsyncIterator[Asking]:
     """With a lease that has just been renewed, and all names asked for since."""
-    asking = Asking()
+    asking = Asking(getattr(request, "param", COUNT))
     await asking.set_up()
     await asking.renew()
     asking.time.advance(1)
@@ -153,10 +153,11 @@ async def test_a_stream_that_coordination_lost_between_two_renewals_is_believed_
     assert renewing.manifest.questions == 0, "all others were found to mean the same"
 
 
+@pytest.mark.parametrize("renewing", [PAGES_COUNT], indirect=True)
 async def test_after_a_rebuild_names_are_looked_up_though_the_mark_is_the_same(
     renewing: Asking,
 ) -> None:
-    other = await renewing.create(FullName("default", StreamName("other")), COUNT)
+    other = await renewing.create(FullName("default", StreamName("other")), PAGES_COUNT)
     renewing.coordination.write(
         Changes(
             {

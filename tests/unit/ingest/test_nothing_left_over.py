@@ -7,13 +7,12 @@ which looks at what lives long seldom (runtime/process/long_lived.py).
 
 import asyncio
 import errno
-import gc
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from support.collected import left_to_the_collector
+from support.collected import left_to_the_collector, only_what_is_new
 
 from unit.ingest.harness import ROUTE, IngestHarness
 
@@ -22,12 +21,8 @@ ONE = {"records": [{"value": "one"}]}
 
 @pytest.fixture(autouse=True)
 def _without_the_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
+    with only_what_is_new():
         yield
-    finally:
-        gc.enable()
 
 
 async def left_over() -> Counter[str]:

@@ -1,10 +1,9 @@
 """What waits for one stream's manifest has a bound, and another stream is not asked to wait for it."""
 
 import asyncio
-import gc
 
 import pytest
-from support.collected import left_to_the_collector
+from support.collected import left_to_the_collector, only_what_is_new
 from support.manifest import STREAM, ManifestHarness
 
 from bottomless.errors import Overloaded
@@ -46,9 +45,7 @@ async def test_a_task_that_is_closed_leaves_nothing_to_the_collector() -> None:
     cancellations, with what each knew of its manifest."""
     harness = ManifestHarness()
     await harness.open()
-    gc.collect()
-    gc.disable()
-    try:
+    with only_what_is_new():
         task = StreamTask(harness.context, STREAM)
         await task.run(Committer.refresh)
         left_to_the_collector()
@@ -58,5 +55,3 @@ async def test_a_task_that_is_closed_leaves_nothing_to_the_collector() -> None:
         await asyncio.sleep(0)
 
         assert not left_to_the_collector()
-    finally:
-        gc.enable()
