@@ -1,7 +1,7 @@
 """All services with their clients and troubles on one virtual clock: `./dev sim SEED`.
 
-Each run is a program of its own, since clocks and randomness are replaced in all of it. The seeds
-come from BOTTOMLESS_TEST_SEED, and how many from BOTTOMLESS_TEST_SEEDS.
+Each run is a program of its own, since clocks and randomness are replaced in all of it. Plain seeds:
+test_seeds.py.
 """
 
 import os
@@ -14,11 +14,6 @@ import pytest
 
 from simulation.run import STORM_SECONDS, replay_line
 
-FIRST = int(os.environ.get("BOTTOMLESS_TEST_SEED", "1"))
-COUNT = int(os.environ.get("BOTTOMLESS_TEST_SEEDS", "14"))
-FURTHER = 10
-"""Seeds after those, where no run before them had one of the dangerous ways: any change of a
-service makes other stories of the same seeds."""
 TESTS = Path(__file__).parents[1]
 STORM = "6"
 """Virtual seconds of trouble in each run; by hand it is three times as much."""
@@ -44,59 +39,22 @@ def test_the_line_that_replays_a_seed_has_the_options_of_its_run() -> None:
     assert told == "replay: ./dev sim 7 --storm-seconds 6 --troubles losses"
 
 
-WAYS = (
-    "power losses",
-    "unsynced changes lost",
-    "kills",
-    "pauses",
-    "partitions",
-    "trims",
-    "sleeps",
-    "jams",
-    "takeovers",
-    "deletions past a damaged stream",
-    "rebuilds",
-)
-"""The dangerous ones, each of which was gone once."""
-
-
-@pytest.mark.timeout((COUNT + FURTHER) * 60)
-def test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_befalls_the_services() -> None:
-    told = ""
-    for first, count in ((FIRST, COUNT), (FIRST + COUNT, FURTHER)):
-        code, more = simulated(f"{first}..{first + count - 1}", "--storm-seconds", STORM)
-        print(more)
-        assert code == 0, more
-        told += more
-        missing = [way for way in WAYS if not re.search(rf"'{way}': [1-9]", told)]
-        if not missing:
-            break
-    assert not missing, told
-
-
 @pytest.mark.timeout(900)
 def test_nothing_but_what_an_operator_gave_up_is_lost_with_homes_and_coordination() -> None:
     """A takeover that died at any of its steps was never followed by a loss of coordination here,
     only in the manifest's model, which has no homes that come back and no consumers. Any gap was
     accepted once an operator had asked for one."""
-    code, told = simulated("1..4", "--troubles", "losses", "--storm-seconds", "8")
-
-    assert code == 0, told
-    for what in ("takeovers", "losses of coordination", "rebuilds", "consumers came back"):
-        assert re.search(rf"'{what}': [1-9]", told), f"no {what}: {told}"
-
-
-@pytest.mark.timeout(900)
-def test_seeds_tell_the_same_story_alone_and_after_others() -> None:
-    """The first run in a process told another one: pyarrow imported pandas in the middle of it, and
-    modules that are imported draw from the system's randomness. A story's lines did not show it,
-    as they name no object, and one pair of seeds was looked at."""
-    after_others = simulated("12..14", "--storm-seconds", "4")[1]
-
-    stories = dict(re.findall(r"^seed (\d+) holds, story (\w{16}),", after_others, re.MULTILINE))
-    for seed in ("13", "14"):
-        alone = simulated(seed, "--storm-seconds", "4")[1]
-        assert re.findall(r"story (\w{16})$", alone, re.MULTILINE) == [stories[seed]]
+    ways = ("takeovers", "losses of coordination", "rebuilds", "consumers came back")
+    told, missing = "", list(ways)
+    # Two suffice as a rule; any change of a service makes other stories of the same seeds.
+    for seeds in ("1..2", "3..4", "5..8"):
+        code, more = simulated(seeds, "--troubles", "losses", "--storm-seconds", "8")
+        assert code == 0, more
+        told += more
+        missing = [way for way in ways if not re.search(rf"'{way}': [1-9]", told)]
+        if not missing:
+            break
+    assert not missing, told
 
 
 @pytest.mark.timeout(1200)

@@ -75,7 +75,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     f"{_A25}[False]": f"{_A25}[True]",
     f"{_SEARCH}[two tasks at once]": f"{_SEARCH}[all that reclaims]",
     "tests/simulation/test_simulation.py::test_each_guard_that_is_taken_away_is_missed": (
-        "tests/simulation/test_simulation.py"
+        "tests/simulation/test_seeds.py"
         "::test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_befalls_the_services"
     ),
     "tests/spark/test_spark_canary.py": (

@@ -25,6 +25,7 @@ def _module(title: str, *words: str, tests: str) -> Run:
     return Run(title, [sys.executable, "-m", *words], tests=tests)
 
 
+SEEDS: Final = "tests/simulation/test_seeds.py"
 SIMULATION: Final = "tests/simulation/test_simulation.py"
 
 RUNS: Final[dict[str, Run]] = {
@@ -52,7 +53,7 @@ RUNS: Final[dict[str, Run]] = {
     "seeds": _module(
         "200 simulated seeds, with as much trouble as by hand",
         *("simulation", "1..200"),
-        tests=SIMULATION,
+        tests=SEEDS,
     ),
     "losses": _module(
         "40 simulated seeds of lost homes and lost coordination",
@@ -62,7 +63,7 @@ RUNS: Final[dict[str, Run]] = {
     "leaderless": _module(
         "40 simulated seeds of leaderless streams alone",
         *("simulation", "1..40", "--troubles", "leaderless"),
-        tests=SIMULATION,
+        tests=SEEDS,
     ),
     "tables": _module(
         "tables of services after thousands of streams", "simulation", "tables", tests=SIMULATION
