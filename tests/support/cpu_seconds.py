@@ -116,8 +116,12 @@ class Summing:
     def __init__(self) -> None:
         self._by_test: dict[str, float] = {}
         self._starts: list[float] = []
+        self._last: dict[str, tuple[float, str]] = {}
+        """When each worker ended its last test, and which one it was."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        worker: str = getattr(report, "worker_id", "alone")
+        self._last[worker] = report.stop, report.nodeid
         for name, value in report.user_properties:
             if name == "cpu_seconds" and isinstance(value, float):
                 self._by_test[report.nodeid] = value
@@ -135,6 +139,10 @@ class Summing:
             terminalreporter.write_line(f"the {len(dearest)} dearest by {title}")
             for name, seconds in dearest:
                 terminalreporter.write_line(f"{seconds:10.2f} {name}")
+        end = max((stop for stop, _ in self._last.values()), default=0.0)
+        terminalreporter.write_line("seconds for which each worker had nothing to do, in the end")
+        for worker, (stop, test) in sorted(self._last.items()):
+            terminalreporter.write_line(f"{end - stop:10.2f} {worker} after {test}")
         workers, tests = sum(self._starts), sum(self._by_test.values())
         line = f"{tests:10.2f} of {len(self._by_test)} tests, {workers:.2f} to start and to collect"
         terminalreporter.write_line(line)
