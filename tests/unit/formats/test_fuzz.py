@@ -19,7 +19,7 @@ from support.edited_bytes import EDITS, Edit, edited
 
 from bottomless.errors import Corrupt
 
-COUNT = int(os.environ.get("BOTTOMLESS_FUZZ_EXAMPLES", "60"))
+COUNT = int(os.environ.get("BOTTOMLESS_FUZZ_EXAMPLES", "30"))
 """Of each decoder; a long run by hand takes thousands."""
 MEMORY_MAX = 4 * 1024 * 1024
 """What a decoder may take for some hundred bytes, whatever sizes they name."""

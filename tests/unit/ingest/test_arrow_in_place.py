@@ -34,7 +34,7 @@ from unit.ingest.harness import arrow, arrow_of_batches
 from unit.ingest.test_append_costs import bytes_made
 from unit.ingest.test_arrow_writers import WRITERS
 
-COUNT: Final = int(os.environ.get("BOTTOMLESS_FUZZ_EXAMPLES", "100"))
+COUNT: Final = int(os.environ.get("BOTTOMLESS_FUZZ_EXAMPLES", "50"))
 MAP: Final = pa.map_(pa.string(), pa.binary())
 WORDS: Final = [0, 1, 8, 64, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
 """Numbers that nobody means: as halves of sizes, offsets and counts, and as flatbuffers' own."""

@@ -19,7 +19,7 @@ from bottomless_server.ingest.records.json_records import read_records
 from bottomless_server.runtime.http.bodies import encode_json
 from unit.ingest.harness import arrow
 
-COUNT = int(os.environ.get("BOTTOMLESS_FUZZ_EXAMPLES", "100"))
+COUNT = int(os.environ.get("BOTTOMLESS_FUZZ_EXAMPLES", "50"))
 
 
 @pytest.mark.parametrize("name", PARSERS)
