@@ -146,8 +146,8 @@ def test_every_example_works_when_it_is_executed(server: AllInOne, served: Any) 
     """
     examples = Examples(served)
     first = ["put_stream", "append_records", "put_consumer_offset", "raise_producer_epoch"]
-    first.append("join_group")
-    last = ["delete_consumer_offset", "forget_producer", "delete_stream"]
+    first += ["join_group", "put_super_stream", "append_to_super_stream"]
+    last = ["delete_consumer_offset", "forget_producer", "delete_stream", "delete_super_stream"]
     between = [name for name in examples.operations if name not in (*first, *last)]
     with server.client() as client:
         for name in (*first, *between, *last):

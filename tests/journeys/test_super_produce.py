@@ -113,6 +113,17 @@ def test_the_order_of_each_key_is_kept_under_ten_producers(server: AllInOne) -> 
         assert mine == [f"{key} {number}" for number in range(5)]
 
 
+def test_of_a_super_stream_that_is_deleted_no_partition_is_left(server: AllInOne) -> None:
+    """Scenario P10."""
+    sink = Sink(server)
+    assert sink.send(TEN).status_code == 200
+    assert sink.ask("DELETE", sink.path).status_code == 202
+    gone = sink.send(TEN)
+    assert (gone.status_code, gone.json()["code"]) == (404, "stream-not-found")
+    for stream in sink.streams:
+        assert sink.ask("GET", f"/v1/streams/{stream}").status_code == 404
+
+
 @pytest.mark.parametrize("point", POINTS_OF_REQUESTS)
 def test_a_request_that_died_is_stored_once_when_it_comes_again(
     server: AllInOne, point: str

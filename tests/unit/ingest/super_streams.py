@@ -6,18 +6,21 @@ from typing import Any
 
 import httpx
 
+from bottomless.client.tables import frames_body
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import TENANT_DEFAULT, StreamId, StreamName, SuperId
 from bottomless.model.routing import SEED, Strategy
+from bottomless.model.rows import Rows
 from bottomless.model.stream import PartitionOf, StreamRecord, StreamState
 from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperState
 from bottomless_server.ingest.local.appender import LocalAppender
+from bottomless_server.protocol.parts import PARTS, PARTS_MEDIA_TYPE, PartAsked
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.tail import CHUNKS, ChunksAsked
 from bottomless_server.stores.supers import room_for_partitions
-from unit.ingest.harness import IngestHarness
+from unit.ingest.harness import STREAM, IngestHarness
 
 EVENTS = StreamName("events")
 ROUTE = f"/v1/super-streams/{EVENTS}/records"
@@ -99,6 +102,17 @@ async def send(harness: IngestHarness, keys: Sequence[str], **headers: object) -
     records = [{"value": f"{number} {key}", "key": key} for number, key in enumerate(keys)]
     named = {name.replace("_", "-"): str(value) for name, value in headers.items()}
     return await harness.client.post(ROUTE, json={"records": records}, headers=named)
+
+
+async def send_part(harness: IngestHarness, index: int | None, layout: int) -> httpx.Response:
+    """Send a part to a partition as another node does; without an index to a stream that is none."""
+    path = of_stream(PARTS, STREAM if index is None else an_id(index))
+    return await harness.internal.post(
+        path,
+        params=PartAsked(layout).params(),
+        content=frames_body(Rows([b"x"], [0], [b"hello2"])),
+        headers={"content-type": PARTS_MEDIA_TYPE},
+    )
 
 
 async def values(harness: IngestHarness, index: int) -> list[str]:

@@ -31,6 +31,7 @@ from unit.ingest.super_streams import (
     declare_super,
     grow,
     send,
+    send_part,
     values,
 )
 
@@ -265,12 +266,17 @@ async def test_who_opens_a_partition_takes_no_part_of_an_older_layout(
     await send(three, HELLO)
     await grow(three, 5, three.time.wall)
     after = await three.after_crash().start()
-    assert appender_of(after, 0).layout == 2
+    assert problem(await send_part(after, 0, layout=1)) == (503, "super-stream-growing")
+    assert (await send_part(after, 0, layout=2)).status_code == 200
     await after.supers.update(SUPER_ID, lambda one: replace(one, state=SuperState.GROWING))
     again = await after.after_crash().start()
-    assert appender_of(again, 0).layout == 3
+    assert problem(await send_part(again, 0, layout=2)) == (503, "super-stream-growing")
     await again.aclose()
     await after.aclose()
+
+
+async def test_a_stream_that_is_no_partition_takes_no_parts(three: IngestHarness) -> None:
+    assert problem(await send_part(three, None, layout=1)) == (404, "stream-not-found")
 
 
 async def test_without_reading_it_an_older_layout_is_taken(

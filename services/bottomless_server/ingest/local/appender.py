@@ -62,7 +62,6 @@ class LocalAppender:
         record: StreamRecord,
         tracking: Tracking,
         changed: Callable[["LocalAppender"], None],
-        layout: int = 0,
     ) -> None:
         self.tracking = tracking
         """What is known of producers, from committed chunks alone."""
@@ -73,8 +72,12 @@ class LocalAppender:
         self.config_looked_at: ConfigMark | None = None
         """The mark under which the configuration was compared with that of the record; None: not
         since the stream was opened, which may have been long after its record was read."""
-        self.layout = layout
-        """The oldest layout of its super stream of which it takes parts; 0 for any other stream."""
+        self.partition_of = record.partition_of
+        """The super stream that it is a partition of; None of any other stream."""
+        self.layout = 0
+        """The oldest layout of its super stream of which it takes parts."""
+        self.knows_layout = False
+        """Whether the super record was read since the stream was claimed here."""
         self.stopped: StoreError | None = None
         self.advanced = Pulse()
         """Fires when records become visible, and when the stream stops."""
@@ -146,7 +149,8 @@ class LocalAppender:
     async def fence_layouts(self, layout: int) -> None:
         """Return when no part of an older layout than this can become durable any more.
 
-        It is kept in memory alone: after a crash who opens the stream reads the super record.
+        It is kept in memory alone: whoever claims the stream next reads the super record before it
+        takes a part.
 
         Raises:
             StoreError: nobody can say so here; outcome none.

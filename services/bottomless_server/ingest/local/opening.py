@@ -42,7 +42,6 @@ from bottomless_server.ingest.log.leftovers import give_up, local_ids
 from bottomless_server.ingest.log.producer_log import read_tracking
 from bottomless_server.ingest.log.recovery import Recovered, recover
 from bottomless_server.ingest.log.segments import LogBroken, RollBounds, Segment, SegmentLog
-from bottomless_server.ingest.producers.super_requests import oldest_layout
 from bottomless_server.node.core.ownership import LocalView, is_outdated, may_be_needed
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Claim, Owner
@@ -198,10 +197,6 @@ class Opener:
         directory = stream_dir(self._data_dir, stream_id)
         if found.is_nothing:
             await in_thread(self._context.executor, self._make_dir, directory)
-        layout = 0
-        if record.partition_of is not None:
-            # After the claim: whoever lets it grow later tells this node, as its owner.
-            layout = oldest_layout(await self._owner.load_super(record.partition_of.super_id))
         appender = LocalAppender(
             self._context,
             claim,
@@ -209,7 +204,6 @@ class Opener:
             record,
             found.tracking,
             self._changed,
-            layout,
         )
         await appender.start()
         return appender
