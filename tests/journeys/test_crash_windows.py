@@ -75,6 +75,11 @@ UNMAKING = (
     "manifest.super-deletion.after-partition",
     "manifest.super-deletion.before-forget",
 )
+GROWING = (
+    "manifest.super-growth.after-exec",
+    "manifest.super-growth.after-owners",
+    "manifest.super-growth.after-second-exec",
+)
 COLLECTING = ("manifest.garbage.after-bump", "manifest.garbage.after-queue")
 REBUILDING = (
     "manifest.rebuild.after-stream",
@@ -94,7 +99,7 @@ def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
     # test_kill_staged.py, test_leaderless_kills.py, test_leaderless_compaction.py
     others = ("ingest.", "manifest.vacuum.", "manifest.prune.", *HELD_BY_AN_UPLOADER)
     elsewhere = {point for point in POINTS if point.startswith(others)}
-    here = {point for points in (*steps, MAKING, UNMAKING, TAKING) for point in points} | {
+    here = {point for points in (*steps, MAKING, GROWING, UNMAKING, TAKING) for point in points} | {
         RESTORING
     }
     assert here == POINTS - elsewhere
@@ -197,6 +202,29 @@ def test_a_deletion_that_died_is_finished_after_the_restart(
     assert not deployment.objects_of(stream.stream_id)
     again = deployment.asked("PUT", stream.path)
     assert again.json()["stream_id"] != stream.stream_id
+
+
+@pytest.mark.parametrize("point", GROWING)
+def test_a_growth_that_died_is_finished_after_the_restart(
+    deployment: CrashDeployment, point: str
+) -> None:
+    path = f"/v1/super-streams/{point.replace('.', '-')}"
+    assert deployment.ask("PUT", path, {"partitions": 2}) is not None
+    deployment.server.arm(point)
+
+    more = {"partitions": 3, "accept_rehash": True}
+    assert deployment.ask("PATCH", path, more, {"if-match": "*"}) is None
+    deployment.server.revive()
+
+    until(
+        lambda: deployment.asked("GET", path).json()["state"] == "active",
+        what="the growth done",
+    )
+    grown = deployment.asked("GET", path).json()
+    assert [one["partitions"] for one in grown["layouts"]] == [2, 3]
+    partition = path.replace("super-streams", "streams") + "-2"
+    stream_id = deployment.asked("GET", partition).json()["stream_id"]
+    assert stream_id == grown["partitions"][2]["stream_id"]
 
 
 @pytest.mark.parametrize("point", UNMAKING)

@@ -249,6 +249,8 @@ class KnownOwners:
         """Where offsets lie in the owner's log."""
         self.heard: list[tuple[int, int]] = []
         self.closed: list[StreamId] = []
+        self.fenced: list[tuple[StreamId, int]] = []
+        """What was said of layouts."""
         self.closing = True
         """Whether they answer when they are asked to stop."""
 
@@ -280,6 +282,13 @@ class KnownOwners:
     async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
         del url, timeout_seconds
         self.closed.append(stream_id)
+        return self.closing
+
+    async def fence_layouts(
+        self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float
+    ) -> bool:
+        del url, timeout_seconds
+        self.fenced.append((stream_id, layout))
         return self.closing
 
     async def aclose(self) -> None:

@@ -43,6 +43,7 @@ from bottomless_server.manifest.removal.retention_timer import RetentionTimer
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.manifest.streams.super_deletion import SuperDeletions
+from bottomless_server.manifest.streams.super_growth import SuperGrowth
 from bottomless_server.manifest.streams.verify import register_verify
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.end import end_tasks
@@ -75,6 +76,7 @@ class ManifestService:
         self._group_watch = GroupWatch(context.coordination, context.counts.groups)
         groups = GroupChanges(context, self._group_watch.tell)
         self._group_checks = GroupChecks(context, groups)
+        self._growth = SuperGrowth(context, self._registry, self._operations, groups.replan)
         keys = Keys(context)
         self._key_upkeep = KeyUpkeep(context, keys)
         self._root_key = RootKey(context.settings.root_key_file)
@@ -97,6 +99,7 @@ class ManifestService:
             self._mutators,
             self._operations,
             self._deletions,
+            self._growth,
             self._super_deletions,
             self._snapshots,
             self._rebuild,

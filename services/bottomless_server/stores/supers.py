@@ -150,6 +150,42 @@ class Supers:
             await self._streams.check_generation()
             raise
 
+    async def begin_growth(
+        self,
+        super_id: SuperId,
+        decide: Callable[[SuperRecord], SuperRecord],
+        partitions: Sequence[StreamRecord],
+        room: Room,
+        also: Changes,
+    ) -> SuperRecord:
+        """Let a super stream be one that grows, and enter the partitions that it is to get, with `also`.
+
+        One EXEC that watches all new names. In coordination after a crash: nothing of it, or all; the
+        super record does not name the new partitions yet, so nobody may go by their names.
+
+        Raises:
+            IndexFull: its tenant has no room for so many streams.
+            Exists: one of the names is taken.
+            NotFound: there is no such super stream.
+        """
+        key = super_key(super_id)
+        names = {
+            name_key(one.full_name): one.partition_of.index
+            for one in partitions
+            if one.partition_of
+        }
+        entered = _of_partitions(partitions)
+
+        def change(values: Values) -> tuple[Changes, SuperRecord]:
+            self._streams.require_generation(values[GENERATION_KEY])
+            record = decide(self._required(values[key]))
+            assert record.state is SuperState.GROWING
+            require_free(values, None, names)
+            return Changes({key: encode_super(record)}) | entered | also, record
+
+        watched = [key, *names, GENERATION_KEY]
+        return await self._coordination.transact(watched, change, room=room)
+
     async def follow(self, partition: StreamRecord) -> StreamRecord:
         """Give a partition the configuration that its super stream has at this moment.
 
@@ -260,6 +296,13 @@ def _entered(record: SuperRecord, partitions: Sequence[StreamRecord]) -> Changes
         Member(super_names_key(record.tenant), named, True),
         Member(SUPERS_KEY, record.super_id.encode("ascii"), True),
     ]
+    return Changes(values, members=members) | _of_partitions(partitions)
+
+
+def _of_partitions(partitions: Sequence[StreamRecord]) -> Changes:
+    """New partitions under their names, with their places in the indexes."""
+    values: dict[str, bytes | None] = {}
+    members: list[Member] = []
     for one in partitions:
         mine = one.stream_id.encode("ascii")
         values[name_key(one.full_name)] = mine

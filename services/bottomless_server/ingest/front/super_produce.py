@@ -34,6 +34,7 @@ from bottomless.model.names import FullName, StreamId
 from bottomless.model.super_stream import Layout, SuperState
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.restated import restated
+from bottomless_server.core.super_growing import super_growing
 from bottomless_server.ingest.front.append_requests import AppendRequests
 from bottomless_server.ingest.front.forms import (
     ACCEPTED_BY_SUPERS,
@@ -54,7 +55,6 @@ from bottomless_server.ingest.producers.super_requests import (
     coordinating_partition,
     layout_of,
     raises,
-    super_growing,
 )
 from bottomless_server.ingest.records.conditions import (
     NO_CONDITIONS,

@@ -34,11 +34,12 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from bottomless.errors import Code, Outcome, Unavailable
+from bottomless.errors import Code
 from bottomless.guards import guard
 from bottomless.model.chunk import AppendMode, TrackedEntry
 from bottomless.model.routing import hash_keys, keys_of
 from bottomless.model.super_stream import SuperRecord, SuperState
+from bottomless_server.core.super_growing import super_growing
 from bottomless_server.core.tracking.known_producers import Producer, Remembered, tracked
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.places import Places, check_place
@@ -192,16 +193,6 @@ def oldest_layout(record: SuperRecord) -> int:
     newest = record.layouts[-1].version
     # Who makes it grow has told the owner of before, and does not know this one.
     return newest + 1 if record.state is SuperState.GROWING else newest
-
-
-def super_growing() -> Unavailable:
-    """The refusal of a request that would be divided as it is not any more."""
-    return Unavailable(
-        "the super stream gets more partitions; send the same again",
-        code=Code.SUPER_STREAM_GROWING,
-        outcome=Outcome.NONE,
-        retry_after_seconds=1,
-    )
 
 
 def conditions_of_part(request: Request | None, layout: int, *, resumed: bool) -> Conditions:

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from bottomless.errors import StoreError
 from bottomless.model.names import StreamId
+from bottomless_server.protocol.parts import LAYOUT, encode_layout
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.protocol.places import (
@@ -60,6 +61,12 @@ class Owners(Protocol):
 
     async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
         """Ask the owner to stop the stream; whether it said that it stopped."""
+        ...
+
+    async def fence_layouts(
+        self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float
+    ) -> bool:
+        """Ask the owner of a partition to take no part of an older layout; whether it said so."""
         ...
 
     async def aclose(self) -> None: ...
@@ -121,6 +128,16 @@ class PeerOwners:
         path = of_stream(CLOSE, stream_id)
         try:
             await self._peers.at(url).call("POST", path, timeout_seconds=timeout_seconds)
+        except StoreError:
+            return False
+        return True
+
+    async def fence_layouts(
+        self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float
+    ) -> bool:
+        path, body = of_stream(LAYOUT, stream_id), encode_layout(layout)
+        try:
+            await self._peers.at(url).call("PUT", path, body=body, timeout_seconds=timeout_seconds)
         except StoreError:
             return False
         return True

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from bottomless.errors import Code, NotFound, WrongOffset
 from bottomless.model.names import Reference, StreamId
 from bottomless.model.stream import StreamRecord
+from bottomless.model.super_stream import SuperRecord
 from bottomless_server.coordination.base import CoordinationUnknown, Values
 from bottomless_server.core.consumer_group import ConsumerGroup, GroupMember, MemberId, Strategy
 from bottomless_server.core.regressed import coordination_outdated
@@ -226,6 +227,26 @@ class GroupChanges:
         if taken[0]:
             self._context.counts.groups.forced += taken[0]
             self._told(scope, group)
+
+    async def replan(self, record: SuperRecord) -> None:
+        """Let all groups of a super stream share all partitions that it has. After a crash some do;
+        the same again is right.
+
+        Raises:
+            Unavailable: not all of them do yet.
+        """
+        scope, count = record.super_id, len(record.partitions)
+        now = await self._context.coordination.clock()
+
+        def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup | None:
+            return None if before is None else grow(before, count, now)
+
+        after = ""
+        while names := (await self.groups.listed(scope, after)).names:
+            for group in names:
+                await self.groups.change(scope, group, decide)
+                self._told(scope, group)
+            after = names[-1]
 
     async def activate(
         self, scope: StreamId, group: Reference, index: int, name: Reference

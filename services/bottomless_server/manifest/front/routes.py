@@ -30,6 +30,7 @@ from bottomless_server.manifest.removal.retention_routes import add_retention_ro
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.manifest.streams.stream_routes import add_stream_routes
 from bottomless_server.manifest.streams.super_deletion import SuperDeletions
+from bottomless_server.manifest.streams.super_growth import SuperGrowth
 from bottomless_server.manifest.streams.super_routes import add_super_routes
 from bottomless_server.manifest.streams.tree_routes import add_tree_routes
 from bottomless_server.runtime.http.app import create_api
@@ -42,6 +43,7 @@ def public_api(
     mutators: Mutators,
     operations: Operations,
     deletions: Deletions,
+    growth: SuperGrowth,
     super_deletions: SuperDeletions,
     snapshots: ConsumerSnapshots,
     rebuild: Rebuild,
@@ -53,7 +55,7 @@ def public_api(
     describe(api)
     bounds, paging = StreamBounds(context, mutators), Paging(context.coordination)
     add_stream_routes(api, context, registry, bounds, deletions, paging)
-    add_super_routes(api, context, registry, super_deletions, paging)
+    add_super_routes(api, context, registry, growth, super_deletions, paging)
     add_consumer_routes(api, context, registry, bounds, snapshots, paging)
     add_group_routes(api, context, registry, bounds, groups, watch, paging)
     add_operation_routes(api, operations)

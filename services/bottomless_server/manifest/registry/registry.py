@@ -213,7 +213,10 @@ class Registry:
         except NotFound:
             await self._require_no_super(name)
             return None
-        await self.supers.admit(record)
+        try:
+            await self.supers.admit(record)
+        except NotFound as error:
+            raise Exists("a partition of a super stream that changes has this name") from error
         differences = config_differences(config, record.config)
         if differences:
             profile = record.config.profile

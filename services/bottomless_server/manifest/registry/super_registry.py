@@ -201,6 +201,9 @@ class SuperRegistry:
             record = await self.supers.load(place.super_id)
         except NotFound:
             raise stream_not_found() from None
+        if place.index >= len(record.partitions):
+            # Its super stream is growing, and has not got it yet.
+            raise stream_not_found()
         await self.require_object(record, place.index + 1)
 
     @guard("the super object before its name resolves")

@@ -29,6 +29,7 @@ from bottomless.model.stream import StreamState
 from bottomless.model.super_stream import Partition, SuperRecord, SuperState
 from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.core.not_found import super_not_found
+from bottomless_server.core.super_growing import super_growing
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_match
 from bottomless_server.manifest.operations.operations import Operations
@@ -71,6 +72,7 @@ class SuperDeletions:
 
         Raises:
             NotFound: there is no such super stream.
+            Unavailable: `super-stream-growing`.
             WrongOffset: `etag-mismatch`.
             Overloaded: too many operations are under way.
             Unavailable: with outcome committed where it is deleted, but not all owners of partitions
@@ -96,6 +98,9 @@ class SuperDeletions:
         def decide(record: SuperRecord) -> SuperRecord:
             if record.state is SuperState.DELETING:
                 raise super_not_found()
+            if record.state is SuperState.GROWING:
+                # Else its new partitions, which its record does not name yet, would be left.
+                raise super_growing()
             require_match(if_match, super_etag(record))
             return replace(
                 record,

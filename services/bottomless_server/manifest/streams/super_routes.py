@@ -33,6 +33,7 @@ from bottomless_server.manifest.registry.super_description import (
 )
 from bottomless_server.manifest.streams.stream_routes import PATCH_TYPES
 from bottomless_server.manifest.streams.super_deletion import SuperDeletions
+from bottomless_server.manifest.streams.super_growth import SuperGrowth, asked_growth
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
 from bottomless_server.runtime.http.full_names import full_name_of
@@ -43,9 +44,14 @@ _UNCACHED: Final = {"cache-control": "private, no-cache"}
 
 
 def add_super_routes(
-    api: FastAPI, context: Context, registry: Registry, deletions: SuperDeletions, paging: Paging
+    api: FastAPI,
+    context: Context,
+    registry: Registry,
+    growth: SuperGrowth,
+    deletions: SuperDeletions,
+    paging: Paging,
 ) -> None:
-    routes = _SuperRoutes(context, registry, deletions, paging)
+    routes = _SuperRoutes(context, registry, growth, deletions, paging)
     path = "/v1/super-streams/{s}"
     api.add_api_route("/v1/super-streams", routes.list, methods=["GET"])
     api.add_api_route(path, routes.put, methods=["PUT"])
@@ -57,11 +63,17 @@ def add_super_routes(
 
 class _SuperRoutes:
     def __init__(
-        self, context: Context, registry: Registry, deletions: SuperDeletions, paging: Paging
+        self,
+        context: Context,
+        registry: Registry,
+        growth: SuperGrowth,
+        deletions: SuperDeletions,
+        paging: Paging,
     ) -> None:
         self._context = context
         self._registry = registry
         self._supers = registry.supers
+        self._growth = growth
         self._deletions = deletions
         self._paging = paging
 
@@ -125,6 +137,14 @@ class _SuperRoutes:
         negotiate(header(request.scope, b"accept"), [JSON])
         if_match = require_precondition(header(request.scope, b"if-match"))
         patch = await read_json(request, PATCH_TYPES, size_max=_BODY_SIZE_MAX)
+
+        growth = asked_growth(patch)
+        if growth is not None:
+            record, operation = await self._growth.begin(name, if_match, growth)
+            if operation is not None:
+                grows = {"state": SuperState.GROWING, "super_id": record.super_id}
+                return accepted(operation, **grows)
+            return json_response(describe_super(record, self._shown()), 200, self._headers(record))
 
         def change(record: SuperRecord) -> StreamConfig:
             require_match(if_match, super_etag(record))
