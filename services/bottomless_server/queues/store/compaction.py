@@ -2,8 +2,8 @@
 
 | Step | Does | On disk after a crash in it, or after a loss of power |
 |---|---|---|
-| S0 | a round sets `moving`, and the plan is made | nothing moved |
-| | waits for readers of what is dead by now | |
+| S0 | a round sets `moving` and says what is needed; the plan is made | nothing moved |
+| | waits for readers of what is dead by that round | |
 | S1 | `02 size` at each gap that gets records; barrier 1 | each gap is what it was, or one hole |
 | S2 | all but the first five bytes of what goes there; barrier 2 | what is inside a hole means nothing |
 | S3 | the first five bytes; barrier 3 | each gap is the hole, or has its new records; both copies are whole |
@@ -77,8 +77,10 @@ class MisplacedRecord(Exception):
     """What lies in the place of a record is none."""
 
 
-class _Planned(NamedTuple):
-    plan: CompactionPlan
+class _Candidate(NamedTuple):
+    live: tuple[LiveRecord, ...]
+    """What is needed, in the order of positions."""
+    valid: int
     size: int
 
 
@@ -94,15 +96,21 @@ def compact(
 
     The result is returned to whoever drives the generator.
     """
-    begun = yield InRound(lambda ledger: _begin(ledger, number, live_share, has_room=has_room))
-    if isinstance(begun.value, Ended):
-        return CompactionResult(begun.value)
-    planned: _Planned = begun.value
+    begun = yield InRound(lambda ledger: _begin(ledger, number, live_share))
+    if begun.value is None:
+        return CompactionResult(Ended.NOT_NEEDED)
+    candidate: _Candidate = begun.value
+    # In a thread of its own: a file has up to some hundred thousand records, and rounds go on meanwhile.
+    plan = yield OnDisk(lambda: plan_compaction(candidate.live, candidate.size))
+    ended = _end_before_it_begins(plan, candidate, live_share, has_room=has_room)
+    if ended is not None:
+        yield InRound(lambda ledger: ledger.set_file_state(number, FileState.SEALED))
+        return CompactionResult(ended)
     # What died before this round lies in the gaps, and may be read still.
     yield UntilUnpinned(number, begun.round)
     path = path_of(directory, number)
     try:
-        yield OnDisk(lambda: move_records(files, path, planned.plan.fillings))
+        yield OnDisk(lambda: move_records(files, path, plan.fillings))
     except (MisplacedRecord, OSError) as error:
         damaged = isinstance(error, MisplacedRecord)
         state = FileState.DAMAGED if damaged else FileState.SEALED
@@ -110,34 +118,39 @@ def compact(
         if isinstance(error, OSError):
             return CompactionResult(Ended.FAILED, error=error)
         return CompactionResult(Ended.DAMAGED)
-    moved = yield InRound(lambda ledger: _moved(ledger, number, planned.plan))
+    moved = yield InRound(lambda ledger: _moved(ledger, number, plan))
     yield UntilUnpinned(number, moved.round)
     failed = None
     try:
-        yield OnDisk(lambda: cut(files, path, planned.plan.end))
+        yield OnDisk(lambda: cut(files, path, plan.end))
     except OSError as error:
         # The row says the new size already: what is left after it is cut by the next start.
         failed = error
     yield InRound(lambda ledger: ledger.set_file_state(number, FileState.SEALED))
     ended = Ended.COMPACTED if failed is None else Ended.FAILED
-    moved_bytes = sum(filling.filled for filling in planned.plan.fillings)
-    return CompactionResult(ended, moved_bytes, planned.size - planned.plan.end, failed)
+    moved_bytes = sum(filling.filled for filling in plan.fillings)
+    return CompactionResult(ended, moved_bytes, candidate.size - plan.end, failed)
 
 
-def _begin(ledger: Ledger, number: int, live_share: float, *, has_room: bool) -> "_Planned | Ended":
+def _begin(ledger: Ledger, number: int, live_share: float) -> "_Candidate | None":
     row = ledger.file(number)
     if row is None or row.state is not FileState.SEALED:
-        return Ended.NOT_NEEDED
+        return None
     if not is_candidate(row.valid, row.size, live_share):
-        return Ended.NOT_NEEDED
-    live = [LiveRecord(one.msg_id, one.position, one.size) for one in ledger.live(number)]
-    plan = plan_compaction(live, row.size)
-    if has_room and not is_enough(plan, row.valid, live_share):
-        return Ended.REWRITE
-    if not plan.fillings and plan.end == row.size:
-        return Ended.NOT_NEEDED
+        return None
+    live = tuple(LiveRecord(one.msg_id, one.position, one.size) for one in ledger.live(number))
     ledger.set_file_state(number, FileState.MOVING)
-    return _Planned(plan, row.size)
+    return _Candidate(live, row.valid, row.size)
+
+
+def _end_before_it_begins(
+    plan: CompactionPlan, candidate: "_Candidate", live_share: float, *, has_room: bool
+) -> Ended | None:
+    if has_room and not is_enough(plan, candidate.valid, live_share):
+        return Ended.REWRITE
+    if not plan.fillings and plan.end == candidate.size:
+        return Ended.NOT_NEEDED
+    return None
 
 
 def still_there(ledger: Ledger, moves: Sequence[Move]) -> int:
