@@ -17,8 +17,11 @@ from typing import Any, Final
 import httpx
 import pytest
 from support.contract import first_offset_once_taken, problem_of
+from support.processes import Process
 from support.separate_processes import TwoNodes, two_nodes
 from support.waiting import until
+
+from bottomless_server.ingest.producers.super_requests import coordinating_partition
 
 SETTINGS: Final = {
     "BOTTOMLESS_INGEST_LEASE_MS": "3000",
@@ -32,6 +35,7 @@ SETTINGS: Final = {
 SLOW: Final = {"fragment": {"target_bytes": 67_108_864, "max_age_ms": 86_400_000}}
 NODES: Final = ("ingest", "ingest-2")
 PRODUCERS: Final = 3
+RAW: Final = {"content-type": "application/octet-stream"}
 
 
 @pytest.fixture(scope="module")
@@ -345,3 +349,47 @@ def test_after_an_accepted_loss_the_other_node_goes_on_and_the_old_home_keeps_it
     assert stream.appended("ingest", "passed on") == first + 1
     assert stream.values(first) == ["after", "passed on"]
     assert stream.page(0)["gaps"] == [gap]
+
+
+def test_a_request_to_a_super_stream_is_finished_when_the_owner_of_a_part_is_back(
+    deployment: TwoNodes,
+) -> None:
+    """P6: one partition's owner is killed, the parts of the others are stored, a repeat does the rest."""
+    first, second = deployment["ingest"], deployment["ingest-2"]
+    path = "/v1/super-streams/parts"
+    with deployment.client() as client:
+        made = client.put(path, json={"partitions": 3, **SLOW})
+        assert made.status_code == 201, made.text
+    for index, node in enumerate((first, second, second)):
+        with node.client() as client:
+            one = client.post(f"/v1/streams/parts-{index}/records", content=b"x", headers=RAW)
+            assert one.status_code == 200, one.text
+    # Not of the partition whose owner dies.
+    producer = next(f"p{n}" for n in range(99) if coordinating_partition(f"p{n}", 3))
+    keys = [f"hello{number}" for number in range(1, 11)]
+
+    def send(node: Process, number: int) -> httpx.Response:
+        records = [{"value": f"{number} {key}", "key": key} for key in keys]
+        named = {"producer-id": producer, "producer-seq": str(10 * number)}
+        with node.client() as client:
+            return client.post(f"{path}/records", json={"records": records}, headers=named)
+
+    assert send(second, 0).status_code == 200
+    assert send(first, 1).status_code == 200
+    deployment.kill("ingest")
+    some = send(second, 2)
+    assert some.status_code == 207, some.text
+    assert (some.json()["committed"], some.json()["failed"]) == (2, 1)
+    [failed] = [one for one in some.json()["results"] if one["status"] != 200]
+    assert (failed["partition"], failed["problem"]["outcome"]) == (0, "none")
+    problem_of(send(second, 3), 409, "producer-sequence-gap")
+    deployment.start()
+
+    until(lambda: send(second, 2).status_code == 200, what="the part of the node that is back")
+    assert send(first, 3).status_code == 200
+    stored: list[str] = []
+    with deployment.client() as client:
+        for index in range(3):
+            page = client.get(f"/v1/streams/parts-{index}/records?offset=1").json()
+            stored += [record["value"] for record in page["records"]]
+    assert sorted(stored) == sorted(f"{number} {key}" for number in range(4) for key in keys)

@@ -180,6 +180,25 @@ async def test_where_one_partition_fails_the_others_are_told_apart_and_a_repeat_
     assert len(await all_values(three)) == 13
 
 
+async def test_a_request_that_is_cut_anew_is_refused_where_it_has_left_a_part(
+    three: IngestHarness,
+) -> None:
+    """Decision 74: a higher epoch is its way out."""
+    await send(three, HELLO)
+    appender_of(three, 1).layout = 2
+    assert (await send(three, TEN, producer_id="p", producer_seq=0)).status_code == 207
+    appender_of(three, 1).layout = 1
+    cut = await send(three, TEN[:6], producer_id="p", producer_seq=0)
+    assert cut.status_code == 207, cut.text
+    codes = [one["problem"]["code"] for one in cut.json()["results"] if one["status"] != 200]
+    assert codes == ["producer-sequence-overlap"] * 2
+    one_part = await send(three, ["hello2"], producer_id="p", producer_seq=0)
+    assert problem(one_part) == (409, "producer-sequence-overlap")
+
+    on = await send(three, HELLO, producer_id="p", producer_seq=10, producer_epoch=1)
+    assert on.status_code == 200, on.text
+
+
 async def test_where_all_partitions_fail_alike_there_is_one_problem(three: IngestHarness) -> None:
     await send(three, HELLO)
     for index in range(3):
