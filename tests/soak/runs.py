@@ -87,6 +87,11 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_TEST_CRASHES="100000",
         BOTTOMLESS_TEST_STORE_HISTORIES="2000",
     ),
+    "filtered": _test(
+        "20,000 pages with a filter while everything moves",
+        "tests/model/test_filtered_reads.py::test_a_filtered_read_is_what_the_list_says_while_everything_moves",
+        BOTTOMLESS_MODEL_STEPS="20000",
+    ),
     "histories": _test(
         "50 histories of clients, looked at for an order",
         "tests/linearizability/test_linearizability.py",
