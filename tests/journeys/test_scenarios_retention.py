@@ -1,19 +1,24 @@
-"""Retention, trim and leases over HTTP, against the real program: the T rows, R4, M19 to M26.
+"""Retention, trim and leases over HTTP, against the real program: the T rows, R4, M19 to M26, L30.
 
 Fragments of a few records, groups of four, no grace and short intervals, so that what takes
 hours in production takes a second here; what is waited for is a fact, with a deadline.
+What is cut and read afterwards is tried on streams of both profiles, in one bucket.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support.contract import QUICK, Stream, new_stream, problem_of
+from support.contract import QUICK, Stream, first_offset_once_taken, new_stream, problem_of
+from support.processes import internal_client
 from support.server import AllInOne
 from support.waiting import until
+
+from bottomless_server.runtime.listener.listeners import internal_url
 
 SETTINGS = {
     "BOTTOMLESS_MANIFEST_FANOUT": "4",
@@ -22,8 +27,14 @@ SETTINGS = {
     "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "100",
     "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "2000",
     "BOTTOMLESS_READER_ROOT_TTL_MS": "50",
+    "BOTTOMLESS_INGEST_WAL_LINGER_MS": "1",
+    "BOTTOMLESS_MANIFEST_WAL_VACUUM_MS": "200",
 }
 EACH = 10
+LEADERLESS = {"profile": "leaderless", "fragment": {"max_age_ms": 1_800_000}}
+"""It is compacted when a test asks for it."""
+Fill = Callable[[int], Stream]
+"""Makes a stream of so many fragments of ten records."""
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +47,37 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
 def client(running: AllInOne) -> Iterator[httpx.Client]:
     with running.client() as connected:
         yield connected
+
+
+@dataclass(frozen=True)
+class LeaderlessStream(Stream):
+    """Its records are in object storage after a round of compaction."""
+
+    server: AllInOne
+
+    def uploaded(self) -> bool:
+        with internal_client(internal_url(None, self.server.data_dir, "uploader")) as uploader:
+            uploader.post("/internal/v1/compact").raise_for_status()
+        return super().uploaded()
+
+
+@pytest.fixture(params=["local", "leaderless"])
+def fill(request: pytest.FixtureRequest, running: AllInOne, client: httpx.Client) -> Fill:
+    """L30: of a stream of each profile."""
+
+    def made(fragments: int) -> Stream:
+        if request.param == "local":
+            return filled(client, fragments)
+        stream = LeaderlessStream(client, new_stream(client, LEADERLESS).name, running)
+        # A writer compares what it finds with the bucket first, and may be asked too early.
+        first_offset_once_taken(
+            lambda: stream.post(*({"value": f"value {n}"} for n in range(EACH)))
+        )
+        stream.wait_uploaded()
+        grow(stream, fragments - 1)
+        return stream
+
+    return made
 
 
 def filled(client: httpx.Client, fragments: int) -> Stream:
@@ -102,9 +144,9 @@ def limit(stream: Stream, **retention: Any) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def test_a_trim_goes_to_the_start_of_the_fragment_and_never_further(client: httpx.Client) -> None:
+def test_a_trim_goes_to_the_start_of_the_fragment_and_never_further(fill: Fill) -> None:
     """T6, R4."""
-    stream = filled(client, 8)
+    stream = fill(8)
 
     accepted = trim(stream, 57)
 
@@ -152,9 +194,9 @@ def test_a_trim_that_says_something_else_is_refused(client: httpx.Client, body: 
     problem_of(stream.client.post(f"{stream.path}/trim", json=body), 422, "validation-failed")
 
 
-def test_a_stream_may_be_emptied_and_goes_on_at_its_next_offset(client: httpx.Client) -> None:
+def test_a_stream_may_be_emptied_and_goes_on_at_its_next_offset(fill: Fill) -> None:
     """M22."""
-    stream = filled(client, 3)
+    stream = fill(3)
     trim(stream, 30)
     assert [item["first_offset"] for item in fragments(stream)] == [20]
 
@@ -168,9 +210,9 @@ def test_a_stream_may_be_emptied_and_goes_on_at_its_next_offset(client: httpx.Cl
     assert [record["offset"] for record in stream.page("first")["records"]] == list(range(30, 40))
 
 
-def test_max_bytes_below_one_fragment_keeps_one(client: httpx.Client) -> None:
+def test_max_bytes_below_one_fragment_keeps_one(fill: Fill) -> None:
     """T1."""
-    stream = filled(client, 5)
+    stream = fill(5)
     told = ask(stream, "retention/preview", {"retention": {"max_bytes": 1}})
     assert told["kept_because_last_fragment"] is True
 
@@ -237,10 +279,10 @@ def test_a_preview_names_the_consumers_that_would_lose_records(client: httpx.Cli
 
 
 def test_after_a_trim_a_consumer_behind_it_is_told_or_moved_and_lag_counts_what_is_there(
-    client: httpx.Client,
+    fill: Fill,
 ) -> None:
     """C7, C8."""
-    stream = filled(client, 5)
+    stream = fill(5)
     where = f"{stream.path}/consumers/audit/offset"
     assert stream.client.put(where, json={"offset": 11}).json()["lag_records"] == 38
     trim(stream, 30)
@@ -297,10 +339,10 @@ def test_a_fragment_stays_readable_for_the_grace_and_is_gone_after_it(client: ht
 
 
 def test_a_lease_holds_what_is_trimmed_until_it_is_given_back(
-    running: AllInOne, client: httpx.Client
+    running: AllInOne, client: httpx.Client, fill: Fill
 ) -> None:
     """M26."""
-    stream = filled(client, 4)
+    stream = fill(4)
     body = {"first_offset": 10, "ttl_seconds": 3600, "holder": "spark-7"}
     granted = client.post(f"{stream.path}/leases", json=body)
     assert granted.status_code == 201, granted.text
@@ -319,6 +361,32 @@ def test_a_lease_holds_what_is_trimmed_until_it_is_given_back(
 
     problem_of(client.put(where, json={}), 404, "lease-not-found")
     until(lambda: count(running, stream, ".fragment") == 1, what="the rest deleted")
+
+
+def test_streams_of_both_profiles_share_a_bucket_and_no_object(
+    running: AllInOne, client: httpx.Client
+) -> None:
+    """L30: each has its fragments under its own prefix, and one reader serves both; what is trimmed of
+    one is there of the other, and both are sound."""
+    local = filled(client, 3)
+    other = LeaderlessStream(client, new_stream(client, LEADERLESS).name, running)
+    first_offset_once_taken(lambda: other.post(*({"value": f"value {n}"} for n in range(EACH))))
+    other.wait_uploaded()
+    grow(other, 2)
+    trim(other, 20)
+
+    keys = [set(objects_of(running, one)) for one in (local, other)]
+    assert all(keys)
+    assert not keys[0] & keys[1]
+    both = [local.page("first", limit=100), other.page("first", limit=100)]
+    assert [len(page["records"]) for page in both] == [30, 10]
+    assert both[0]["records"][20:] == [
+        {**record, "timestamp": both[0]["records"][20 + n]["timestamp"]}
+        for n, record in enumerate(both[1]["records"])
+    ], "the same values at the same offsets"
+    for stream in (local, other):
+        accepted = ask(stream, "manifest/verify", {"checksums": True}, 202)
+        assert finished(stream, accepted)["result"]["sound"] is True
 
 
 def test_a_lease_lasts_no_longer_than_the_server_allows(client: httpx.Client) -> None:
