@@ -68,11 +68,12 @@ class Flusher:
     @property
     def can_begin(self) -> bool:
         """Whether another flush may be put now: as many are on their way as may be, or wait for
-        their commit, or no sequence is left."""
+        their commit, or too many notes wait, or no sequence is left."""
         bounds = self._context.bounds
         return (
             len(self._flushes) < bounds.put_count_max
             and self._queue.flight_count < bounds.put_count_max + WAITING_COUNT_MAX
+            and not self._notes.is_full
             and self._sequences.may_take
         )
 

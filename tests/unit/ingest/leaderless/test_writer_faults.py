@@ -14,6 +14,7 @@ from bottomless.formats.keys import generation_key
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Changes
 from bottomless_server.coordination.memory import Watched
+from bottomless_server.ingest.leaderless.core import notes
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.manifest.recovery.wal_scan import scan_wal
 from bottomless_server.stores import tails, wal
@@ -117,6 +118,25 @@ def test_notes_go_along_until_an_object_with_them_is_durable() -> None:
     back(stores)
 
     until(stores, lambda: bool(stores.notes()))
+
+
+def test_no_flush_begins_while_too_many_notes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three wait, which cannot be put; what is appended meanwhile gathers, or is refused in time."""
+    monkeypatch.setattr(notes, "NOTES_WAITING_MAX", 3)
+    stores, writer = a_house()
+    stores.trouble.next["drive.put"] = [Passage()]
+    away(stores, "drive.put")
+    writer.told(*(writer.put(stream, an_append()) for stream in range(3)))
+    waits = writer.put(0, an_append(b"waits"))
+    stores.do(asyncio.sleep(2))
+    assert (writer.counts.flushes.total(), waits.done()) == (1, False)
+    assert refused(writer.told(waits)[0])[1] is Outcome.NONE
+    later = writer.put(0, an_append(b"later"))
+    back(stores)
+
+    assert appended(writer.told(later)[0]).first_offset == 1
+    assert writer.counts.note_objects >= 1
+    assert len(stores.notes()) == 3
 
 
 def test_with_sync_notes_the_outcome_is_unknown_where_they_cannot_be_put() -> None:

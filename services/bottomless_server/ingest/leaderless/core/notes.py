@@ -12,11 +12,15 @@ does: else a rebuild would have to believe that more was committed.
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bottomless.guards import guard
 from bottomless.model.limits import WAL_NOTE_COUNT_MAX
 from bottomless.model.wal import Note
+
+NOTES_WAITING_MAX: Final = 2 * WAL_NOTE_COUNT_MAX
+"""Notes that wait for a durable object before no flush begins: some 50 MB. Flushes that are under way by
+then add theirs."""
 
 
 class Carried(NamedTuple):
@@ -51,6 +55,11 @@ class Notes:
 
     def __len__(self) -> int:
         return len(self._pending)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many wait that nothing more may be committed before some are durable."""
+        return len(self._pending) >= NOTES_WAITING_MAX
 
     @property
     def added(self) -> int:
@@ -90,12 +99,12 @@ class Notes:
         return [self._pending.pop(one).at for one in numbers if one in self._pending]
 
     def due_at(self) -> int | None:
-        """When an object with notes alone is put unless a flush comes before; None where no note
-        waits, or all are on their way."""
+        """When an object with notes alone is put unless a flush comes before, which is at once where
+        none may come; None where no note waits, or all are on their way."""
         on_their_way = {number for numbers in self._in_flight.values() for number in numbers}
         for number, pending in self._pending.items():
             if number not in on_their_way:
-                return pending.at + self._linger_ms
+                return pending.at + (0 if self.is_full else self._linger_ms)
         return None
 
     def untold_at(self, settled: int, now: int) -> int | None:
