@@ -17,6 +17,21 @@ from unit.ingest.harness import ROUTE, STREAM, IngestHarness, arrow, pointers, p
 ARROW = {"content-type": "application/vnd.apache.arrow.stream"}
 
 
+async def test_who_asks_this_port_for_what_others_serve_hears_where_it_is(
+    harness: IngestHarness,
+) -> None:
+    """A node that serves ingest alone is asked for pages and streams by who took it for a server."""
+    described = await harness.client.get("/v1/streams/orders")
+    page = await harness.client.get(ROUTE)
+    nowhere = await harness.client.get("/v1/nowhere")
+
+    assert (problem(described), problem(page)) == ((404, "not-found"), (405, "method-not-allowed"))
+    assert page.headers["allow"] == "POST"
+    for answer, service in ((described, "manifest"), (page, "reader")):
+        assert f"another service of the server has this, {service}" in answer.json()["detail"]
+    assert nowhere.json()["detail"] == "nothing is served at this path"
+
+
 async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(
     harness: IngestHarness,
 ) -> None:

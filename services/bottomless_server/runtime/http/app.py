@@ -36,6 +36,7 @@ from bottomless_server.runtime.http.bodies import (
     parse_json_lines,
     read_body,
 )
+from bottomless_server.runtime.http.endpoints import find
 from bottomless_server.runtime.http.problems import (
     PROBLEM_TYPE,
     STATUS,
@@ -208,14 +209,25 @@ async def _answer_store_error(request: Request, error: Exception) -> Response:
 async def _answer_framework_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        nothing = NotFound("nothing is served at this path", code=Code.NOT_FOUND)
-        return _answer(request, nothing)
+        sentence = _elsewhere(request) or "nothing is served at this path"
+        return _answer(request, NotFound(sentence, code=Code.NOT_FOUND))
     if error.status_code == 405:
-        return _answer(request, method_not_allowed(_allowed(request)))
+        return _answer(request, method_not_allowed(_allowed(request), _elsewhere(request)))
     code = next((code for code, status in STATUS.items() if status == error.status_code), None)
     if code is None or error.status_code >= 500:
         return _answer_bug(request, error)
     return _answer(request, InvalidRequest("the request is refused", code=code))
+
+
+def _elsewhere(request: Request) -> str | None:
+    """What to say to whoever asks the port of one service for what another one serves."""
+    endpoint = find(request.scope).endpoints.get(request.method)
+    if endpoint is None or endpoint.service is None:
+        return None
+    return (
+        f"another service of the server has this, {endpoint.service}, and this is the port of one "
+        "service alone: ask the address that all of them share"
+    )
 
 
 def _allowed(request: Request) -> list[str]:

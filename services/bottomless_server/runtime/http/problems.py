@@ -201,10 +201,10 @@ def problem_answer(error: StoreError, request_id: str, path: str = "") -> WholeA
     return WholeAnswer(problem.status, encoded, problem.body)
 
 
-def method_not_allowed(allowed: list[str]) -> InvalidRequest:
+def method_not_allowed(allowed: list[str], sentence: str | None = None) -> InvalidRequest:
     """The error for a path that is served, but not by this method."""
     return InvalidRequest(
-        "this path does not take this method",
+        sentence or "this path does not take this method",
         code=Code.METHOD_NOT_ALLOWED,
         facts={"allowed": allowed},
     )
