@@ -96,8 +96,8 @@ def measure(values: int, asked: int) -> Found:
 
 
 def root_sizes(large: int, small: int = 1_000) -> dict[int, int]:
-    """Bytes of the largest root while a manifest grows to so many fragments, with filters of the
-    largest size that hold some bits."""
+    """Bytes of the root of so many fragments, of the smaller and of the larger number, with filters of
+    the largest size that hold some bits."""
     uids = iter(range(2 * large))
     rng = np.random.default_rng(7)
     blocks = (rng.integers(0, 256, FILTER_SIZE_MAX) & rng.integers(0, 256, FILTER_SIZE_MAX)).astype(
@@ -113,7 +113,7 @@ def root_sizes(large: int, small: int = 1_000) -> dict[int, int]:
 
     sizes: dict[int, int] = {}
     root = an_empty_root()
-    most = count = 0
+    count = 0
     while count < large:
         run = min(FANOUT // 2, (small if count < small else large) - count)
         infos = [
@@ -135,9 +135,8 @@ def root_sizes(large: int, small: int = 1_000) -> dict[int, int]:
             for n in range(run)
         ]
         root = append_fragments(root, infos)
-        most = max(most, len(encode_node(root)))
         root, _ = rebalance(root, FANOUT, new_uid, seal)
         count += run
         if count in (small, large):
-            sizes[count] = most
+            sizes[count] = len(encode_node(root))
     return sizes
