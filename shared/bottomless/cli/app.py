@@ -32,6 +32,7 @@ from bottomless.cli import (
     retention,
     spark,
     streams,
+    supers,
     tail,
     whoami,
 )
@@ -80,6 +81,7 @@ def create_app() -> typer.Typer:
     for group in (
         consumers,
         groups,
+        supers,
         producers,
         leases,
         fragments,

@@ -12,13 +12,16 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
+from bottomless.cli.outages import Outage
 from bottomless.cli.outputs import FollowForm, Writer, writer_of
 from bottomless.cli.places import checked_place
 from bottomless.cli.read import Details, read_span, span_of, tell_gaps
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
+from bottomless.cli.super_names import is_super_stream
+from bottomless.cli.super_tail import Asked, tail_super_stream
 from bottomless.cli.wanted import FilterValues, Keys, MatchUnfiltered, RawKeys, wanted_of
-from bottomless.errors import Code, StoreError
+from bottomless.errors import Code, NotFound, StoreError
 
 if TYPE_CHECKING:
     from bottomless.client import Client
@@ -86,30 +89,43 @@ def _tail(
     where it was, without one twice and without one missing.
     """
     wanted = wanted_of(filter_values, keys, raw_keys, match_unfiltered=match_unfiltered)
-    if group is not None:
-        if consumer is not None:
-            raise typer.BadParameter("give one of --consumer and --group")
-        if wanted:
-            raise typer.BadParameter("goes without --filter and --key", param_hint="--group")
+    if group is not None and consumer is not None:
+        raise typer.BadParameter("give one of --consumer and --group")
+    if group is not None and wanted:
+        raise typer.BadParameter("goes without --filter and --key", param_hint="--group")
+    asked = Asked(stream, count, start, consumer, group, wanted, follow=follow)
+    writer = writer_of(output, details=details)
+    try:
+        _tail_stream(context, asked, writer)
+    except NotFound as error:
+        if error.code is not Code.STREAM_NOT_FOUND:
+            raise
         with open_client(context) as client:
-            _share(client, stream, group, start or "first", writer_of(output, details=details))
+            if not is_super_stream(client, stream):
+                raise
+            tail_super_stream(client, asked, writer)
+
+
+def _tail_stream(context: typer.Context, asked: Asked, writer: Writer) -> None:
+    stream, start, consumer, wanted = asked.stream, asked.start, asked.consumer, asked.wanted
+    if asked.group is not None:
+        with open_client(context) as client:
+            _share(client, stream, asked.group, start or "first", writer)
         return
     if consumer is not None:
         with open_client(context) as client:
-            writer = writer_of(output, details=details)
             query = {**wanted, "consumer": consumer, "default": start or "first"}
-            _consume(client, stream, consumer, query, writer, follow=follow)
+            _consume(client, stream, consumer, query, writer, follow=asked.follow)
         return
-    spec = start or (f"tail:{count}" if count else "next")
-    if not follow:
+    spec = asked.spec
+    if not asked.follow:
         with open_client(context) as client:
             span = span_of(client, stream, spec)._replace(wanted=wanted)
         with open_client(context, patient=True) as client:
-            read_span(client, stream, span, writer_of(output, details=details))
+            read_span(client, stream, span, writer)
         return
     with open_client(context) as client:
-        writer = writer_of(output, details=details)
-        outage = _Outage()
+        outage = Outage()
         for batch in client.follow(
             stream, spec, on_outage=outage.note, value_encoding=writer.value_encoding, **wanted
         ):
@@ -133,7 +149,7 @@ def _consume(
         bounds = client.bounds(stream)
         query |= {"until_offset": bounds["next_offset"], "expect_stream_id": bounds["stream_id"]}
     passes_over = "filter" in query or "key" in query
-    outage = _Outage()
+    outage = Outage()
     for batch in client.follow(
         stream, "stored", on_outage=outage.note, value_encoding=writer.value_encoding, **query
     ):
@@ -154,7 +170,7 @@ def _consume(
 
 
 def _share(client: "Client", stream: str, group: str, start: str, writer: Writer) -> None:
-    outage = _Outage()
+    outage = Outage()
     with client.group(stream, group, start=start, on_outage=outage.note) as member:
         tell(f"joined {group} as {member.member}")
         for batch in member:
@@ -170,22 +186,3 @@ def _share(client: "Client", stream: str, group: str, start: str, writer: Writer
                 if not error.retryable and error.code != Code.CONSUMER_FENCED:
                     raise
                 outage.note(error)
-
-
-class _Outage:
-    """Says once that the server is away, and once that it is back."""
-
-    def __init__(self) -> None:
-        self._on = False
-
-    def note(self, error: StoreError) -> None:
-        # An answer that the server ended in good order is none.
-        if error.retry_after_seconds == 0 or self._on:
-            return
-        self._on = True
-        tell(f"{error.message} ({error.code}); waiting for it")
-
-    def over(self) -> None:
-        if self._on:
-            self._on = False
-            tell("connected again")

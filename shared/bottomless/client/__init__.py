@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from bottomless.client.blocking import Client
     from bottomless.client.blocking_consumer import Consumer
     from bottomless.client.blocking_producer import Producer
+    from bottomless.client.blocking_super_consumer import SuperConsumer
     from bottomless.client.consumer import AsyncConsumer
     from bottomless.client.delivery import (
         Ack,
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from bottomless.client.producer import AsyncProducer
     from bottomless.client.reads import ArrowPage, Offsets, Page
     from bottomless.client.record import Record
+    from bottomless.client.super_consumer import AsyncSuperConsumer
+    from bottomless.client.super_reads import MergedBatch
+    from bottomless.client.supers import Partition
     from bottomless.client.transport import Timeouts
 
 __all__ = [
@@ -41,6 +45,7 @@ __all__ = [
     "AsyncDelivery",
     "AsyncGroup",
     "AsyncProducer",
+    "AsyncSuperConsumer",
     "Batch",
     "Client",
     "Consumer",
@@ -49,10 +54,13 @@ __all__ = [
     "Fragment",
     "Group",
     "LeftOut",
+    "MergedBatch",
     "Offsets",
     "Page",
+    "Partition",
     "Producer",
     "Record",
+    "SuperConsumer",
     "Timeouts",
 ]
 
@@ -67,6 +75,7 @@ _MODULES: Final = {
     "AsyncDelivery": "delivery",
     "AsyncGroup": "group",
     "AsyncProducer": "producer",
+    "AsyncSuperConsumer": "super_consumer",
     "Batch": "follow",
     "Client": "blocking",
     "Consumer": "blocking_consumer",
@@ -75,10 +84,13 @@ _MODULES: Final = {
     "Fragment": "fragments",
     "Group": "blocking_group",
     "LeftOut": "fragments",
+    "MergedBatch": "super_reads",
     "Offsets": "reads",
     "Page": "reads",
+    "Partition": "supers",
     "Producer": "blocking_producer",
     "Record": "record",
+    "SuperConsumer": "blocking_super_consumer",
     "Timeouts": "transport",
 }
 

@@ -99,6 +99,11 @@ def stream_path(name: str) -> str:
     return f"/v1/streams/{check_stream(name)}"
 
 
+def super_path(name: str) -> str:
+    """Make the path of a super stream; its name is of the form of a stream's."""
+    return f"/v1/super-streams/{check_stream(name)}"
+
+
 def consumer_path(name: str, consumer: str) -> str:
     """Make the path of a consumer of a stream."""
     return f"{stream_path(name)}/consumers/{check_reference(consumer)}"

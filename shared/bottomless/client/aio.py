@@ -36,6 +36,8 @@ from bottomless.client.producer_settings import (
     Sending,
 )
 from bottomless.client.retry import RETRY_SECONDS
+from bottomless.client.super_consumer import AsyncSuperConsumer, SuperConsuming
+from bottomless.client.super_reads import Places, SuperReadCalls
 from bottomless.client.transport import (
     OnFirstUse,
     OpenTransport,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
 class AsyncClient(
     GroupMemberCalls,
+    SuperReadCalls,
     UpkeepCalls,
     KeyCalls,
     AppendCalls,
@@ -172,6 +175,43 @@ class AsyncClient(
             wanted={name: value for name, value in given.items() if value is not None},
         )
         return AsyncConsumer(self, consuming)
+
+    def super_consumer(
+        self,
+        name: str,
+        consumer: str | None = None,
+        *,
+        start: Places = "first",
+        auto_commit: bool = True,
+        commit_seconds: float = COMMIT_SECONDS_DEFAULT,
+        filter: str | Sequence[str] | None = None,  # noqa: A002  # as the API calls it
+        match_unfiltered: bool = False,
+        key: str | bytes | Sequence[str | bytes] | None = None,
+        on_outage: Callable[[StoreError], None] = ignored,
+    ) -> AsyncSuperConsumer:
+        """Make a consumer of all partitions of a super stream, for `async with` and `async for`.
+
+        Its batches have records of several partitions. Up to the end that the super stream has when
+        it begins they come in the order of their timestamps, and later as they are read; records of
+        one partition, and so of one key, always in their order. With a `consumer` it continues in
+        each partition at the offset that is stored there under this name. The other options are those
+        of `consumer`; `start` may be a map of places by the names of the partitions' streams.
+
+        Raises:
+            InvalidRequest: a list is empty, a number is out of its range, `start` is no place or one
+                offset for all partitions, or `bad-name`.
+        """
+        given = {"filter": filter, "match_unfiltered": match_unfiltered or None, "key": key}
+        consuming = SuperConsuming(
+            name,
+            consumer,
+            start,
+            auto_commit,
+            commit_seconds,
+            on_outage,
+            wanted={name: value for name, value in given.items() if value is not None},
+        )
+        return AsyncSuperConsumer(self, consuming)
 
     def group(
         self,

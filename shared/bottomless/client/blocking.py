@@ -17,11 +17,13 @@ from bottomless.client.aio import AsyncClient
 from bottomless.client.blocking_consumer import Consumer
 from bottomless.client.blocking_group import Group
 from bottomless.client.blocking_producer import Producer
+from bottomless.client.blocking_super_consumer import SuperConsumer
 from bottomless.client.consumer import AsyncConsumer
 from bottomless.client.group import AsyncGroup
 from bottomless.client.loop_thread import LoopThread
 from bottomless.client.producer import AsyncProducer
 from bottomless.client.retry import RETRY_SECONDS
+from bottomless.client.super_consumer import AsyncSuperConsumer
 from bottomless.client.transport import Timeouts
 
 P = ParamSpec("P")
@@ -36,6 +38,7 @@ _WORDS: Final = (
     ("AsyncConsumer", "Consumer"),
     ("AsyncGroup", "Group"),
     ("AsyncProducer", "Producer"),
+    ("AsyncSuperConsumer", "SuperConsumer"),
 )
 """What a program without a loop calls what one with a loop has."""
 
@@ -62,6 +65,7 @@ _KINDS: Final[dict[Any, Any]] = {
     AsyncConsumer: Consumer,
     AsyncGroup: Group,
     AsyncProducer: Producer,
+    AsyncSuperConsumer: SuperConsumer,
 }
 
 
@@ -111,6 +115,18 @@ def _consumes(
 
     def consuming(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Consumer:
         return Consumer(method(self._inner, *args, **kwargs), self._thread, self)
+
+    _explain(consuming, method)
+    return consuming
+
+
+def _consumes_super(
+    method: Callable[Concatenate[AsyncClient, P], AsyncSuperConsumer],
+) -> Callable[Concatenate["Client", P], SuperConsumer]:
+    """Make a method one whose consumer of a super stream is for `with` and `for`."""
+
+    def consuming(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> SuperConsumer:
+        return SuperConsumer(method(self._inner, *args, **kwargs), self._thread, self)
 
     _explain(consuming, method)
     return consuming
@@ -240,6 +256,15 @@ class Client:
 
     producer = _produces(AsyncClient.producer)
     consumer = _consumes(AsyncClient.consumer)
+
+    create_super_stream = _waits(AsyncClient.create_super_stream)
+    list_super_streams = _iterates(AsyncClient.list_super_streams)
+    describe_super_stream = _waits(AsyncClient.describe_super_stream)
+    partitions = _waits(AsyncClient.partitions)
+    super_positions = _waits(AsyncClient.super_positions)
+    read_super = _iterates(AsyncClient.read_super)
+    follow_super = _iterates(AsyncClient.follow_super)
+    super_consumer = _consumes_super(AsyncClient.super_consumer)
 
     list_groups = _iterates(AsyncClient.list_groups)
     describe_group = _waits(AsyncClient.describe_group)

@@ -29,6 +29,12 @@ class Record(dict[str, Any]):
         return offset
 
     @property
+    def partition(self) -> int | None:
+        """The index of its partition, where a super stream was read; None of any other stream."""
+        index: int | None = self.get("partition")
+        return index
+
+    @property
     def value(self) -> bytes:
         """The value as bytes.
 

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 class TextWriter:
-    """Writes the value of each record and a line feed; with details first offset, time and key."""
+    """Writes the value of each record and a line feed; with details first offset, time and key, and
+    before them the partition of a record of a super stream."""
 
     value_encoding = "text"
     """What the server is asked for, so that JSON comes as the text that it is stored as."""
@@ -23,6 +24,8 @@ class TextWriter:
         for record in records:
             if self._details:
                 key = record.get("key", record.get("key_base64", ""))
+                if record.partition is not None:
+                    write(f"{record.partition}\t".encode())
                 write(f"{record['offset']}\t{record['timestamp']}\t{key}\t".encode())
             write(record.value + b"\n")
 

@@ -1,0 +1,17 @@
+"""Which commands that take a stream's name are meant for a super stream: the server knows."""
+
+from typing import TYPE_CHECKING
+
+from bottomless.errors import Denied, NotFound
+
+if TYPE_CHECKING:
+    from bottomless.client import Client
+
+
+def is_super_stream(client: "Client", name: str) -> bool:
+    """Ask whether a super stream has this name; false if that may not be seen."""
+    try:
+        client.describe_super_stream(name)
+    except (NotFound, Denied):
+        return False
+    return True

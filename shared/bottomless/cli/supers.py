@@ -1,0 +1,104 @@
+"""Super streams: one large stream made of many, which are its partitions."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from bottomless.cli.examples import examples
+from bottomless.cli.output import Column, Form, Output, line, show, show_list, tell_unreadable
+from bottomless.cli.session import open_client
+from bottomless.cli.stream_config import taking_config
+from bottomless.cli.stream_names import checked_stream
+from bottomless.model.limits import PARTITION_COUNT_MAX
+
+_COLUMNS: Final = [
+    Column("NAME", lambda item: item["name"]),
+    Column("PARTITIONS", lambda item: item["partition_count"]),
+    Column("STRATEGY", lambda item: item["strategy"]),
+    Column("STATE", lambda item: item["state"]),
+    Column("CREATED", lambda item: item["created_at"]),
+]
+_PARTITIONS: Final = [
+    Column("PARTITION", lambda item: item["index"]),
+    Column("STREAM", lambda item: item["stream"]),
+    Column("KEY", lambda item: item["binding_key"]),
+    Column("ID", lambda item: item["stream_id"]),
+]
+
+Super = Annotated[
+    str, typer.Argument(help="Name of the super stream.", callback=checked_stream)
+]
+Partitions = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=PARTITION_COUNT_MAX, help="So many; the hash of a record's key says which."
+    ),
+]
+BindingKeys = Annotated[
+    list[str] | None,
+    typer.Option("--binding-key", help="A partition for the records of this key; repeatable."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add `super` with its commands to the command line."""
+    group = typer.Typer(
+        help="Super streams: one large stream made of many, its partitions.", no_args_is_help=True
+    )
+    group.command(
+        "create",
+        epilog=examples(
+            "super create events --partitions 3",
+            "super create sales --binding-key amer --binding-key emea --max-age 7d",
+        ),
+    )(_create)
+    group.command("ls", epilog=examples("super ls", "super ls -o name"))(_list)
+    group.command(
+        "describe", epilog=examples("super describe events", "super describe events -o json")
+    )(_describe)
+    app.add_typer(group, name="super")
+
+
+@taking_config
+def _create(
+    context: typer.Context,
+    name: Super,
+    config: dict[str, Any],
+    partitions: Partitions = None,
+    binding_key: BindingKeys = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Create a super stream with its partitions; repeating it with the same options changes nothing.
+
+    The partitions of events are the streams events-0, events-1 and so on. All of them have the
+    configuration that is named here.
+    """
+    if (partitions is None) is (binding_key is None):
+        raise typer.BadParameter("give --partitions, or --binding-key for each partition")
+    with open_client(context) as client:
+        created = client.create_super_stream(
+            name, partitions=partitions, binding_keys=binding_key, config=config
+        )
+    if output is Form.TABLE:
+        count = created["partition_count"]
+        partition = "1 partition" if count == 1 else f"{count} partitions"
+        line(f"{created['name']} {created['super_id']} {partition}")
+    else:
+        show(created, output, name=created["name"])
+
+
+def _list(context: typer.Context, output: Output = Form.TABLE) -> None:
+    """List super streams; `bottomless ls` lists their partitions too."""
+    with open_client(context) as client:
+        listed = client.list_super_streams(unreadable=tell_unreadable("name"))
+        show_list(listed, _COLUMNS, output)
+
+
+def _describe(context: typer.Context, name: Super, output: Output = Form.TABLE) -> None:
+    """Show a super stream's partitions; as JSON all that is known of it."""
+    with open_client(context) as client:
+        described = client.describe_super_stream(name)
+    if output is Form.TABLE:
+        show_list(described["partitions"], _PARTITIONS, output)
+    else:
+        show(described, output, name=name)

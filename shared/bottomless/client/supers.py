@@ -1,0 +1,76 @@
+"""Calls about super streams as a whole: one large stream made of many, which are its partitions."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from bottomless.client.address import super_path
+from bottomless.client.wire import Wire, members, number_in, understood
+from bottomless.errors import InvalidRequest
+
+
+class Partition(NamedTuple):
+    """A partition of a super stream, which is a stream like any other."""
+
+    index: int
+    stream: str
+    """Its name as a stream."""
+    stream_id: str
+    binding_key: str | None
+    """The key of its records, where the super stream is divided by keys and not by their hashes."""
+
+
+class SuperStreamCalls(Wire):
+    """The calls of `openapi/manifest.yaml` about super streams."""
+
+    async def create_super_stream(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        binding_keys: Sequence[str] | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Create a super stream with its partitions; repeating it unchanged changes nothing.
+
+        With a number of `partitions` the hash of a record's key says where the record goes; with
+        `binding_keys` each partition takes the records of one key, and those of other keys are
+        refused. `config` is that of each partition, as for `create_stream`.
+
+        Raises:
+            InvalidRequest: not exactly one of `partitions` and `binding_keys` is given.
+            Exists: `stream-exists`: the name, or that of a partition, is taken.
+        """
+        if (partitions is None) is (binding_keys is None):
+            raise InvalidRequest("give one of partitions and binding_keys")
+        divided: dict[str, Any] = {"partitions": partitions}
+        if binding_keys is not None:
+            divided = {"binding_keys": list(binding_keys)}
+        value = {**(config or {}), **divided}
+        return await self._send_json("PUT", super_path(name), value, repeatable=True)
+
+    def list_super_streams(
+        self, *, unreadable: Callable[[dict[str, Any]], object] | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """List every super stream, in the order of their names; their partitions are streams too.
+
+        `unreadable` is called with the `name`, `super_id` and `code` of each whose record the server
+        cannot read.
+        """
+        return self._list("/v1/super-streams", unreadable=unreadable)
+
+    async def describe_super_stream(self, name: str) -> dict[str, Any]:
+        """Describe a super stream and its partitions."""
+        return members(await self._send("GET", super_path(name)))
+
+    async def partitions(self, name: str) -> list[Partition]:
+        """List the partitions of a super stream, in the order of their indexes."""
+        value = await self.describe_super_stream(name)
+        with understood():
+            return [partition_of(one) for one in value["partitions"]]
+
+
+def partition_of(value: Mapping[str, Any]) -> Partition:
+    """Read a partition out of an answer, inside of `understood`."""
+    return Partition(
+        number_in(value, "index"), value["stream"], value["stream_id"], value["binding_key"]
+    )
