@@ -4,7 +4,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from bottomless.cli.asking import DryRun, Yes, confirm
 from bottomless.cli.examples import examples
+from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show, show_list, tell_unreadable
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
@@ -25,9 +27,7 @@ _PARTITIONS: Final = [
     Column("ID", lambda item: item["stream_id"]),
 ]
 
-Super = Annotated[
-    str, typer.Argument(help="Name of the super stream.", callback=checked_stream)
-]
+Super = Annotated[str, typer.Argument(help="Name of the super stream.", callback=checked_stream)]
 Partitions = Annotated[
     int | None,
     typer.Option(
@@ -56,6 +56,9 @@ def add_to(app: typer.Typer) -> None:
     group.command(
         "describe", epilog=examples("super describe events", "super describe events -o json")
     )(_describe)
+    group.command(
+        "rm", epilog=examples("super rm events --dry-run", "super rm events --yes --wait")
+    )(_remove)
     app.add_typer(group, name="super")
 
 
@@ -80,9 +83,7 @@ def _create(
             name, partitions=partitions, binding_keys=binding_key, config=config
         )
     if output is Form.TABLE:
-        count = created["partition_count"]
-        partition = "1 partition" if count == 1 else f"{count} partitions"
-        line(f"{created['name']} {created['super_id']} {partition}")
+        line(f"{created['name']} {created['super_id']} {_count(created)}")
     else:
         show(created, output, name=created["name"])
 
@@ -102,3 +103,38 @@ def _describe(context: typer.Context, name: Super, output: Output = Form.TABLE) 
         show_list(described["partitions"], _PARTITIONS, output)
     else:
         show(described, output, name=name)
+
+
+def _remove(
+    context: typer.Context,
+    name: Super,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Delete a super stream with all its partitions and their records.
+
+    The operation that is shown sweeps their objects, after the grace that the server gives to those
+    who still read.
+    """
+    with open_client(context) as client:
+        etag: str | None = None
+        if dry_run or not yes:
+            found = client.describe_super_stream(name)
+            summary = f"{name} ({found['super_id']}) with {_count(found)}"
+            if dry_run and output is Form.TABLE:
+                line(f"would delete {summary}")
+            elif dry_run:
+                show({"would_delete": found}, output, name=name)
+            if dry_run:
+                return
+            confirm(f"Delete {summary}?", yes)
+            # What was confirmed is this very super stream, not a later one of its name.
+            etag = found["etag"]
+        finish(client, client.delete_super_stream(name, etag=etag), output, wait=wait)
+
+
+def _count(described: dict[str, Any]) -> str:
+    count = described["partition_count"]
+    return "1 partition" if count == 1 else f"{count} partitions"

@@ -56,9 +56,7 @@ class Merge:
 
     def empty(self) -> list[int]:
         """The partitions of which nothing is in hand and more may come."""
-        return [
-            index for index, hand in self._hands.items() if not hand.records and not hand.ended
-        ]
+        return [index for index, hand in self._hands.items() if not hand.records and not hand.ended]
 
     def take(self) -> list[Record]:
         """Take out what can be given now, in its order; each record says its partition."""

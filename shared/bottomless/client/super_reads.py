@@ -65,9 +65,7 @@ class SuperReadCalls(SuperStreamCalls, StreamCalls, FollowCalls, ReadCalls):
         """Ask where each partition of a super stream ends, by the names of their streams."""
         found = await self.partitions(name)
         ends = await gathered(self.offsets(one.stream) for one in found)
-        return {
-            one.stream: offsets.next_offset for one, offsets in zip(found, ends, strict=True)
-        }
+        return {one.stream: offsets.next_offset for one, offsets in zip(found, ends, strict=True)}
 
     async def read_super(
         self,
@@ -180,9 +178,7 @@ class SuperReadCalls(SuperStreamCalls, StreamCalls, FollowCalls, ReadCalls):
     ) -> list[_Start]:
         """Find out where each partition begins, and where it ends now."""
         places = places_of(start, [one.stream for one in partitions])
-        return await gathered(
-            self._start(one, places[one.stream], consumer) for one in partitions
-        )
+        return await gathered(self._start(one, places[one.stream], consumer) for one in partitions)
 
     async def _start(self, partition: Partition, place: Place, consumer: str | None) -> _Start:
         stored = None if consumer is None else await self._stored(partition, consumer)

@@ -1,14 +1,21 @@
 """Calls about super streams as a whole: one large stream made of many, which are its partitions."""
 
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
 
 from bottomless.client.address import super_path
 from bottomless.client.wire import Wire, members, number_in, understood
 from bottomless.errors import InvalidRequest
 
+_MERGE_PATCH: Final = "application/merge-patch+json"
 
-class Partition(NamedTuple):
+
+@dataclass(frozen=True, slots=True)
+class Partition:
     """A partition of a super stream, which is a stream like any other."""
 
     index: int
@@ -59,8 +66,44 @@ class SuperStreamCalls(Wire):
         return self._list("/v1/super-streams", unreadable=unreadable)
 
     async def describe_super_stream(self, name: str) -> dict[str, Any]:
-        """Describe a super stream and its partitions."""
+        """Describe a super stream and its partitions; `etag` is what a change can name."""
         return members(await self._send("GET", super_path(name)))
+
+    async def update_super_stream(
+        self, name: str, patch: Mapping[str, Any], *, etag: str = "*"
+    ) -> dict[str, Any]:
+        """Change the configuration of all partitions by a merge patch, if its etag is still `etag`.
+
+        The default `*` changes it whatever its etag is.
+
+        Raises:
+            WrongOffset: `etag-mismatch`: somebody has changed it meanwhile.
+        """
+        answer = await self._send(
+            "PATCH",
+            super_path(name),
+            content=orjson.dumps(patch),
+            type_sent=_MERGE_PATCH,
+            headers={"If-Match": etag},
+        )
+        return members(answer, changes=True)
+
+    async def delete_super_stream(self, name: str, *, etag: str | None = None) -> dict[str, Any]:
+        """Delete a super stream with all its partitions; the operation in the answer removes what is
+        left of them.
+
+        Raises:
+            WrongOffset: `etag-mismatch`: it is not the configuration that `etag` names any more.
+        """
+        headers = {} if etag is None else {"If-Match": etag}
+        return await self._send_json("DELETE", super_path(name), headers=headers)
+
+    async def route(self, name: str, key: str | bytes) -> Partition | None:
+        """Tell to which partition a key goes; None if it has none, by the strategy of binding keys."""
+        query = {"key": key} if isinstance(key, str) else {"key_base64": _base64(key)}
+        value = members(await self._send("GET", f"{super_path(name)}/route", query))
+        with understood():
+            return next(map(partition_of, value["partitions"]), None)
 
     async def partitions(self, name: str) -> list[Partition]:
         """List the partitions of a super stream, in the order of their indexes."""
@@ -74,3 +117,7 @@ def partition_of(value: Mapping[str, Any]) -> Partition:
     return Partition(
         number_in(value, "index"), value["stream"], value["stream_id"], value["binding_key"]
     )
+
+
+def _base64(key: bytes) -> str:
+    return b64encode(key).decode("ascii")

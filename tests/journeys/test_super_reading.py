@@ -1,0 +1,176 @@
+"""Super streams as users see them: made, read as one and deleted, from the client and the command line.
+
+Some 6 s on one server. Records go to the partitions by themselves, which are streams.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.command_line import CommandLine
+from support.server import AllInOne
+
+from bottomless import AsyncClient, Client, Exists, InvalidRequest, NotFound, Record
+from bottomless.client import MergedBatch
+
+KEYS = [f"hello{number}" for number in range(1, 11)]
+INDEXES = [1, 0, 1, 2, 0, 2, 0, 1, 0, 2]
+"""Of these keys among three partitions (scenario P1)."""
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
+    with AllInOne(tmp_path_factory.mktemp("super") / "data", {}) as server:
+        yield server
+
+
+@pytest.fixture
+def client(running: AllInOne) -> Iterator[Client]:
+    with Client(running.url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def cli(running: AllInOne, tmp_path: Path) -> CommandLine:
+    return CommandLine(running.url, tmp_path)
+
+
+def fill(client: Client, name: str, values: range) -> None:
+    """Append each value to the partition of its rest, one request each."""
+    count = len(client.partitions(name))
+    for value in values:
+        client.append(f"{name}-{value % count}", [{"value": str(value), "key": str(value % count)}])
+
+
+def texts(batches: Iterator[MergedBatch]) -> list[str]:
+    return [record.text for batch in batches for record in batch.records]
+
+
+def in_order(records: list[Record]) -> bool:
+    """Whether records of each partition are in their order."""
+    seen: dict[int | None, int] = {}
+    for one in records:
+        if one.offset <= seen.get(one.partition, -1):
+            return False
+        seen[one.partition] = one.offset
+    return True
+
+
+def test_a_super_stream_is_made_routed_and_deleted(client: Client) -> None:
+    made = client.create_super_stream("events", partitions=3, config={"labels": {"team": "shop"}})
+    assert (
+        client.create_super_stream("events", partitions=3, config={"labels": {"team": "shop"}})
+        == made
+    )
+    assert [one.stream for one in client.partitions("events")] == [f"events-{n}" for n in range(3)]
+    routed = [client.route("events", key) for key in KEYS]
+    assert [one.index for one in routed if one is not None] == INDEXES
+    assert client.route("events", b"hello1") == routed[0]
+    with pytest.raises(Exists):
+        client.create_super_stream("events", partitions=4)
+    with pytest.raises(InvalidRequest):
+        client.create_super_stream("other", partitions=4, binding_keys=["a"])
+    changed = client.update_super_stream("events", {"labels": {"team": None}})
+    assert changed["labels"] == {}
+    assert [one["name"] for one in client.list_super_streams()] == ["events"]
+    assert client.delete_super_stream("events")["state"] == "deleting"
+    with pytest.raises(NotFound):
+        client.describe_super_stream("events")
+    with pytest.raises(NotFound):
+        client.read("events-0", "first")
+
+
+def test_it_is_read_as_one_in_the_order_of_timestamps(client: Client) -> None:
+    client.create_super_stream("rides", partitions=3)
+    fill(client, "rides", range(30))
+    batches = list(client.read_super("rides"))
+    records = [record for batch in batches for record in batch.records]
+    assert sorted(int(one.text) for one in records) == list(range(30))
+    times = [one.timestamp for one in records]
+    assert times == sorted(times)
+    assert in_order(records)
+    ends = client.super_positions("rides")
+    assert batches[-1].positions == ends == {f"rides-{n}": 10 for n in range(3)}
+    # From positions on there is what came after them.
+    client.append("rides-1", [{"value": "more"}])
+    assert texts(client.read_super("rides", ends)) == ["more"]
+    with pytest.raises(InvalidRequest, match="an offset is a place in one partition"):
+        list(client.read_super("rides", 3))
+    with pytest.raises(InvalidRequest, match="no partition"):
+        list(client.read_super("rides", {"other-1": 3}))
+
+
+def test_a_consumer_goes_on_in_each_partition(client: Client) -> None:
+    client.create_super_stream("trips", partitions=3)
+    fill(client, "trips", range(9))
+    with client.super_consumer("trips", "billing") as consumer:
+        first = [record.text for record in next(consumer).records]
+        while len(first) < 9:
+            first += [record.text for record in next(consumer).records]
+        consumer.commit()
+        assert consumer.positions == {f"trips-{n}": 3 for n in range(3)}
+        assert consumer.poll(0.0) is None
+    fill(client, "trips", range(9, 12))
+    with client.super_consumer("trips", "billing") as consumer:
+        again: list[str] = []
+        while len(again) < 3:
+            again += [record.text for record in next(consumer).records]
+    assert sorted(map(int, first + again)) == list(range(12))
+    # The last batch was not confirmed, so it comes once more.
+    with client.super_consumer("trips", "billing") as consumer:
+        repeated = next(consumer)
+    assert {record.text for record in repeated.records} <= set(again)
+
+
+def test_who_follows_is_given_what_comes_to_any_partition(running: AllInOne) -> None:
+    async def run() -> None:
+        async with AsyncClient(running.url) as client:
+            await client.create_super_stream("taps", partitions=2)
+            async with client.super_consumer("taps", start="next") as consumer:
+                assert await consumer.poll(0.0) is None
+                for number in range(6):
+                    await client.append(f"taps-{number % 2}", [{"value": str(number)}])
+                    batch = await anext(consumer)
+                    assert [record.text for record in batch.records] == [str(number)]
+                    assert batch.records[0].partition == number % 2
+                await client.delete_super_stream("taps")
+                with pytest.raises(NotFound):
+                    await anext(consumer)
+
+    asyncio.run(run())
+
+
+def test_the_command_line_does_the_same(cli: CommandLine, client: Client) -> None:
+    created = cli.ok("super", "create", "shops", "--partitions", 2, "--max-age", "7d")
+    assert created.startswith("shops ")
+    assert created.endswith(" 2 partitions\n")
+    assert "shops" in cli.ok("super", "ls", "-o", "name").split()
+    assert "shops-1" in cli.ok("super", "describe", "shops")
+    assert cli.json("super", "describe", "shops")["retention"]["max_age"] == "7D"
+    fill(client, "shops", range(8))
+    assert cli.ok("tail", "shops", "-n", 3).split() == ["5", "6", "7"]
+    assert cli.ok("tail", "shops", "--from", "first").split() == [str(n) for n in range(8)]
+    assert cli.ok("tail", "shops", "-n", 1, "--details").split()[:2] == ["1", "3"]
+    assert cli.ok("tail", "shops", "--consumer", "billing").split() == [str(n) for n in range(8)]
+    assert cli.ok("tail", "shops", "--consumer", "billing") == ""
+    refused = cli.run("tail", "shops", "--group", "billing")
+    assert (refused.exit_code, "has no groups yet" in refused.stderr) == (2, True)
+    refused = cli.run("tail", "shops", "--from", "3")
+    assert (refused.exit_code, "in one partition" in refused.stderr) == (2, True)
+    assert cli.run("tail", "nothing").exit_code == 3
+    assert cli.run("super", "create", "more").exit_code == 2
+    assert "2 partitions" in cli.ok("super", "rm", "shops", "--dry-run")
+    cli.ok("super", "rm", "shops", "--yes")
+    assert cli.run("super", "describe", "shops").exit_code == 3
+
+
+def test_tail_of_a_super_stream_goes_on_as_records_come(cli: CommandLine, client: Client) -> None:
+    client.create_super_stream("doors", partitions=2)
+    fill(client, "doors", range(4))
+    with cli.start("tail", "-f", "doors", "-n", 2) as program:
+        assert program.stdout is not None
+        assert [program.stdout.readline() for _ in range(2)] == [b"2\n", b"3\n"]
+        fill(client, "doors", range(4, 6))
+        assert sorted(program.stdout.readline() for _ in range(2)) == [b"4\n", b"5\n"]
+        program.terminate()
