@@ -1,4 +1,4 @@
-"""Which commands that take a stream's name are meant for a super stream: the server knows."""
+"""Super streams by their names, for commands that take the name of a stream: the server knows which it is."""
 
 from typing import TYPE_CHECKING
 

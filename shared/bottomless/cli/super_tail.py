@@ -62,7 +62,9 @@ def tail_super_stream(client: "Client", asked: Asked, writer: Writer) -> None:
         writer.close()
         return
     outage = Outage()
-    for batch in client.follow_super(asked.stream, positions, on_outage=outage.note, **encoded):
+    for batch in client.follow_super(
+        asked.stream, positions, on_outage=outage.note, consumer=None, **encoded
+    ):
         outage.over()
         _write(batch, writer)
 
@@ -74,7 +76,7 @@ def _last(
     positions = client.super_positions(asked.stream)
     # So many of each partition, of which the newest are written.
     newest: deque[Record] = deque(maxlen=None if asked.start else asked.count)
-    for batch in client.read_super(asked.stream, asked.spec, **encoded):
+    for batch in client.read_super(asked.stream, asked.spec, consumer=None, **encoded):
         positions |= batch.positions
         _tell_gaps(batch.gaps)
         if asked.start is None:

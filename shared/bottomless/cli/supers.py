@@ -49,7 +49,7 @@ def add_to(app: typer.Typer) -> None:
         "create",
         epilog=examples(
             "super create events --partitions 3",
-            "super create sales --binding-key amer --binding-key emea --max-age 7d",
+            "super create sales --binding-key amer --binding-key emea",
         ),
     )(_create)
     group.command("ls", epilog=examples("super ls", "super ls -o name"))(_list)

@@ -64,7 +64,7 @@ class Merge:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Of each partition the offset after what was given."""
+        """The offset after what was given, of each partition."""
         return {index: hand.position for index, hand in self._hands.items()}
 
     def _given(self) -> Iterator[Record]:

@@ -69,6 +69,7 @@ class SuperReadCalls(SuperStreamCalls, StreamCalls, FollowCalls, ReadCalls):
 
     async def read_super(
         self,
+        /,
         name: str,
         start: Places = "first",
         *,
@@ -100,6 +101,7 @@ class SuperReadCalls(SuperStreamCalls, StreamCalls, FollowCalls, ReadCalls):
 
     async def follow_super(
         self,
+        /,
         name: str,
         start: Places,
         *,
@@ -212,7 +214,7 @@ class Merging:
 
     @property
     def positions(self) -> dict[int, int]:
-        """Of each partition the offset after what was given."""
+        """The offset after what was given, of each partition."""
         return self._merge.positions
 
     def begin(self, start: _Start, source: AsyncIterator[Batch]) -> None:
@@ -310,11 +312,9 @@ async def gathered(works: Iterable[Awaitable[T]]) -> list[T]:
         async with room:
             return await work
 
-    done = await asyncio.gather(*(one(work) for work in works), return_exceptions=True)
-    for result in done:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in done if not isinstance(result, BaseException)]
+    tasks = [asyncio.ensure_future(one(work)) for work in works]
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]
 
 
 def _checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
