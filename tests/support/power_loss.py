@@ -370,11 +370,12 @@ class PowerLossDisk:
             image = bytearray(versions[-1])
             _apply(image, change)
             versions.append(bytes(image))
-        end = len(chance.choice(versions[last_cut:]))
+        end = chance.choice(sorted({len(version) for version in versions[last_cut:]}))
         kept = bytearray()
         for start in range(0, end, size):
-            sector = chance.choice(versions)[start : min(start + size, end)]
-            kept += sector + bytes(min(size, end - start) - len(sector))
+            stop = min(start + size, end)
+            sectors = {version[start:stop].ljust(stop - start, b"\0") for version in versions}
+            kept += chance.choice(sorted(sectors))
         self.forgotten_count += kept != versions[-1]
         file.kept[:] = kept
         file.pending.clear()

@@ -150,6 +150,15 @@ class Store:
             )
         )
 
+    def purge(self) -> None:
+        """Rounds that take all items away."""
+
+        def everything(ledger: Any) -> None:
+            ledger.purge(QUEUE_ID)
+            ledger.sweep(1_000_000)
+
+        self._round(everything)
+
     def _items(self) -> list[Any]:
         row = self.ledger.queue(QUEUE_ID)
         assert row is not None

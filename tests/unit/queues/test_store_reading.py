@@ -118,6 +118,27 @@ def test_acks_between_any_two_steps_of_a_compaction_disturb_nothing() -> None:
         store.check_started()
 
 
+@pytest.mark.parametrize("point", range(6))
+def test_a_purge_between_any_two_steps_of_a_compaction_takes_all_of_the_file(point: int) -> None:
+    store, readers = half_dead()
+    readers.read_all()
+    steps = 0
+
+    def purge_once() -> None:
+        nonlocal steps
+        if steps == point:
+            store.purge()
+        steps += 1
+
+    store.drive(compact(store.disk, ROOT, 0, has_room=False), between=purge_once)
+    assert steps > point
+    store.check_files()
+    store.check_ledger()
+    [doomed] = store.started().doomed
+    store.drive(remove_doomed(store.disk, ROOT, doomed, store.descriptors))
+    assert store.disk.names(ROOT) == []
+
+
 def test_a_file_of_which_all_goes_while_it_is_compacted_is_doomed() -> None:
     store, readers = half_dead()
     readers.read_all()
