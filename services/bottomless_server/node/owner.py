@@ -64,6 +64,11 @@ class Claim:
         lease = self._owner.lease
         return lease.is_live() and lease.term == self._term and not self._fenced
 
+    @property
+    def term(self) -> int:
+        """The term of the lease under which the claim was confirmed last."""
+        return self._term
+
     async def confirm(self) -> None:
         """Make sure that this claim is still the newest.
 

@@ -75,12 +75,13 @@ async def declare_super(
     await harness.supers.create(record, partitions, room_for_partitions(partitions, 1_000))
 
 
-async def grow(harness: IngestHarness, count: int, at: int) -> None:
-    """What manifest does for more partitions, between its two EXECs and with them."""
+async def grow(harness: IngestHarness, count: int, at: int, *, tells: bool = True) -> None:
+    """What manifest does for more partitions, between its two EXECs and with them; unless it `tells`
+    owners, none of them has answered, and their leases are over."""
     await harness.supers.update(SUPER_ID, lambda one: replace(one, state=SuperState.GROWING))
     record = await harness.supers.load(SUPER_ID)
     layout = Layout(record.layouts[-1].version + 1, count, at)
-    for place in record.partitions:
+    for place in record.partitions if tells else ():
         partition = await harness.service.owners.at(place.stream_id)
         await partition.fence_layouts(layout.version)
     new = [a_place(index) for index in range(len(record.partitions), count)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import on_tcp
-from support.guards import remove
+from support.guards import guarded, remove
 from support.raw_server import NOTHING, Asked, Script, raw_server
 from support.raw_server import answer as raw_answer
 from support.raw_server import problem as raw_problem
@@ -292,6 +292,29 @@ async def test_who_opens_a_partition_takes_no_part_of_an_older_layout(
     assert problem(await send_part(again, 0, layout=2)) == (503, "super-stream-growing")
     await again.aclose()
     await after.aclose()
+
+
+async def test_an_owner_whose_lease_was_over_reads_the_layout_again(three: IngestHarness) -> None:
+    """Manifest has waited for the end of its lease, and told it nothing."""
+    await send(three, HELLO)
+    await grow(three, 5, three.time.wall, tells=False)
+    three.time.advance(60_000)
+    await three.lease.renew()
+    assert problem(await send_part(three, 0, layout=1)) == (503, "super-stream-growing")
+    assert (await send_part(three, 0, layout=2)).status_code == 200
+
+
+async def test_without_reading_it_again_in_a_new_term_an_older_layout_is_taken(
+    monkeypatch: pytest.MonkeyPatch, three: IngestHarness
+) -> None:
+    real = guarded("the layout, read anew in each term of a lease")
+    remove(
+        monkeypatch,
+        "the layout, read anew in each term of a lease",
+        lambda appender: real(appender) or appender.layout > 0,
+    )
+    with pytest.raises(AssertionError):
+        await test_an_owner_whose_lease_was_over_reads_the_layout_again(three)
 
 
 async def test_a_stream_that_is_no_partition_takes_no_parts(three: IngestHarness) -> None:

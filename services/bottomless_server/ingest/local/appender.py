@@ -15,12 +15,13 @@ In between log/rounds.py and log/segments.py make it durable.
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from bottomless.errors import Fenced, Outcome, StoreError
 from bottomless.guards import guard
+from bottomless.model.limits import PARTITION_COUNT_MAX
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.restated import restated
 from bottomless_server.core.tracking.tracking import Tracking
@@ -43,6 +44,10 @@ from bottomless_server.node.pulse import Pulse
 from bottomless_server.runtime.base.on_loop import in_thread
 
 log = structlog.get_logger(__name__)
+
+
+NO_LAYOUT: Final = PARTITION_COUNT_MAX + 1
+"""Newer than any layout: where it is not known which parts may be taken."""
 
 
 class ConfigMark(NamedTuple):
@@ -76,8 +81,8 @@ class LocalAppender:
         """The super stream that it is a partition of; None of any other stream."""
         self.layout = 0
         """The oldest layout of its super stream of which it takes parts."""
-        self.knows_layout = False
-        """Whether the super record was read since the stream was claimed here."""
+        self.layout_term: int | None = None
+        """The term of the lease in which the super record was read; None: it was not yet."""
         self.stopped: StoreError | None = None
         self.advanced = Pulse()
         """Fires when records become visible, and when the stream stops."""
@@ -146,11 +151,17 @@ class LocalAppender:
             # An error refers to this frame, and the answer to the error.
             del answer
 
+    @guard("the layout, read anew in each term of a lease")
+    def knows_layout(self) -> bool:
+        """Whether the layout of its super stream was read since nobody could be told another one:
+        whoever lets it grow goes on without an owner whose lease is over."""
+        return self.layout_term == self.claim.term
+
     async def fence_layouts(self, layout: int) -> None:
         """Return when no part of an older layout than this can become durable any more.
 
-        It is kept in memory alone: whoever claims the stream next reads the super record before it
-        takes a part.
+        It is kept in memory alone: whoever claims the stream next, or holds it in the next term of
+        its lease, reads the super record before it takes a part.
 
         Raises:
             StoreError: nobody can say so here; outcome none.
@@ -257,7 +268,11 @@ class LocalAppender:
             self._waiting.refuse_all(error)
             return
         self.tracking.begin()
-        taken = self._waiting.choose(self.tracking, self.log.next_offset, self.layout)
+        taken = self._waiting.choose(
+            self.tracking,
+            self.log.next_offset,
+            self.layout if self.knows_layout() else NO_LAYOUT,
+        )
         if not taken:
             self.tracking.end()
             return

@@ -3,8 +3,9 @@
 Parts of requests take the way of any append: they wait in the line of their stream, and are durable
 with its next round. Steps that change something are written by the same task.
 
-Before the first part the owner reads the super record. It does so after its claim: whoever lets the
-super stream grow later tells this owner, and who did so before is in the record.
+Before the first part in a term of its lease the owner reads the super record. It does so after its
+claim: whoever lets the super stream grow later tells this owner, or waits until its lease is over; and
+who did so before is in the record.
 
 On the record's path: after front/super_produce.py or front/part_routes.py, before appender.py.
 """
@@ -56,7 +57,7 @@ class OwnedPartition:
 
     async def append_part(self, append: Append) -> Appended:
         self._owned.require_space()
-        if not self._local.knows_layout:
+        if not self._local.knows_layout():
             await self._read_layout()
         return await self._local.append(append)
 
@@ -84,7 +85,8 @@ class OwnedPartition:
         local = self._local
         if local.partition_of is None:
             raise super_not_found()
+        term = local.claim.term
         record = await self._owned.load_super(local.partition_of.super_id)
         # It may have been told of a growth while the record was read.
         local.layout = max(local.layout, oldest_layout(record))
-        local.knows_layout = True
+        local.layout_term = term
