@@ -146,3 +146,28 @@ def test_a_request_that_died_is_stored_once_when_it_comes_again(
     assert repeated.headers["idempotent-replayed"] == "true"
     expected = [f"{key} {start + n}" for start in (0, 10, 20) for n, key in enumerate(TEN)]
     assert sink.all_values() == sorted(expected)
+
+
+def test_a_request_that_died_before_a_growth_is_stored_once_after_it(server: AllInOne) -> None:
+    sink = Sink(server)
+    assert sink.send(TEN, 0).status_code == 200
+    server.arm("ingest.super.after-part")
+    with pytest.raises(httpx.TransportError):
+        sink.send(TEN, 10)
+    server.wait_dead()
+    server.start()
+    patch = {"partitions": 5, "accept_rehash": True}
+    headers = {"if-match": "*", "content-type": "application/merge-patch+json"}
+    grown = sink.ask("PATCH", sink.path, json=patch, headers=headers)
+    assert grown.status_code == 200, grown.text
+    sink.streams = [one["stream"] for one in grown.json()["partitions"]]
+
+    again = sink.send(TEN, 10)
+    assert again.status_code == 200, again.text
+    assert {one["partition"] for one in again.json()["results"]} == {0, 1, 2}
+    on = sink.send(TEN, 20)
+    assert on.status_code == 200, on.text
+    assert {one["partition"] for one in on.json()["results"]} > {3}
+    assert sink.send(TEN, 10).headers["idempotent-replayed"] == "true"
+    expected = [f"{key} {start + n}" for start in (0, 10, 20) for n, key in enumerate(TEN)]
+    assert sink.all_values() == sorted(expected)

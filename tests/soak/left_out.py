@@ -60,6 +60,11 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     f"{_KILLS}[four processes on S3]": f"{_KILLS}[all in one on files]",
     f"{_OF_SUPERS}[ingest.super.after-begin]": f"{_OF_SUPERS}[ingest.super.after-part]",
     f"{_OF_SUPERS}[ingest.super.before-complete]": f"{_OF_SUPERS}[ingest.super.after-part]",
+    "tests/journeys/test_super_produce.py"
+    "::test_a_request_that_died_before_a_growth_is_stored_once_after_it": (
+        "tests/unit/ingest/test_super_produce.py"
+        "::test_a_request_that_is_repeated_after_a_growth_is_stored_once"
+    ),
     f"{_BESIDE}[8-100]": f"{_BESIDE}[3-4]",
     f"{_WAITING}[1000-100]": f"{_WAITING}[80-20]",
     f"{_NODES}::test_ten_nodes_are_the_first_to_produce_to_one_partition": (
