@@ -46,6 +46,7 @@ from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.stored_offsets import StoredOffsets
 from bottomless_server.reader.stored_tier import StoredTier
 from bottomless_server.reader.streams import Streams
+from bottomless_server.reader.super_offsets import SuperOffsets
 from bottomless_server.reader.tails import NoTail, Tails
 from bottomless_server.runtime.http.app import create_api, wrap
 from bottomless_server.runtime.http.broker import BrokerHealth
@@ -168,9 +169,10 @@ def create_service(
     describe(public)
     waiters = Places(settings.reader_waiter_count_max, "requests that wait for records")
     followers = Followers(reader, _follow_bounds(settings), time.time)
+    bounds = StreamBounds(reader, roots, tail, shared)
     Routes(
         RecordRoutes(reader, followers, waiters, fences),
-        OffsetRoutes(reader, StreamBounds(reader, roots, tail, shared), waiters),
+        OffsetRoutes(reader, bounds, SuperOffsets(peers.manifest, bounds), waiters),
         listing,
         downloads,
     ).add_to(public)

@@ -1,4 +1,4 @@
-"""`GET …/offsets` and `GET …/offsets/resolve`: where a stream is; api.md, section 6."""
+"""`GET …/offsets` and `GET …/offsets/resolve`: where a stream is; and where all partitions are."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +15,7 @@ from bottomless_server.reader.core.rendering import timestamp_text
 from bottomless_server.reader.page_query import JSON, RESOLVE_PARAMETERS, refuse, start_of
 from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import PageQuery
+from bottomless_server.reader.super_offsets import SuperOffsets
 from bottomless_server.runtime.http.app import (
     header,
     integer,
@@ -32,9 +33,12 @@ _OFFSETS_PARAMETERS = {
 
 
 class OffsetRoutes:
-    def __init__(self, reader: PageReader, bounds: StreamBounds, waiters: Places) -> None:
+    def __init__(
+        self, reader: PageReader, bounds: StreamBounds, supers: SuperOffsets, waiters: Places
+    ) -> None:
         self._reader = reader
         self._bounds = bounds
+        self._supers = supers
         self._waiters = waiters
 
     async def offsets(self, s: str, request: Request) -> Response:
@@ -51,6 +55,13 @@ class OffsetRoutes:
         else:
             members = await self._bounds.show(name, stream_id)
         return json_response(members, headers=stream_headers(members))
+
+    async def super_offsets(self, s: str, request: Request) -> Response:
+        name = full_name_of(request.scope, s)
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), (JSON,))
+        members = await while_connected(request.receive, self._supers.show(name))
+        return json_response(members, headers={"Cache-Control": "private, no-cache"})
 
     async def resolve(self, s: str, request: Request) -> Response:
         name = full_name_of(request.scope, s)

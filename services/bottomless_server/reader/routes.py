@@ -81,6 +81,14 @@ class Routes:
                 operation_id=operation_id,
             )
 
+        api.add_api_route(
+            "/v1/super-streams/{s}/offsets",
+            self._offsets.super_offsets,
+            methods=["GET"],
+            response_model=None,
+            operation_id="get_super_offsets",
+        )
+
     async def fragments(self, s: str, request: Request) -> Response:
         name = full_name_of(request.scope, s)
         values = parse_query(request.scope, _LIST_PARAMETERS)

@@ -1,0 +1,64 @@
+"""A super stream from its creation to its end, in a process as users run it."""
+
+import httpx
+from support.served import Served
+from support.waiting import until
+
+EVENTS = "/v1/super-streams/events"
+
+
+def _send(client: httpx.Client, keys: list[str]) -> list[dict[str, object]]:
+    records = {"records": [{"key": key, "value": key} for key in keys]}
+    answer = client.post(f"{EVENTS}/records", json=records)
+    if answer.status_code == 503:
+        # Who routes by what he knew before is refused, and told to send the same again.
+        assert answer.json()["code"] == "super-stream-growing"
+        answer = client.post(f"{EVENTS}/records", json=records)
+    assert answer.status_code == 200, answer.text
+    results: list[dict[str, object]] = answer.json()["results"]
+    return results
+
+
+def _ends(client: httpx.Client) -> dict[str, int]:
+    answer = client.get(f"{EVENTS}/offsets")
+    assert answer.status_code == 200, answer.text
+    return {one["stream"]: one["next_offset"] for one in answer.json()["partitions"]}
+
+
+def _keys(client: httpx.Client, partition: str) -> list[str]:
+    page = client.get(f"/v1/streams/{partition}/records?offset=first").json()
+    return [record["key"] for record in page["records"]]
+
+
+def test_a_super_stream_is_written_read_made_larger_and_deleted(running: Served) -> None:
+    # Not the client that holds streams to their promises: it does not know super streams.
+    with httpx.Client(base_url=running.url, timeout=60) as client:
+        _story(client)
+
+
+def _story(client: httpx.Client) -> None:
+    assert client.put(EVENTS, json={"partitions": 3}).status_code == 201
+    assert _ends(client) == {"events-0": 0, "events-1": 0, "events-2": 0}
+    keys = [f"hello{number}" for number in range(1, 11)]
+    _send(client, keys)
+    assert _ends(client) == {"events-0": 4, "events-1": 3, "events-2": 3}
+    assert _keys(client, "events-1") == ["hello1", "hello3", "hello8"]
+
+    more = {"partitions": 5, "accept_rehash": True}
+    grown = client.patch(EVENTS, json=more, headers={"if-match": "*"})
+    assert grown.status_code == 200, grown.text
+    for key in keys:
+        found = client.get(f"{EVENTS}/route", params={"key": key}).json()["partitions"]
+        [result] = _send(client, [key])
+        assert result["stream"] == found[0]["stream"]
+    ends = _ends(client)
+    assert (len(ends), sum(ends.values())) == (5, 20)
+
+    gone = client.delete(EVENTS)
+    assert gone.status_code == 202, gone.text
+    assert client.get(f"{EVENTS}/offsets").status_code == 404
+    assert client.post(f"{EVENTS}/records", json={"records": []}).status_code in (404, 422)
+    for partition in ends:
+        assert client.get(f"/v1/streams/{partition}").status_code == 404
+    assert client.put(EVENTS, json={"partitions": 1}).status_code == 201
+    until(lambda: _ends(client) == {"events-0": 0}, what="the new super stream")
