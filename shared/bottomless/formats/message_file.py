@@ -229,10 +229,14 @@ class _Scan:
             return self._lost(position)
         size = _HOLE.unpack_from(front)[1]
         sound = _SIZE_MIN[RecordType(kind)] <= size <= self._end - position
-        if kind == RecordType.HOLE:
-            return Found(Finding.HOLE, position, size) if sound else self._lost(position)
-        if kind == RecordType.MESSAGE:
-            return self._message(position, size, front[5:]) if sound else self._lost(position)
+        if kind in (RecordType.HOLE, RecordType.MESSAGE):
+            # Nothing proves its size: if that leads past a record that somebody knows, it is damaged.
+            following = self._next_known(position)
+            if not sound or (following is not None and following < position + size):
+                return self._lost(position)
+            if kind == RecordType.HOLE:
+                return Found(Finding.HOLE, position, size)
+            return self._message(position, size, front[5:])
         if sound and _has_its_checksum(memoryview(self._read(position, size))):
             return self._message(position, size, front[5:], checked=True)
         return self._damaged(position, size if sound else None, front[5:])

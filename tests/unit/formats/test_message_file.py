@@ -156,6 +156,22 @@ def test_each_bit_of_a_file_may_be_flipped() -> None:
     check_every_flip(parts, range(8 * HEADER_SIZE, 8 * len(a_file(parts))))
 
 
+@pytest.mark.parametrize(
+    "first", [Part(a_hole(bytes(32))), a_message(9, bytes(11), checksum=False)]
+)
+def test_a_size_that_leads_past_messages_that_somebody_knows_hides_none_of_them(
+    first: Part,
+) -> None:
+    parts = [first, *(a_message(number, b"seven b") for number in range(4))]
+    assert [len(part.data) for part in parts] == [32] * 5
+    data = bytearray(a_file(parts))
+    data[HEADER_SIZE + 4] ^= 64
+    alone = shown(bytes(data), scanned(bytes(data)))
+    assert len([body for _, body in alone if body == b"seven b"]) == 2, "nothing else could tell"
+    told = shown(bytes(data), scanned(bytes(data), positions(parts)[1:-1]))
+    assert told == first_of_each(parts[1:])
+
+
 def test_without_anybody_who_knows_positions_a_damaged_size_costs_one_message() -> None:
     """The body would show a message that its sender made up, if the damaged size led into it."""
     data = a_file([a_message(1, PERFECT * 3), a_message(2, b"two")])
