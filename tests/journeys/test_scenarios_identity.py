@@ -293,6 +293,22 @@ def test_an_exact_name_allows_that_stream_alone(deployment: IdentityDeployment, 
     assert [item["name"] for item in listed] == ["bills", "bills-1"]
 
 
+def test_who_may_append_to_a_super_stream_may_not_append_to_its_partitions(
+    deployment: IdentityDeployment,
+) -> None:
+    """Scenario P9: the partitions of a super stream have names of their own."""
+    with deployment.client() as operator:
+        assert operator.put("/v1/super-streams/parted", json={"partitions": 2}).status_code == 201
+    body = {"records": [{"value": "a", "key": "k"}]}
+    with deployment.client(deployment.credential("key", "append:parted", "describe:*")) as client:
+        assert client.post("/v1/super-streams/parted/records", json=body).status_code == 200
+        direct = client.post("/v1/streams/parted-0/records", json=body)
+        problem_of(direct, 403, "forbidden")
+    with deployment.client(deployment.credential("key", "append:parted-*", "describe:*")) as client:
+        whole = client.post("/v1/super-streams/parted/records", json=body)
+        problem_of(whole, 403, "forbidden")
+
+
 def test_where_objects_lie_has_a_scope_of_its_own(deployment: IdentityDeployment) -> None:
     deployment.declare("placed")
     with deployment.client(deployment.issuer.token(scope="read:placed")) as reader:

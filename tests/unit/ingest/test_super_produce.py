@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import on_tcp
@@ -197,6 +198,27 @@ async def test_a_request_that_is_cut_anew_is_refused_where_it_has_left_a_part(
 
     on = await send(three, HELLO, producer_id="p", producer_seq=10, producer_epoch=1)
     assert on.status_code == 200, on.text
+
+
+async def test_requests_that_fill_the_room_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Each holds room for its records once, and needs no more while it is stored."""
+    bounds: dict[str, Any] = {
+        "ingest_stream_in_flight_bytes_max": 400_000,
+        "ingest_in_flight_bytes_max": 400_000,
+        "ingest_group_bytes_max": 200_000,
+        "ingest_in_flight_wait_ms": 0,
+    }
+    harness = IngestHarness(tmp_path / "data", **bounds)
+    await declare_super(harness)
+    await harness.start()
+    keys = [f"{number}{'x' * 900}" for number in range(40)]
+    size = len(
+        orjson.dumps({"records": [{"value": f"{n} {k}", "key": k} for n, k in enumerate(keys)]})
+    )
+    assert 4 * size < 400_000 < 8 * size
+    answers = await asyncio.gather(*(send(harness, keys) for _ in range(4)))
+    assert [one.status_code for one in answers] == [200] * 4
+    await harness.aclose()
 
 
 async def test_where_all_partitions_fail_alike_there_is_one_problem(three: IngestHarness) -> None:

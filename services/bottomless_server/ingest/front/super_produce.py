@@ -79,6 +79,8 @@ _OBJECT: Final = re.compile(rb"\s*\{")
 
 PRODUCER_ID_SIZE_MAX: Final = 240
 """Characters of the name of a producer of super streams: ours are longer, by the layout."""
+_DIVIDINGS_MAX: Final = 2
+"""Requests that are divided at once: of each all records are there twice meanwhile."""
 _CLOCKS_MS: Final = 600_000
 """How far the clocks of two nodes may be apart."""
 
@@ -107,6 +109,7 @@ class SuperProduce:
         self._counts = counts
         self.frame_size_max: Final = frame_size_max
         self.parts_in_flight: Final = parts_in_flight
+        self.dividing: Final = asyncio.Semaphore(_DIVIDINGS_MAX)
 
     async def take(self, text: str, scope: Scope, receive: Receive) -> list[PartResult]:
         """Do all that one request asks for; `text` is the name in its path.
@@ -128,8 +131,8 @@ class SuperProduce:
                 run = _Run(self, name, found, append, _pointer_of(form, body), scope)
                 del append, body
                 parts = await run.divide(found.layout)
-                # Beside the records as they came they are held as they go on.
-                await room.take(sum(part.append.size for part in parts.values()))
+                if sender is None or len(found.layouts) == 1:
+                    run.forget_records()
                 if (await self._find(name)).super_id != found.super_id:
                     raise stream_not_found()
                 if sender is None:
@@ -291,7 +294,9 @@ class _Run:
         self._produce = produce
         self._name = name
         self._found = found
-        self._append = append
+        self._append: Append | None = append
+        self._record_count = append.record_count
+        self._body_crc = append.body_crc
         self._pointer = pointer
         self._request_id = request_id_of(scope)
         self._steps = Steps(produce.owners, found, produce.parts_in_flight)
@@ -302,18 +307,25 @@ class _Run:
         Raises:
             InvalidRequest: a record has no partition; nothing is stored.
         """
-        routes = routes_of(self._found, layout)
-        work = partial(divide, self._append, routes, self._produce.frame_size_max, self._pointer)
+        append, routes = self._append, routes_of(self._found, layout)
+        assert append is not None, "its records are there until it is divided for the last time"
+        work = partial(divide, append, routes, self._produce.frame_size_max, self._pointer)
         with enough_memory():
-            if self._append.size <= INLINE_SIZE:
+            if append.size <= INLINE_SIZE:
                 return work()
-            return await asyncio.to_thread(work)
+            async with self._produce.dividing:
+                return await asyncio.to_thread(work)
+
+    def forget_records(self) -> None:
+        """Let go of the records as they came, where they will not be divided another time: the room
+        that is held is that of one copy."""
+        self._append = None
 
     async def store_once(
         self, parts: Mapping[int, Divided], sender: FromProducer
     ) -> list[PartResult]:
         """Store a request with numbers, or find that it is stored."""
-        last = sender.number + self._append.record_count - 1
+        last = sender.number + self._record_count - 1
         if last > SEQUENCE_MAX:
             raise bad_header("producer-seq", f"the last number must be at most {SEQUENCE_MAX}")
         request = Request(
@@ -321,7 +333,7 @@ class _Run:
             sender.epoch,
             sender.number,
             last,
-            self._append.body_crc,
+            self._body_crc,
             sender.start_any,
         )
         begun = await _nothing_stored(self._begin(request))
@@ -330,6 +342,7 @@ class _Run:
         layout = await _nothing_stored(self._layout(request, begun))
         if layout.version != newest.version:
             parts = await self.divide(layout)
+        self.forget_records()
         if begun.state == "whole":
             return await self._recall(parts, request, layout)
         results = await self.append_parts(parts, layout, request)
