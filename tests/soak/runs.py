@@ -122,6 +122,12 @@ RUNS: Final[dict[str, Run]] = {
         "tests/contract_http/test_schemathesis.py",
         BOTTOMLESS_TEST_EXAMPLES="60",
     ),
+    "ledger": _test(
+        "2,000 kills and losses of power in the file calls of SQLite, and 500 kills of a process",
+        "tests/unit/queues/test_ledger_power_losses.py tests/unit/queues/test_ledger_kills.py",
+        BOTTOMLESS_TEST_POWER_LOSSES="2000",
+        BOTTOMLESS_TEST_KILLS="500",
+    ),
     "properties": _test(
         "1,000 examples of each property, other ones than in everyday runs",
         "tests/unit -n logical",

@@ -10,10 +10,10 @@ The next statement would then be committed alone: so after any error nothing is 
 
 After a COMMIT that raised, this connection does not show the round any more, and yet its frames may
 be in the file: a crash would bring it back. So the file is closed, which moves what this connection
-knows into the database and removes the WAL, or leaves the WAL with all that is in it; the directory
-is synced, since a removed WAL that came back after a loss of power would bring the round back too;
-then it is opened and checkpointed, which writes and syncs once more whatever was found. Until all
-of that has succeeded nobody knows. docs/decisions/0088
+knows into the database and removes the WAL, or leaves the WAL with all that is in it. Before it is
+opened, what lies in the WAL is written once more and synced; then the directory is synced, since a
+removed WAL that came back after a loss of power would bring the round back too; then it is
+checkpointed. Until all of that has succeeded nobody knows. docs/decisions/0088
 """
 
 import sqlite3
@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from bottomless.guards import guard
-from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.node.file_calls import FileCalls, read_exactly, write_all
 from bottomless_server.queues.ledger.base import LedgerDamaged, LedgerFailed
 
 _APPLICATION_ID: Final = 0x62746C71
 """`btlq`, in the header of the file."""
 _STATEMENT_COUNT: Final = 256
+_COPY_SIZE: Final = 2**20
 _PRAGMAS: Final = (
     "PRAGMA locking_mode = EXCLUSIVE",
     "PRAGMA journal_mode = WAL",
@@ -113,9 +114,13 @@ class Database:
     def log_size(self) -> int:
         """Bytes of the WAL."""
         try:
-            return self._path.with_name(self._path.name + "-wal").stat().st_size
+            return self._log_path.stat().st_size
         except FileNotFoundError:
             return 0
+
+    @property
+    def _log_path(self) -> Path:
+        return self._path.with_name(self._path.name + "-wal")
 
     # Statements
 
@@ -161,6 +166,10 @@ class Database:
             raise LedgerFailed("the round was ended by an error")
 
     def _open(self, *, create: bool) -> None:
+        try:
+            self._write_log_again()
+        except OSError as error:
+            raise LedgerFailed("the log of the ledger cannot be made durable") from error
         name = f"{self._path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
         try:
             self._connection = sqlite3.connect(
@@ -170,6 +179,7 @@ class Database:
                 self._connection.execute(pragma).fetchall()
             self._connection.execute(f"PRAGMA cache_size = -{self._cache_kib}")
             self._find_schema(self._connection, create=create)
+            self._sync_directory()
             self._checkpoint()
         except (sqlite3.Error, LedgerFailed) as error:
             with suppress(sqlite3.Error):
@@ -178,6 +188,26 @@ class Database:
             self._connection = None
             raise (_failed(error) if isinstance(error, sqlite3.Error) else error) from error
         self._failed = False
+
+    @guard("the log of the ledger is written once more before it is believed")
+    def _write_log_again(self) -> None:
+        """Make what lies in the WAL durable, before SQLite moves any of it into the database.
+
+        After a sync that failed Linux shows what was written, and yet may never write it to the disk:
+        its pages count as clean. SQLite would believe such frames, and write some of their pages
+        into the database: a loss of power would leave these, and of the WAL only what is before.
+        """
+        log = self._log_path
+        if log.name not in self._files.names(log.parent):
+            return
+        fd = self._files.open(log)
+        try:
+            for position in range(0, self._files.size(fd), _COPY_SIZE):
+                data = read_exactly(self._files, fd, _COPY_SIZE, position)
+                write_all(self._files, fd, [data], position)
+            self._files.fdatasync(fd)
+        finally:
+            self._files.close(fd)
 
     def _find_schema(self, connection: sqlite3.Connection, *, create: bool) -> None:
         """After a crash there is none of the schema, or all of it."""
@@ -208,9 +238,18 @@ class Database:
         try:
             if connection is not None:
                 connection.close()
-            self._files.fsync_dir(self._path.parent)
-        except (sqlite3.Error, OSError) as error:
+        except sqlite3.Error as error:
             raise LedgerFailed("the ledger could not be closed") from error
+
+    @guard("the name of a ledger log is durable before the log is believed")
+    def _sync_directory(self) -> None:
+        """Make the name of the WAL durable, and that an older one is gone: SQLite does not look whether
+        its own sync of the directory has succeeded, and goes on in this WAL for as long as it is open.
+        """
+        try:
+            self._files.fsync_dir(self._path.parent)
+        except OSError as error:
+            raise LedgerFailed("the directory of the ledger cannot be synced") from error
 
 
 def _failed(error: sqlite3.Error) -> LedgerFailed:

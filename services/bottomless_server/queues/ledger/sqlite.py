@@ -6,6 +6,7 @@ the tables are.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from bottomless_server.queues.ledger.base import (
     FileRow,
     Item,
     LedgerDamaged,
+    LedgerFailed,
     LedgerNotServed,
     Message,
     Move,
@@ -54,13 +56,21 @@ class SqliteLedger:
         """
         assert len(store_id) == ID_SIZE
         self._db = Database(path, files, cache_bytes, sql.SCHEMA)
+        try:
+            self._find_store(store_id)
+        except LedgerFailed:
+            # Nobody else gets in while this one has it.
+            with suppress(LedgerFailed):
+                self._db.close()
+            raise
+
+    def _find_store(self, store_id: bytes) -> None:
         row = self._db.row(sql.STORE)
         if row is None:
             self._db.begin()
             self._db.run(sql.STORE_MAKE, (FORMAT, store_id))
             self._db.commit()
         elif row[0] > FORMAT:
-            self._db.close()
             raise LedgerNotServed(f"the ledger has format {row[0]}")
 
     # Rounds

@@ -1,0 +1,92 @@
+"""What the rounds of queues need of message files and of the registry.
+
+Rounds call these in the one thread of the writer (`round_writer.py`). What is in memory is in
+`memory_files.py`.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from bottomless_server.queues.ledger.base import QueueRow
+
+FIRST_POSITION: Final = 64
+"""Where the first record of a message file lies: the header is before it."""
+
+
+class WriteFailed(Exception):
+    """A write was refused or came short: some of it may be in the file, after its end in the ledger."""
+
+    def __init__(self, message: str, *, full: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
+        """Whether the disk has no room."""
+
+
+class SyncFailed(Exception):
+    """A sync failed: what was written may be in the file or not, and a later sync would not tell."""
+
+
+class Pin(Protocol):
+    """Keeps bytes where they are, until it is released; released twice it does nothing."""
+
+    def release(self) -> None: ...
+
+
+class MessageFiles(Protocol):
+    """Message files, as the writer changes them. Errors of the disk are raised as the two above."""
+
+    def write(self, number: int, position: int, records: Sequence[bytes], *, create: bool) -> None:
+        """Write records at a position by one gathered write.
+
+        With `create` the file is made, with its header before the records; one that is there under
+        this number was left by a round that failed, and is replaced. What lies in a file from
+        `position` on was left so too.
+
+        Raises:
+            WriteFailed: some of it may be there.
+        """
+        ...
+
+    def sync(self, number: int, *, created: bool) -> None:
+        """Return when what was written is durable, and of a file that was created also its name.
+
+        Raises:
+            SyncFailed: nobody knows what is.
+        """
+        ...
+
+    def cut(self, number: int, size: int | None) -> None:
+        """Cut a file to a size and sync it; None removes it, if it is there.
+
+        Raises:
+            SyncFailed: the file may be longer. It must not be written to any more.
+        """
+        ...
+
+    def pin(self, number: int) -> Pin:
+        """Let every byte stay where rounds up to this one have it."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Room that is left on the disk, in bytes."""
+        ...
+
+
+class Registry(Protocol):
+    """Objects beside the ledger, one for each queue, by which a lost ledger is made anew."""
+
+    def write(self, row: QueueRow) -> None:
+        """Return when the object of a live queue says what its row says, durably.
+
+        Raises:
+            WriteFailed: the old one may be there or the new one.
+        """
+        ...
+
+    def remove(self, queue_id: bytes) -> None:
+        """Return when a deleted queue has no object, durably.
+
+        Raises:
+            WriteFailed: it may be there.
+        """
+        ...
