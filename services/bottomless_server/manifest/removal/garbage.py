@@ -21,7 +21,8 @@ last; everything else without a record may be what a lost coordination does not 
 it is reported and never touched. The same holds if the bucket has a root that is newer than
 any attempt of the record can be: then the record went back.
 
-WAL objects belong to no stream and are looked at by themselves (`stray_wal.py`).
+WAL objects belong to no stream and are looked at by themselves (`stray_wal.py`), and so are super
+objects (`stray_supers.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ from bottomless.formats.keys import (
 )
 from bottomless.formats.stream_record import LEADERLESS, decode_registry
 from bottomless.guards import guard
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, SuperId
 from bottomless.model.object_facts import ObjectFacts
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Due
@@ -58,6 +59,7 @@ from bottomless_server.manifest.removal.core.orphan_tally import (
     stream_of,
 )
 from bottomless_server.manifest.removal.orphans import orphans_of, unqueued
+from bottomless_server.manifest.removal.stray_supers import stray_supers, super_objects_in
 from bottomless_server.manifest.removal.stray_wal import delete_stray_wal, stray_wal
 from bottomless_server.manifest.tree.going_back import has_gone_back
 from bottomless_server.runtime.base.fault_points import reach
@@ -186,9 +188,13 @@ class _CollectionStep:
 
     async def _look_at(self, home: str, page: Sequence[ObjectFacts], oldest: int) -> None:
         """Look at one page of one stream."""
-        if home != self._before:
+        supers = super_objects_in(page)
+        if home != self._before and not supers:
             self._tally.streams += 1
         self._tally.objects += len(page)
+        if supers:
+            await self._look_at_super(home, page, supers, oldest)
+            return
         known = self._known(page, oldest)
         try:
             record = await self._record(home)
@@ -199,6 +205,34 @@ class _CollectionStep:
             # Of one that is being deleted everything goes anyhow.
         except (Corrupt, ObjectMissing) as error:
             self._skip(home, error)
+
+    async def _look_at_super(
+        self,
+        home: str,
+        page: Sequence[ObjectFacts],
+        supers: Sequence[ObjectFacts],
+        oldest: int,
+    ) -> None:
+        """Look at what lies below the prefix of a super stream. What is left of one that was deleted
+        goes at once, the tombstone last: a crash in between leaves it, and the same again is right."""
+        try:
+            found = await stray_supers(self._context, SuperId(stream_of(home)), supers)
+        except Corrupt as error:
+            self._skip(home, error)
+            return
+        for facts in page:
+            if facts not in supers:
+                self._tally.add_unknown(facts)
+        if found is None:
+            self._tally.add_unknown_prefix(home, page)
+            return
+        if any(facts.modified > oldest for facts in found):
+            return
+        for facts in found:
+            if not self._dry_run and await self._context.drive.delete([facts.object_key]):
+                # What is not deleted is met by the next collection, and the tombstone with it.
+                return
+            self._tally.add_orphan(ObjectKind.SUPER, facts)
 
     async def _record(self, home: str) -> StreamRecord | None:
         try:

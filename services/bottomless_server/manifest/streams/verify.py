@@ -12,6 +12,7 @@ was found: what retention removed in between is gone by right.
 - fragments: each exists with its size; with `checksums`, all bytes are read
 - filters: an entry says no less of its group than the group's own entries; with `checksums`, no
   value of a fragment is missing from its filters
+- of a partition, the super object that a rebuild would know it by (`super_faults.py`)
 - the tail of a leaderless stream comes last (`leaderless/tail_check.py`)
 
 After a crash the step that was under way is done again.
@@ -39,6 +40,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.leaderless.tail_check import check_tail_page
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
+from bottomless_server.manifest.streams.super_faults import super_faults
 from bottomless_server.manifest.tree.core.adoption_check import footer_piece
 from bottomless_server.manifest.tree.reachability import load_group
 from bottomless_server.manifest.tree.resolver import load_root
@@ -113,6 +115,8 @@ class _VerifyStep:
         if self._tail_next is not None:
             return await self._look_at_tail(record, root, self._tail_next)
         begins = self._next is None
+        if begins:
+            self._note([Fault(kind, 0, 1) for kind in await super_faults(self._context, record)])
         position = max(self._next or 0, root.first_offset)
         found = await self._faults_of_root(record, root) if begins else []
         if position < root.next_offset:

@@ -13,6 +13,7 @@ from bottomless.formats.keys import (
     parse_consumers_key,
     parse_root_key,
     parse_staged_key,
+    parse_super_key,
     parse_wal_key,
 )
 from bottomless.model.names import StreamId
@@ -31,13 +32,16 @@ class ObjectKind(StrEnum):
     ROOT = "root"
     REGISTRY = "registry"
     CONSUMERS = "consumers"
+    SUPER = "super"
+    """What a super stream is, under one version."""
     STAGED = "staged"
     """A staged batch of a leaderless stream: nothing leads to it, committed or not."""
     WAL = "wal"
     """It belongs to an instance of a writer, and to no stream."""
 
 
-_OF_LEADERLESS: Final = frozenset({ObjectKind.STAGED, ObjectKind.WAL})
+_SHOWN_IF_ANY: Final = frozenset({ObjectKind.STAGED, ObjectKind.WAL, ObjectKind.SUPER})
+"""Kinds that most installations have none of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ def stored_kind(object_key: str) -> str:
         return one.kind.value
     if parse_wal_key(object_key) is not None:
         return ObjectKind.WAL.value
+    if parse_super_key(object_key) is not None:
+        return ObjectKind.SUPER.value
     if parse_api_key_key(object_key) is not None:
         return "key"
     return "system" if object_key.startswith(SYSTEM_PREFIX) else "unknown"
@@ -175,8 +181,7 @@ class OrphanTally:
         counted = {
             kind.value: self.orphans.get(kind.value, [0, 0])
             for kind in ObjectKind
-            # Those of leaderless streams are shown only where there are any.
-            if kind not in _OF_LEADERLESS or kind.value in self.orphans
+            if kind not in _SHOWN_IF_ANY or kind.value in self.orphans
         }
         return {
             "streams": self.streams,

@@ -1,0 +1,48 @@
+"""Super objects that a collection of garbage meets: which of them nothing needs any more.
+
+A super stream that coordination knows keeps its objects: the few newest stay, and they go with it.
+Of one that it does not know objects go only if the newest is a tombstone, and that one last: they were
+put by a process that stood still while the super stream was deleted. Everything else without a record
+may be what a lost coordination does not know of, and is never touched.
+"""
+
+from collections.abc import Sequence
+
+from bottomless.drives.base import ObjectMissing
+from bottomless.errors import Corrupt, NotFound
+from bottomless.formats.keys import parse_super_key
+from bottomless.formats.super_record import decode_super_object
+from bottomless.model.names import SuperId
+from bottomless.model.object_facts import ObjectFacts
+from bottomless.model.super_stream import SuperState
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.stores.supers import Supers
+
+
+def super_objects_in(page: Sequence[ObjectFacts]) -> list[ObjectFacts]:
+    """The super objects of a page, in the order of their versions."""
+    return [facts for facts in page if parse_super_key(facts.object_key) is not None]
+
+
+async def stray_supers(
+    context: Context, super_id: SuperId, objects: Sequence[ObjectFacts]
+) -> list[ObjectFacts] | None:
+    """Super objects that nothing needs; None where nobody knows whose they are.
+
+    Raises:
+        Corrupt: the record of the super stream cannot be read.
+        CoordinationUnavailable, DriveUnavailable
+    """
+    try:
+        await Supers(context.coordination, context.streams).load(super_id)
+    except NotFound:
+        return list(objects) if await _is_tombstone(context, objects[-1]) else None
+    return []
+
+
+async def _is_tombstone(context: Context, newest: ObjectFacts) -> bool:
+    try:
+        record = decode_super_object(bytes(await context.drive.get(newest.object_key)))
+    except (Corrupt, ObjectMissing):
+        return False
+    return record.state is SuperState.DELETING

@@ -1,0 +1,86 @@
+"""Garbage collection and verification know super objects."""
+
+from typing import Any
+
+import pytest
+from support.manifest import ManifestHarness
+from support.rebuilding import put
+from unit.manifest.test_garbage import collect
+from unit.manifest.test_super_deletion import Deleting
+from unit.manifest.test_super_registry import NAME, THREE, WEEK, a_harness, super_objects
+
+from bottomless.formats.keys import super_key
+from bottomless.formats.super_record import encode_super_object
+from bottomless.model.super_stream import SuperRecord, SuperState
+from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.streams.super_faults import super_faults
+from bottomless_server.stores.supers import super_key as super_record_key
+
+
+async def declared() -> tuple[ManifestHarness, SuperRecord]:
+    harness = a_harness()
+    record, _ = await Registry(harness.context).supers.declare(NAME, THREE)
+    return harness, record
+
+
+def orphans(found: dict[str, Any]) -> int:
+    return int(found["orphans"].get("super", {"objects": 0})["objects"])
+
+
+async def test_a_collection_leaves_the_objects_of_super_streams() -> None:
+    harness, record = await declared()
+    await Registry(harness.context).supers.update(NAME, lambda _: WEEK)
+    found = await collect(harness)
+    assert (orphans(found), found["unknown_prefix_count"], found["streams"]) == (0, 0, 3)
+    assert len(await super_objects(harness)) == 2
+
+    # What coordination does not know may be what it has lost.
+    harness.coordination.write(Changes({super_record_key(record.super_id): None}))
+    found = await collect(harness)
+    assert (orphans(found), found["unknown_prefix_count"]) == (0, 1)
+    assert len(await super_objects(harness)) == 2
+
+
+async def test_what_is_put_late_of_a_deleted_super_stream_goes() -> None:
+    harness, record = await declared()
+    deleting = Deleting(harness)
+    await deleting.begin()
+    tombstone = (await super_objects(harness))[-1]
+    await deleting.finish()
+    await deleting.aclose()
+    assert await super_objects(harness) == []
+    assert tombstone.state is SuperState.DELETING
+    for late in (record, tombstone):
+        key = super_key(late.super_id, late.registry_version, "default")
+        await put(harness, key, encode_super_object(late))
+
+    assert orphans(await collect(harness, dry_run=True)) == 2
+    assert len(await super_objects(harness)) == 2
+    assert orphans(await collect(harness, minimum_age_ms=60_000)) == 0
+    assert orphans(await collect(harness)) == 2
+    assert await super_objects(harness) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "fault"), [(None, "super-missing"), (b"damaged", "super-corrupt")]
+)
+async def test_a_verification_misses_a_super_object(stored: bytes | None, fault: str) -> None:
+    harness, record = await declared()
+    partition = await harness.streams.load(record.partitions[1].stream_id)
+    assert await super_faults(harness.context, partition) == []
+    key = super_key(record.super_id, 1, "default")
+    await harness.drive.delete([key])
+    if stored is not None:
+        await put(harness, key, stored)
+    assert await super_faults(harness.context, partition) == [fault]
+
+
+async def test_a_verification_finds_a_partition_that_its_super_object_does_not_name() -> None:
+    harness, record = await declared()
+    other, _ = await Registry(harness.context).supers.declare(NAME._replace(tenant="other"), THREE)
+    partition = await harness.streams.load(record.partitions[1].stream_id)
+    key = super_key(record.super_id, 1, "default")
+    await harness.drive.delete([key])
+    await put(harness, key, encode_super_object(other))
+    assert await super_faults(harness.context, partition) == ["super-other"]
