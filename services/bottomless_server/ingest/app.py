@@ -69,6 +69,9 @@ def _boot_seconds() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+_SUPER_SHARE: Final = 2
+"""Requests to super streams have this part of the room of appends, beside it."""
+
 REAL_CLOCKS: Final = Clocks(
     wall=lambda: time.time_ns() // 1_000_000,
     monotonic=time.monotonic,
@@ -106,7 +109,7 @@ def create_diskless_service(
     Raises:
         CannotStart: a setting that it cannot do without is missing.
     """
-    room = _room(settings, clocks)
+    room, super_room = _room(settings, clocks), _room(settings, clocks, share=_SUPER_SHARE)
     manifest = manifest or _manifest(settings)
     names = _names(settings, manifest, coordination, clocks)
     supers = SuperNames(manifest, clocks.monotonic)
@@ -126,7 +129,7 @@ def create_diskless_service(
         room,
         counts,
         frame_size_max=settings.ingest_chunk_size_max,
-        supers=Supers(supers, owners, settings.ingest_parts_in_flight),
+        supers=Supers(supers, owners, super_room, settings.ingest_parts_in_flight),
         broker=_broker(settings),
     )
     wal_api = create_api("Bottomless ingest, internal")
@@ -142,6 +145,7 @@ def create_diskless_service(
         under_way=under_way,
         forwarded=forwarded,
         room=room,
+        super_room=super_room,
         counts=counts,
         data_dir=settings.data_dir,
     )
@@ -185,7 +189,7 @@ def create_service(
         files, settings.data_dir, executor, streams, names.state_of, batches.drop_stream
     )
 
-    room = _room(settings, clocks)
+    room, super_room = _room(settings, clocks), _room(settings, clocks, share=_SUPER_SHARE)
     commits = StagedCommits(batches, clocks, settings.group_bytes_max, room.hold)
     appenders = OwnedAppenders(streams, batches, commits, context.disk)
     under_way, counts = RequestsUnderWay(), AppendCounts()
@@ -210,7 +214,7 @@ def create_service(
         room,
         counts,
         frame_size_max=settings.ingest_chunk_size_max,
-        supers=Supers(supers, owners, settings.ingest_parts_in_flight),
+        supers=Supers(supers, owners, super_room, settings.ingest_parts_in_flight),
         broker=_broker(settings),
     )
     return IngestService(
@@ -233,6 +237,7 @@ def create_service(
         under_way=under_way,
         forwarded=forwarded,
         room=room,
+        super_room=super_room,
         counts=counts,
         leaderless=half,
     )
@@ -314,9 +319,10 @@ def _context(
     )
 
 
-def _room(settings: IngestSettings, clocks: Clocks) -> MemoryRoom:
+def _room(settings: IngestSettings, clocks: Clocks, share: int = 1) -> MemoryRoom:
+    size_max = settings.ingest_in_flight_bytes_max // share
     return MemoryRoom(
-        Admission(settings.ingest_stream_in_flight_bytes_max, settings.ingest_in_flight_bytes_max),
+        Admission(min(settings.ingest_stream_in_flight_bytes_max, size_max), size_max),
         clocks.monotonic,
         settings.ingest_in_flight_wait_ms / 1000,
     )

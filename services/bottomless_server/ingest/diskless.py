@@ -49,6 +49,8 @@ class DisklessIngest:
     under_way: RequestsUnderWay
     forwarded: ForwardedRequests
     room: MemoryRoom
+    super_room: MemoryRoom
+    """Memory for requests to super streams."""
     counts: AppendCounts
     data_dir: Path
     """Where a node with a disk would keep local streams."""
@@ -103,7 +105,7 @@ class DisklessIngest:
         """What ingest measures of itself; of local streams there is nothing to measure."""
         yield from self.counts.metrics()
         yield from ingest_gauges(
-            in_flight_size=self.room.admission.total,
+            in_flight_size=self.room.admission.total + self.super_room.admission.total,
             local_size=0,
             local_size_max=0,
             staged_size=0,

@@ -63,6 +63,8 @@ class IngestService:
     under_way: RequestsUnderWay
     forwarded: ForwardedRequests
     room: MemoryRoom
+    super_room: MemoryRoom
+    """Memory for requests to super streams."""
     counts: AppendCounts
     leaderless: LeaderlessHalf | None = None
     """What serves streams without an owner; None where this node does not."""
@@ -154,7 +156,7 @@ class IngestService:
         disk, tracking_room = self.context.disk, self.context.tracking_room
         yield from self.counts.metrics()
         yield from ingest_gauges(
-            in_flight_size=self.room.admission.total,
+            in_flight_size=self.room.admission.total + self.super_room.admission.total,
             local_size=disk.held,
             local_size_max=disk.bytes_max,
             staged_size=self.staged.size,

@@ -105,13 +105,15 @@ async def send(harness: IngestHarness, keys: Sequence[str], **headers: object) -
     return await harness.client.post(ROUTE, json={"records": records}, headers=named)
 
 
-async def send_part(harness: IngestHarness, index: int | None, layout: int) -> httpx.Response:
+async def send_part(
+    harness: IngestHarness, index: int | None, layout: int, size: int = 1
+) -> httpx.Response:
     """Send a part to a partition as another node does; without an index to a stream that is none."""
     path = of_stream(PARTS, STREAM if index is None else an_id(index))
     return await harness.internal.post(
         path,
         params=PartAsked(layout).params(),
-        content=frames_body(Rows([b"x"], [0], [b"hello2"])),
+        content=frames_body(Rows([b"x" * size], [0], [b"hello2"])),
         headers={"content-type": PARTS_MEDIA_TYPE},
     )
 

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import orjson
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import on_tcp
@@ -21,7 +20,7 @@ from bottomless_server.ingest.producers.super_requests import coordinating_parti
 from bottomless_server.protocol.parts import StepSaid, encode_step_said
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.http.tracing import Requests
-from unit.ingest.harness import IngestHarness, pointers, problem
+from unit.ingest.harness import STREAM, IngestHarness, pointers, problem
 from unit.ingest.super_streams import (
     ROUTE,
     SUPER_ID,
@@ -200,25 +199,40 @@ async def test_a_request_that_is_cut_anew_is_refused_where_it_has_left_a_part(
     assert on.status_code == 200, on.text
 
 
-async def test_requests_that_fill_the_room_do_not_wait_for_each_other(tmp_path: Path) -> None:
-    """Each holds room for its records once, and needs no more while it is stored."""
-    bounds: dict[str, Any] = {
-        "ingest_stream_in_flight_bytes_max": 400_000,
-        "ingest_in_flight_bytes_max": 400_000,
-        "ingest_group_bytes_max": 200_000,
-        "ingest_in_flight_wait_ms": 0,
-    }
-    harness = IngestHarness(tmp_path / "data", **bounds)
+SMALL_ROOM: Final[dict[str, Any]] = {
+    "ingest_stream_in_flight_bytes_max": 400_000,
+    "ingest_in_flight_bytes_max": 800_000,
+    "ingest_group_bytes_max": 200_000,
+    "ingest_in_flight_wait_ms": 0,
+}
+LARGE: Final = [f"{number}{'x' * 900}" for number in range(40)]
+"""Keys of a request of some 80 KB: more than streams have that hold little."""
+
+
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[IngestHarness]:
+    harness = IngestHarness(tmp_path / "small", **SMALL_ROOM)
     await declare_super(harness)
     await harness.start()
-    keys = [f"{number}{'x' * 900}" for number in range(40)]
-    size = len(
-        orjson.dumps({"records": [{"value": f"{n} {k}", "key": k} for n, k in enumerate(keys)]})
-    )
-    assert 4 * size < 400_000 < 8 * size
-    answers = await asyncio.gather(*(send(harness, keys) for _ in range(4)))
-    assert [one.status_code for one in answers] == [200] * 4
+    yield harness
     await harness.aclose()
+
+
+async def test_requests_that_fill_the_room_do_not_wait_for_each_other(small: IngestHarness) -> None:
+    """Each holds room for its records once, and needs no more while it is stored."""
+    answers = await asyncio.gather(*(send(small, LARGE) for _ in range(4)))
+    assert [one.status_code for one in answers] == [200] * 4
+    assert small.service.super_room.admission.total == 0
+
+
+async def test_parts_and_requests_do_not_wait_for_each_others_room(small: IngestHarness) -> None:
+    """Two nodes that divide requests, each with parts for the other, would both wait in vain."""
+    async with small.service.room.hold(STREAM, 800_000):
+        assert (await send(small, LARGE)).status_code == 200
+        assert problem(await send_part(small, 0, layout=1, size=80_000)) == (503, "overloaded")
+    async with small.service.super_room.hold(STREAM, 400_000):
+        assert (await send_part(small, 0, layout=1, size=80_000)).status_code == 200
+        assert problem(await send(small, LARGE)) == (503, "overloaded")
 
 
 async def test_where_all_partitions_fail_alike_there_is_one_problem(three: IngestHarness) -> None:

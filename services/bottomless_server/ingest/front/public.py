@@ -42,6 +42,9 @@ class Supers(NamedTuple):
 
     names: SuperNames
     owners: PartitionOwners
+    room: MemoryRoom
+    """Memory for the requests alone: their parts take that of appends, here or at another node, and
+    must not wait for the requests that they are parts of."""
     parts_in_flight: int
 
 
@@ -84,7 +87,7 @@ def create_public_app(
             supers.owners,
             requests,
             under_way,
-            room,
+            supers.room,
             counts,
             frame_size_max=frame_size_max,
             parts_in_flight=supers.parts_in_flight,
