@@ -40,7 +40,7 @@ class Publish:
         work.require_registry(self.queue_id)
         row = work.ledger.queue(self.queue_id)
         assert row is not None
-        file, position = work.add_record(self.value)
+        file, position = work.add_record([self.value])
         item = Item(
             row.inside, row.next_sequence, ItemState.READY, 0, None, None, work.now, 0, None
         )
@@ -71,7 +71,7 @@ class Take:
         until = work.now + VISIBILITY_MS
         work.ledger.change_items([(each, in_flight(each.item, until)) for each in found])
         if self.pins:
-            work.pin()
+            work.pin(0)
         return [each.item.sequence for each in found]
 
     def is_empty(self, answer: Any) -> bool:

@@ -7,7 +7,7 @@ leaves. `fail` lets calls be refused.
 from collections.abc import Sequence
 
 from bottomless_server.queues.ledger.base import QueueRow
-from bottomless_server.queues.ports import FIRST_POSITION, SyncFailed, WriteFailed
+from bottomless_server.queues.ports import FIRST_POSITION, Record, SyncFailed, WriteFailed
 
 _HEADER = b"\0" * FIRST_POSITION
 
@@ -15,7 +15,8 @@ _HEADER = b"\0" * FIRST_POSITION
 class MemoryPin:
     """A pin that knows whether it is released."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, file: int, number: int) -> None:
+        self.file = file
         self.number = number
         self.released = False
 
@@ -38,8 +39,8 @@ class MemoryFiles:
         assert hasattr(self, call)
         self._faults[call] = (count, full)
 
-    def write(self, number: int, position: int, records: Sequence[bytes], *, create: bool) -> None:
-        data = b"".join(records)
+    def write(self, number: int, position: int, records: Sequence[Record], *, create: bool) -> None:
+        data = b"".join(part for record in records for part in record)
         fault = self._fault("write")
         if fault is not None:
             data = data[: len(data) // 2]
@@ -64,8 +65,8 @@ class MemoryFiles:
         else:
             self.seen[number] = self.kept[number] = self.seen[number][:size]
 
-    def pin(self, number: int) -> MemoryPin:
-        self.pins.append(MemoryPin(number))
+    def pin(self, file: int, number: int) -> MemoryPin:
+        self.pins.append(MemoryPin(file, number))
         return self.pins[-1]
 
     def free_bytes(self) -> int:

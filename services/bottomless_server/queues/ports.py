@@ -1,16 +1,19 @@
 """What the rounds of queues need of message files and of the registry.
 
-Rounds call these in the one thread of the writer (`round_writer.py`). What is in memory is in
-`memory_files.py`.
+Rounds call these in the one thread of the writer (`round_writer.py`). `round_files.py` has message
+files on a disk, `memory_files.py` both in memory.
 """
 
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from bottomless.formats.message_file import HEADER_SIZE
 from bottomless_server.queues.ledger.base import QueueRow
 
-FIRST_POSITION: Final = 64
+FIRST_POSITION: Final = HEADER_SIZE
 """Where the first record of a message file lies: the header is before it."""
+Record = Sequence[bytes | memoryview]
+"""A record in its parts."""
 
 
 class WriteFailed(Exception):
@@ -35,7 +38,7 @@ class Pin(Protocol):
 class MessageFiles(Protocol):
     """Message files, as the writer changes them. Errors of the disk are raised as the two above."""
 
-    def write(self, number: int, position: int, records: Sequence[bytes], *, create: bool) -> None:
+    def write(self, number: int, position: int, records: Sequence[Record], *, create: bool) -> None:
         """Write records at a position by one gathered write.
 
         With `create` the file is made, with its header before the records; one that is there under
@@ -63,8 +66,8 @@ class MessageFiles(Protocol):
         """
         ...
 
-    def pin(self, number: int) -> Pin:
-        """Let every byte stay where rounds up to this one have it."""
+    def pin(self, file: int, number: int) -> Pin:
+        """Let every byte of a file stay where rounds up to `number` have it."""
         ...
 
     def free_bytes(self) -> int:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from bottomless.errors import StoreError
 from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import Ledger
-from bottomless_server.queues.ports import FIRST_POSITION
+from bottomless_server.queues.ports import FIRST_POSITION, Record
 
 ALONE_SIZE: Final = 4_000_000
 """A record of so many bytes gets a file of its own, which goes with it."""
@@ -33,7 +33,7 @@ class Part:
     position: int
     created: bool
     alone: bool = False
-    records: list[bytes] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     end: int = 0
 
 
@@ -80,7 +80,7 @@ class RoundBodies:
             return self._goes_on
         return Place(self._current.file, self._current.end)
 
-    def add(self, record: bytes) -> Place:
+    def add(self, record: Record) -> Place:
         """Take a record, and say where it is about to be.
 
         Raises:
@@ -88,10 +88,11 @@ class RoundBodies:
         """
         if self._refusal is not None:
             raise repeated(self._refusal)
-        part = self._part_for(len(record))
+        size = sum(memoryview(each).nbytes for each in record)
+        part = self._part_for(size)
         place = Place(part.file, part.end)
         part.records.append(record)
-        part.end += len(record)
+        part.end += size
         return place
 
     def mark(self) -> Mark:

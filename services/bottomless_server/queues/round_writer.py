@@ -33,7 +33,14 @@ from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless_server.queues.core.states import FileState, QueueState
 from bottomless_server.queues.ledger.base import NUMBER_MAX, Ledger, LedgerFailed
-from bottomless_server.queues.ports import MessageFiles, Pin, Registry, SyncFailed, WriteFailed
+from bottomless_server.queues.ports import (
+    MessageFiles,
+    Pin,
+    Record,
+    Registry,
+    SyncFailed,
+    WriteFailed,
+)
 from bottomless_server.queues.round_bodies import Place, RoundBodies, repeated
 
 log = structlog.get_logger(__name__)
@@ -70,17 +77,19 @@ class Work:
         """Set by a change that leaves work to be done in further rounds."""
         self._ways = ways
 
-    def add_record(self, record: bytes) -> Place:
-        """Take the record of a message, and say where it is about to be.
+    def add_record(self, record: Record) -> Place:
+        """Take the record of a message, in its parts, and say where it is about to be.
 
         Raises:
             StoreError: `storage-full` or `storage-failed`: no record can be stored at present.
         """
         return self._ways.bodies.add(record)
 
-    def pin(self) -> Pin:
-        """Let all bytes stay where this round knows them; whoever gets the answer releases it."""
-        return self._ways.pin()
+    def pin(self, file: int) -> Pin:
+        """Let the bytes of a file stay where this round knows them; whoever gets the answer releases
+        it.
+        """
+        return self._ways.pin(file)
 
     def wake(self, queue_id: bytes, count: int) -> None:
         """Say that messages of a queue became ready, for those who wait there."""
@@ -100,7 +109,7 @@ class Ways(NamedTuple):
     """What a change reaches beside the ledger."""
 
     bodies: RoundBodies
-    pin: Callable[[], Pin]
+    pin: Callable[[int], Pin]
     unwritten: frozenset[bytes]
 
 
@@ -342,7 +351,7 @@ class RoundWriter:
             goes_on = None
         bodies = RoundBodies(ledger, goes_on, self._bounds.file_bytes_max, refusal)
         taken.parts = bodies
-        ways = Ways(bodies, lambda: self._pin(taken), self._unwritten)
+        ways = Ways(bodies, lambda file: self._pin(taken, file), self._unwritten)
         verdicts = []
         made_ready: Counter[bytes] = Counter()
         needs_upkeep = False
@@ -376,8 +385,8 @@ class RoundWriter:
         self._ledger.keep()
         return Verdict(answer)
 
-    def _pin(self, taken: _Taken) -> Pin:
-        pin = self._files.pin(taken.number)
+    def _pin(self, taken: _Taken, file: int) -> Pin:
+        pin = self._files.pin(file, taken.number)
         taken.pins.append(pin)
         return pin
 
