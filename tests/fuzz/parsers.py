@@ -15,6 +15,7 @@ import orjson
 import pyarrow as pa
 from golden.regenerate import golden
 from support.arrow_ways import is_taken_in_place
+from support.erlang_terms import as_term
 from support.rabbitmq import MESSAGES, sub_entry
 from unit.formats.examples import STREAM_ID, UID, a_frame
 
@@ -25,6 +26,7 @@ from bottomless.errors import Corrupt, Denied, InvalidRequest, StoreError
 from bottomless.formats.amqp import decode_message
 from bottomless.formats.amqp_record import Collected, Taking, parse_source
 from bottomless.formats.batch import decode_frames
+from bottomless.formats.erlang_term import Atom, Pairs, decode_term
 from bottomless.formats.keys import (
     api_key_key,
     fragment_key,
@@ -49,6 +51,7 @@ from bottomless.model.config import encode_config, parse_config
 from bottomless.model.limits import MIB
 from bottomless.model.names import parse_reference, parse_stream_id, parse_stream_name, parse_tenant
 from bottomless.model.offset_spec import parse_offset_spec, parse_timestamp
+from bottomless.model.queue import encode_queue_config, parse_queue_config
 from bottomless_server.core.sealed_token import seal, unseal
 from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.recovery import recover
@@ -60,6 +63,7 @@ from bottomless_server.ingest.records.json_records import read_records
 from bottomless_server.ingest.records.json_values import Shape, Within, read_values, split_lines
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.protocol.parameters import boolean, choice, integer, text
+from bottomless_server.queues.core.receipt import Receipt, read_receipt, write_receipt
 from bottomless_server.reader.core.byte_range import ByteRange, choose_range, etag_matches
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
 from bottomless_server.runtime.http.bodies import (
@@ -263,6 +267,26 @@ LINES = (
     b'{"c": {"id": "x"}, "at": 1750000000000}\n[1, 2.5e3, "\\u00e4"]\n"text"\n'
 )
 CONFIG = orjson.dumps({"retention": {"max_age": "7D", "max_bytes": 10**9}, "labels": {"a": "b"}})
+QUEUE_CONFIG = orjson.dumps(
+    {
+        "visibility_ms": 60_000,
+        "max_bytes": "10 MiB",
+        "max_deliveries": 5,
+        "dead_letter": {"queue": "dead"},
+        "archive": {"stream": "done"},
+        "labels": {"a": "b"},
+    }
+)
+RECEIPT = write_receipt(Receipt(bytes(4), 5, 41, 2))
+TERM = as_term(
+    (
+        Atom("basic_message"),
+        (Atom("resource"), b"/", Atom("exchange"), b""),
+        [b"jobs"],
+        (Atom("content"), 60, Atom("none"), b"\x10\x00\x02", Atom("x"), [b"body", 1.5]),
+        [1, -5, 2**70, Pairs(((b"key", []),))],
+    )
+)
 KEYS = "\n".join(
     [
         fragment_key(STREAM_ID, 1040, UID, "default"),
@@ -324,6 +348,17 @@ def sealed_osiris(data: bytes) -> bytes:
     return data[:place] + crc.to_bytes(4, "big") + data[place + 4 :]
 
 
+def as_queue_config(data: bytes) -> None:
+    config = parse_queue_config(parse_json(data))
+    assert parse_queue_config(encode_queue_config(config)) == config
+
+
+def as_receipt(data: bytes) -> None:
+    text = data.decode(errors="replace")
+    receipt = read_receipt(text)
+    assert receipt is None or write_receipt(receipt) == text
+
+
 def as_amqp(data: bytes) -> None:
     """A message; as a record it is taken whatever it is, or makes none."""
     collected = Collected(Taking(parse_source("property:group-id"), keep_offsets=True))
@@ -363,6 +398,9 @@ PARSERS = {
     "answer": Parser(as_answer, ANSWER),
     "bytes of a connection": Parser(as_answers, ANSWERS, (NotHttp,)),
     "log": Parser(as_log, golden("segment"), (Corrupt,)),
+    "term of RabbitMQ": Parser(decode_term, TERM, (Corrupt,)),
+    "config of a queue": Parser(as_queue_config, QUEUE_CONFIG),
+    "receipt": Parser(as_receipt, RECEIPT.encode()),
     "segment of RabbitMQ": Parser(as_osiris, OSIRIS, (Corrupt,)),
     **{
         f"message of RabbitMQ {number}": Parser(as_amqp, bytes.fromhex(one["bytes"]), (Corrupt,))

@@ -20,6 +20,7 @@ from bottomless.formats import (
     chunk,
     consumers,
     envelope,
+    erlang_term,
     fragment,
     fragment_filters,
     keys,
@@ -95,6 +96,7 @@ ENUMS: list[tuple[str, type[IntEnum] | type[IntFlag]]] = [
     ("Kinds of chunks of osiris", osiris.ChunkKind),
     ("Codecs of sub-entries", osiris.SubEntryCodec),
     ("Message file", message_file.RecordType),
+    ("Terms", erlang_term.Tag),
 ]
 MAGICS = {
     "Chunk": chunk.MAGIC,
