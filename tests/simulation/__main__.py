@@ -24,7 +24,14 @@ from support.known_routes import find_out_once  # noqa: E402
 
 from simulation.flood import commits_beside_a_flood  # noqa: E402
 from simulation.guards import GUARDS, without  # noqa: E402
-from simulation.run import STORM_SECONDS, replay_line, simulate  # noqa: E402
+from simulation.members import a_group_in_a_storm  # noqa: E402
+from simulation.run import (  # noqa: E402
+    STORM_SECONDS,
+    Course,
+    Simulation,
+    replay_line,
+    simulate,
+)
 from simulation.tables import ROUNDS, streams_come_and_go  # noqa: E402
 
 TWIN_QUIET_SECONDS = 30.0
@@ -52,8 +59,12 @@ def main() -> int:
         choices=("all", "crashes", "clocks", "jams", "ahead", "losses", "leaderless"),
         default="all",
     )
+    parser.add_argument(
+        "--group", action="store_true", help="one stream that the members of a consumer group share"
+    )
     given = parser.parse_args()
     storm: float = given.storm_seconds
+    course = a_group_in_a_storm if given.group else Simulation.run
     if given.seeds == "tables":
         return look_at_tables(given.streams)
     if given.seeds == "flood":
@@ -62,28 +73,32 @@ def main() -> int:
         return remove_guards(storm)
     first, _, last = given.seeds.partition("..")
     if last:
-        return run_many(int(first), int(last), storm, given.troubles)
-    return replay(int(first), storm, given.troubles)
+        return run_many(int(first), int(last), storm, given.troubles, course)
+    return replay(int(first), storm, given.troubles, course)
 
 
-def replay(seed: int, storm_seconds: float, troubles: str) -> int:
-    outcome = simulate(seed, storm_seconds=storm_seconds, troubles=troubles, echo=print)
+def replay(seed: int, storm_seconds: float, troubles: str, course: Course) -> int:
+    outcome = simulate(
+        seed, storm_seconds=storm_seconds, troubles=troubles, echo=print, course=course
+    )
     print(f"seed {seed}: {outcome.failure or 'holds'}; story {outcome.digest}")
     return int(outcome.failure is not None)
 
 
-def run_many(first: int, last: int, storm_seconds: float, troubles: str) -> int:
+def run_many(first: int, last: int, storm_seconds: float, troubles: str, course: Course) -> int:
     began = time.monotonic()
     counts: Counter[str] = Counter()
     failed = []
     for seed in range(first, last + 1):
-        outcome = simulate(seed, storm_seconds=storm_seconds, troubles=troubles)
+        outcome = simulate(seed, storm_seconds=storm_seconds, troubles=troubles, course=course)
         clear_away()
         counts.update(outcome.counts)
         if outcome.failure is not None:
             failed.append(seed)
             print(f"seed {seed} FAILED: {outcome.failure}")
-            print(*outcome.lines[-5:], replay_line(seed, storm_seconds, troubles), sep="\n")
+            group = course is a_group_in_a_storm
+            replayed = replay_line(seed, storm_seconds, troubles, group=group)
+            print(*outcome.lines[-5:], replayed, sep="\n")
         else:
             took = time.monotonic() - began
             print(f"seed {seed} holds, story {outcome.digest}, {took:.0f} s")

@@ -40,6 +40,7 @@ from bottomless_server.stores import streams
 from simulation import leaderless_guards as lg
 from simulation.flood import commits_beside_a_flood
 from simulation.links import LinkedCoordination
+from simulation.members import a_group_in_a_storm
 from simulation.reborn import deleted_unheard
 from simulation.run import Simulation
 
@@ -194,6 +195,18 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "a sync of the name of the directory of all that is staged": Guard(
         [Replaced(staged_files, "make_dir_durable", _make_dir)], [10, 2, 4], "crashes"
+    ),
+    "the generation in the commit's EXEC": Guard(
+        [Removed("the generation in the commit's EXEC", lambda *_: None)],
+        [5],
+        "crashes",
+        a_group_in_a_storm,
+    ),
+    "the generation in a fenced read": Guard(
+        [Removed("the generation in a fenced read", lambda *_: None)],
+        [7],
+        "crashes",
+        a_group_in_a_storm,
     ),
     "producers": Guard([Replaced(Tracking, "take_chunk", _nothing)], [1, 2, 3], "crashes"),
     "a free after its EXEC": Guard(

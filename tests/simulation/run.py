@@ -445,11 +445,15 @@ class Simulation:
             await asyncio.sleep(0.05)
 
 
-def replay_line(seed: int, storm_seconds: float, troubles: str) -> str:
+Course = Callable[[Simulation], Coroutine[Any, Any, object]]
+"""What happens in a run."""
+
+
+def replay_line(seed: int, storm_seconds: float, troubles: str, *, group: bool = False) -> str:
     """The command that shows a seed again, with all options without which it is another story."""
     storm = "" if storm_seconds == STORM_SECONDS else f" --storm-seconds {storm_seconds:g}"
     chosen = "" if troubles == "all" else f" --troubles {troubles}"
-    return f"replay: ./dev sim {seed}{storm}{chosen}"
+    return f"replay: ./dev sim {seed}{storm}{chosen}{' --group' if group else ''}"
 
 
 def simulate(
@@ -459,7 +463,7 @@ def simulate(
     quiet_seconds: float = QUIET_SECONDS,
     troubles: str = "all",
     echo: Callable[[str], object] | None = None,
-    course: Callable[[Simulation], Coroutine[Any, Any, object]] = Simulation.run,
+    course: Course = Simulation.run,
 ) -> Outcome:
     """Run one seed to its end, or to what did not hold; `course` is what happens in it."""
     loop = VirtualLoop(random.Random(f"{seed} loop"))

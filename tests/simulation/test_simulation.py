@@ -35,6 +35,7 @@ def simulated(*arguments: str) -> tuple[int, str]:
 def test_the_line_that_replays_a_seed_has_the_options_of_its_run() -> None:
     """It left out the seconds of trouble once, and showed another story, in which all was well."""
     assert replay_line(7, STORM_SECONDS, "all") == "replay: ./dev sim 7"
+    assert replay_line(7, STORM_SECONDS, "all", group=True) == "replay: ./dev sim 7 --group"
     told = replay_line(7, float(STORM), "losses")
     assert told == "replay: ./dev sim 7 --storm-seconds 6 --troubles losses"
 
@@ -49,6 +50,21 @@ def test_nothing_but_what_an_operator_gave_up_is_lost_with_homes_and_coordinatio
     # Two suffice as a rule; any change of a service makes other stories of the same seeds.
     for seeds in ("1..2", "3..4", "5..8"):
         code, more = simulated(seeds, "--troubles", "losses", "--storm-seconds", "8")
+        assert code == 0, more
+        told += more
+        missing = [way for way in ways if not re.search(rf"'{way}': [1-9]", told)]
+        if not missing:
+            break
+    assert not missing, told
+
+
+@pytest.mark.timeout(600)
+def test_a_generation_is_one_members_and_somebody_who_lives_holds_the_stream() -> None:
+    """Commits and reads of members as histories: each is the holder's at one moment of it."""
+    ways = ("changes of the holder", "commits of members", "reads of members", "zombies")
+    told, missing = "", list(ways)
+    for seeds in ("1..2", "3..4", "5..8"):
+        code, more = simulated(seeds, "--group", "--storm-seconds", "8")
         assert code == 0, more
         told += more
         missing = [way for way in ways if not re.search(rf"'{way}': [1-9]", told)]

@@ -65,6 +65,11 @@ RUNS: Final[dict[str, Run]] = {
         *("simulation", "1..40", "--troubles", "leaderless"),
         tests=SEEDS,
     ),
+    "members": _module(
+        "100 simulated seeds of a group of members in all troubles",
+        *("simulation", "1..100", "--group"),
+        tests=SIMULATION,
+    ),
     "tables": _module(
         "tables of services after thousands of streams", "simulation", "tables", tests=SIMULATION
     ),

@@ -41,7 +41,7 @@ class Pipe(asyncio.Protocol):
         """A request was cut off while it was written: nothing can be sent after it."""
         self._why: Exception | None = None
         self.idle_since = 0.0
-        """By the clock of the loop, when the last request was answered."""
+        """When the last request was answered, by the clock of the loop."""
 
     @property
     def usable(self) -> bool:

@@ -184,7 +184,7 @@ class _ConsumerRoutes:
     async def _describe_with_lags(
         self, record: StreamRecord, stored: Sequence[StoredOffset]
     ) -> Sequence[dict[str, Any]]:
-        """Describe offsets to who looks: also how far they are behind in seconds and bytes."""
+        """Describe offsets to who looks: also their lag in seconds and bytes."""
         root = await self._bounds.root(record)
         committed_next = await self._bounds.committed_next(record)
         positions = [one.next_offset for one in stored]

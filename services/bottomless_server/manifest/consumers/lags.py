@@ -1,4 +1,4 @@
-"""Find how far positions are behind: from the manifest, and from whoever has the tail.
+"""Find how much comes after positions: from the manifest, and from whoever has the tail.
 
 One question to the owner is about all positions that are told in one answer. Commits ask nothing of
 this: it is for who looks.
@@ -19,7 +19,7 @@ _LEADERLESS_COUNT_MAX = 100
 
 
 class Lags:
-    """How far consumers are behind. Holds no state of its own."""
+    """The lags of consumers. Holds no state of its own."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

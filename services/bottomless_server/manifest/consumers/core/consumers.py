@@ -75,7 +75,7 @@ def describe_offset(
 
 
 def describe_lag(lag: Lag) -> dict[str, Any]:
-    """What is said of how far somebody is behind, to who looks; null of what nobody knows."""
+    """What is said of a lag to who looks; null of what nobody knows."""
     return {"lag_records": lag.record_count, "lag_seconds": lag.seconds, "lag_bytes": lag.size}
 
 

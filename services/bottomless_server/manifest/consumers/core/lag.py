@@ -1,4 +1,4 @@
-"""Say how far a position is behind the end of its stream: in records, seconds and bytes. Pure.
+"""Say how much of its stream comes after a position: in records, seconds and bytes. Pure.
 
     published, in the manifest's entries        not published, in the tail
     ──────┬──────────────────────────────┬──────────────────────────────┬─► end
@@ -16,7 +16,7 @@ from bottomless_server.protocol.places import TailPlace
 
 
 class Lag(NamedTuple):
-    """How far somebody is behind; None of what nobody can tell now."""
+    """What a consumer has not processed yet; None of what nobody can tell now."""
 
     record_count: int | None
     seconds: float | None
@@ -31,7 +31,7 @@ class Ends(NamedTuple):
     root: Node
     committed_next: int | None
     places: Mapping[int, TailPlace]
-    """Of those offsets in the tail that `asked_of_tail` names, as far as the tail tells."""
+    """Where the offsets lie in the tail that `asked_of_tail` names, as far as the tail tells."""
 
 
 def asked_of_tail(next_offset: int, root: Node, committed_next: int | None) -> int | None:
