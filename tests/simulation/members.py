@@ -268,7 +268,8 @@ async def a_group_in_a_storm(simulation: Simulation) -> None:
     ground.coordination.on_write = group.look
     members = _members(services, stream, watch, group, simulation)
     writer = PlainWriter(services, stream, "shared-w", simulation.chance("shared-w"))
-    tasks = [asyncio.create_task(one.run()) for one in (writer, *members)]
+    tasks = [asyncio.create_task(one.run()) for one in members]
+    tasks.append(asyncio.create_task(writer.run()))
     troubling = asyncio.create_task(simulation.trouble.run())
     for task in (keeping, troubling, *tasks):
         task.add_done_callback(simulation.note_end)
