@@ -7,7 +7,7 @@ from typing import Any, Final
 from bottomless.errors import Code, Overloaded
 from bottomless_server.queues.core.states import ItemState
 from bottomless_server.queues.ledger.base import Item, NewMessage, QueueRow
-from bottomless_server.queues.round_writer import Asked, Change, Work
+from bottomless_server.queues.work import Asked, Change, Work
 from support.ledgers import in_flight
 
 VISIBILITY_MS: Final = 30_000

@@ -23,25 +23,25 @@ docs/decisions/0088 says why a failed COMMIT ends with what is true. `rounds.py`
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import Code, Outcome, StoreError, Unavailable
+from bottomless.errors import Code, Outcome, StoreError
 from bottomless.guards import guard
 from bottomless_server.queues.core.states import FileState, QueueState
 from bottomless_server.queues.ledger.base import NUMBER_MAX, Ledger, LedgerFailed
 from bottomless_server.queues.ports import (
     MessageFiles,
     Pin,
-    Record,
     Registry,
     SyncFailed,
     WriteFailed,
 )
 from bottomless_server.queues.round_bodies import Place, RoundBodies, repeated
+from bottomless_server.queues.work import Asked, Change, Ended, Verdict, Ways, Work, not_stored
 
 log = structlog.get_logger(__name__)
 
@@ -60,101 +60,6 @@ class Bounds(NamedTuple):
     """Room on the disk below which no records are taken: acknowledgements need room too."""
     wal_bytes_max: int = 16 * 2**20
     """The log of the ledger is checkpointed once it is longer."""
-
-
-class Work:
-    """What a change has while it is applied; it keeps nothing of it."""
-
-    def __init__(self, ledger: Ledger, number: int, now: int, ways: "Ways") -> None:
-        self.ledger = ledger
-        self.number = number
-        """The number of the round."""
-        self.now = now
-        """The time of the round, in ms since 1970; never less than that of one before."""
-        self.made_ready: Counter[bytes] = Counter()
-        """How many messages became ready in which queue."""
-        self.needs_upkeep = False
-        """Set by a change that leaves work to be done in further rounds."""
-        self._ways = ways
-
-    def add_record(self, record: Record) -> Place:
-        """Take the record of a message, in its parts, and say where it is about to be.
-
-        Raises:
-            StoreError: `storage-full` or `storage-failed`: no record can be stored at present.
-        """
-        return self._ways.bodies.add(record)
-
-    def pin(self, file: int) -> Pin:
-        """Let the bytes of a file stay where this round knows them; whoever gets the answer releases
-        it.
-        """
-        return self._ways.pin(file)
-
-    def wake(self, queue_id: bytes, count: int) -> None:
-        """Say that messages of a queue became ready, for those who wait there."""
-        self.made_ready[queue_id] += count
-
-    def require_registry(self, queue_id: bytes) -> None:
-        """Refuse to go on with a queue whose registry object could not be written.
-
-        Raises:
-            Unavailable: `storage-failed`.
-        """
-        if queue_id in self._ways.unwritten:
-            raise not_stored()
-
-
-class Ways(NamedTuple):
-    """What a change reaches beside the ledger."""
-
-    bodies: RoundBodies
-    pin: Callable[[int], Pin]
-    unwritten: frozenset[bytes]
-
-
-class Change(Protocol):
-    """Something that is asked of queues."""
-
-    @property
-    def size(self) -> int:
-        """Bytes that it keeps in memory while it waits."""
-        ...
-
-    def apply(self, work: Work) -> Any:
-        """Do it, within a savepoint, and return the answer. It may be done again after the first
-        time was taken back.
-
-        Raises:
-            StoreError: it is refused; nothing of it stays.
-        """
-        ...
-
-
-class Asked(NamedTuple):
-    """A change, and whether anybody still wants its answer."""
-
-    change: Change
-    is_wanted: Callable[[], bool]
-
-
-class Verdict(NamedTuple):
-    """What became of a change."""
-
-    answer: Any = None
-    error: Exception | None = None
-
-
-class Ended(NamedTuple):
-    """What became of a round."""
-
-    verdicts: Sequence[Verdict]
-    made_ready: Mapping[bytes, int]
-    """How many messages became ready in which queue."""
-    next_due: int | None
-    """When something is to be done by itself, in ms since 1970."""
-    needs_upkeep: bool = False
-    """Whether something is to be done by itself now."""
 
 
 _NOTHING: Final = Ended((), {}, None)
@@ -490,18 +395,6 @@ class RoundWriter:
             if row.state is FileState.OPEN:
                 return Place(row.number, row.size)
         return None
-
-
-def not_stored(
-    *, full: bool = False, outcome: Outcome = Outcome.NONE, code: Code | None = None
-) -> Unavailable:
-    """What is said of a change that the disk did not take."""
-    return Unavailable(
-        "the disk of this node is full" if full else "the disk of this node failed",
-        code=code or (Code.STORAGE_FULL if full else Code.STORAGE_FAILED),
-        outcome=outcome,
-        retry_after_seconds=5,
-    )
 
 
 def _refused(asked: Sequence[Asked], error: StoreError) -> Ended:

@@ -9,7 +9,8 @@ from bottomless.errors import StoreError
 from bottomless_server.queues.ledger.memory import MemoryLedger
 from bottomless_server.queues.memory_files import MemoryFiles, MemoryRegistry
 from bottomless_server.queues.ports import FIRST_POSITION
-from bottomless_server.queues.round_writer import Bounds, Change, Ended, RoundWriter
+from bottomless_server.queues.round_writer import Bounds, RoundWriter
+from bottomless_server.queues.work import Change, Ended
 
 QUEUE = id_of(1)
 Answer = Any

@@ -11,7 +11,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ports import FIRST_POSITION
 from bottomless_server.queues.round_bodies import ALONE_SIZE
-from bottomless_server.queues.round_writer import Asked
+from bottomless_server.queues.work import Asked
 from unit.queues.round_harness import QUEUE, RoundHarness, told
 
 FULL: Final = ("storage-full", "none")

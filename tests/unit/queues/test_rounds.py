@@ -12,8 +12,9 @@ from support.waiting import eventually
 from bottomless.errors import Code, Outcome, Overloaded, StoreError, Unavailable
 from bottomless_server.queues import rounds as rounds_module
 from bottomless_server.queues.core.line import OVERHEAD_SIZE
-from bottomless_server.queues.round_writer import Ended, RoundWriter, Work
+from bottomless_server.queues.round_writer import RoundWriter
 from bottomless_server.queues.rounds import Limits, Rounds
+from bottomless_server.queues.work import Ended, Work
 from unit.queues.round_harness import QUEUE, RoundHarness
 
 LONG = 240.0
