@@ -552,6 +552,16 @@ def test_a_publish_is_remembered_by_its_queue_until_its_time_is_over(books: Book
     assert (books.fresh(one).remembered, books.fresh(two).remembered) == (1, 1)
 
 
+def test_a_later_publish_under_a_key_takes_the_place_of_the_one_before(books: Books) -> None:
+    row = books.queue()
+    for body in (7, 8):
+        with a_round(books.ledger):
+            seen = Seen(id_of(1), id_of(body), body, id_of(3), 1, 10)
+            books.ledger.remember(row.queue_id, seen)
+    assert books.ledger.seen(row.queue_id, id_of(1)) == seen
+    assert books.fresh(row).remembered == 1
+
+
 def test_what_a_deleted_queue_remembers_is_forgotten_in_its_time(books: Books) -> None:
     row = books.queue()
     with a_round(books.ledger):

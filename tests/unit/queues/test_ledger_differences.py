@@ -223,7 +223,8 @@ class Both(RuleBasedStateMachine):
         if now is not None:
             self.call("forget_seen", now, 99)
         row = self.pick(self.queues(), number)
-        if row and self.call("seen", row.queue_id, id_of(number)) is None:
+        if row:
+            self.call("seen", row.queue_id, id_of(number))
             self.call(
                 "remember", row.queue_id, Seen(id_of(number), id_of(1), 0, id_of(2), 1, until)
             )

@@ -427,7 +427,7 @@ class Ledger(Protocol):
     def seen(self, queue_id: bytes, key_hash: bytes) -> Seen | None: ...
 
     def remember(self, queue_id: bytes, seen: Seen) -> None:
-        """Remember a publish under a key that is not remembered."""
+        """Remember a publish; one that was remembered under the same key gives its place up."""
         ...
 
     def forget_seen(self, now: int, count: int) -> int:

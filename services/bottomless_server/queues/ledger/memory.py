@@ -490,7 +490,6 @@ class MemoryLedger:
 
     def remember(self, queue_id: bytes, seen: Seen) -> None:
         self._enter("remember", changes=True)
-        assert (queue_id, seen.key_hash) not in self._seen
         self._seen.put((queue_id, seen.key_hash), seen)
 
     def forget_seen(self, now: int, count: int) -> int:

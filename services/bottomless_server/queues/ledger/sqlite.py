@@ -373,8 +373,10 @@ class SqliteLedger:
         return None if row is None else Seen(*row)
 
     def remember(self, queue_id: bytes, seen: Seen) -> None:
+        assert self._db.in_round, "nothing changes outside a round"
+        fewer = self._db.run(sql.SEEN_REMOVE, (queue_id, seen.key_hash))
         self._change(sql.SEEN_MAKE, (queue_id, *seen))
-        self._change(sql.QUEUE_REMEMBERED, (1, queue_id))
+        self._change(sql.QUEUE_REMEMBERED, (1 - fewer, queue_id))
 
     def forget_seen(self, now: int, count: int) -> int:
         assert self._db.in_round
