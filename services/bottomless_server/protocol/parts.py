@@ -110,6 +110,8 @@ class StepAsked(NamedTuple):
     """The layouts of which parts are meant."""
     highest: int | None = None
     """The highest number of all parts: with `raise-whole`."""
+    layout: int = 0
+    """The newest layout that the sender knows: with `raise-parts` and `raise-whole`."""
 
 
 class StepBody(ClosedBody):
@@ -124,6 +126,7 @@ class StepBody(ClosedBody):
     start_any: bool
     layouts: Annotated[list[int], Field(max_length=PARTITION_COUNT_MAX)]
     highest: Annotated[int, Field(ge=0, le=OFFSET_MAX)] | None
+    layout: Annotated[int, Field(ge=0, le=PARTITION_COUNT_MAX)]
 
     def asked(self) -> StepAsked:
         """The step, with the name of its producer checked.

@@ -315,6 +315,27 @@ async def test_a_router_that_has_not_heard_of_a_growth_is_refused_and_asks_again
     assert (await send(three, TEN)).status_code == 200
 
 
+async def test_an_epoch_is_not_raised_by_who_has_not_heard_of_a_growth(
+    three: IngestHarness,
+) -> None:
+    """It would leave out the parts by the newest layout, which an older run may still store."""
+    path = "/v1/super-streams/events/producers/p/epoch"
+    assert (await send(three, TEN, producer_id="p", producer_seq=0)).status_code == 200
+    await grow(three, 5, three.time.wall)
+    assert problem(await three.client.post(path)) == (503, "super-stream-growing")
+    raised = await three.client.post(path)
+    assert raised.json() == {"producer_id": "p", "epoch": 1, "last_seq": 9}
+    assert appender_of(three, 0).tracking.producers["part.2:p"].epoch == 1
+
+
+async def test_without_looking_at_the_layout_an_epoch_is_raised_in_part(
+    monkeypatch: pytest.MonkeyPatch, three: IngestHarness
+) -> None:
+    remove(monkeypatch, "the layout of who raises an epoch", lambda *_: None)
+    with pytest.raises(AssertionError):
+        await test_an_epoch_is_not_raised_by_who_has_not_heard_of_a_growth(three)
+
+
 async def test_who_opens_a_partition_takes_no_part_of_an_older_layout(
     three: IngestHarness,
 ) -> None:

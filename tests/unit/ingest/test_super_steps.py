@@ -26,7 +26,7 @@ class Partition:
     def do(self, asked: StepAsked) -> StepSaid:
         if changes(asked):
             places = Places(self.tracking)
-            self.tracking.take_tracked(entries_of(self.tracking, asked, NOW, places))
+            self.tracking.take_tracked(entries_of(self.tracking, asked, NOW, places, 1))
         return answer_to_step(self.tracking, asked, END)
 
 
@@ -45,24 +45,25 @@ def test_a_step_that_is_done_again_writes_nothing_more() -> None:
     partition = Partition()
     for asked in (
         begin(0, 9)._replace(step="complete"),
-        StepAsked("raise-parts", "p", 2, layouts=[1, 2]),
-        StepAsked("raise-whole", "p", 2, highest=9),
+        StepAsked("raise-parts", "p", 2, layouts=[1, 2], layout=2),
+        StepAsked("raise-whole", "p", 2, highest=9, layout=2),
     ):
         partition.do(asked)
-        assert not entries_of(partition.tracking, asked, NOW, Places(partition.tracking))
+        places = Places(partition.tracking)
+        assert not entries_of(partition.tracking, asked, NOW, places, 1)
 
 
 def test_a_higher_epoch_is_raised_for_all_layouts_and_then_for_whole_requests() -> None:
     partition = Partition()
     assert partition.do(begin(0, 9, epoch=3)).state == "raise"
-    assert partition.do(StepAsked("raise-parts", "p", 3, layouts=[1, 2])).last is None
-    said = partition.do(StepAsked("raise-whole", "p", 3, highest=14))
+    assert partition.do(StepAsked("raise-parts", "p", 3, layouts=[1, 2], layout=2)).last is None
+    said = partition.do(StepAsked("raise-whole", "p", 3, highest=14, layout=2))
     assert (said.epoch, said.last) == (3, 14)
     assert partition.do(begin(15, 19, epoch=3)).state == "go-on"
 
 
 def test_names_that_one_step_brings_each_need_a_place() -> None:
-    asked = StepAsked("raise-parts", "p", 1, layouts=[1, 2, 3])
+    asked = StepAsked("raise-parts", "p", 1, layouts=[1, 2, 3], layout=3)
     assert len(Partition().do(asked).parts) == 0
     with pytest.raises(Overloaded) as raised:
         Partition(BOUNDS._replace(producer_count_max=2)).do(asked)

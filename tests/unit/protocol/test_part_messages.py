@@ -26,7 +26,7 @@ from unit.protocol.wire import received, sent
 
 PART = PartSaid(7, 9, 1_000, 2, 0, False)
 FORGOTTEN = PartSaid(None, 9, None, 0, 2, True)
-ASKED = StepAsked("raise-parts", "p", 3, 10, 19, 77, True, [1, 2], 9)
+ASKED = StepAsked("raise-parts", "p", 3, 10, 19, 77, True, [1, 2], 9, 2)
 SAID = StepSaid("go-on", 3, 9, 1_000, PART, ((1, 9), (2, 19)))
 
 

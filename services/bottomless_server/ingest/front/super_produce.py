@@ -32,7 +32,7 @@ from bottomless.errors import Code, Outcome, StoreError
 from bottomless.model.chunk import AppendMode
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.super_stream import Layout, SuperState
-from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.not_found import super_not_found
 from bottomless_server.core.restated import restated
 from bottomless_server.core.super_growing import super_growing
 from bottomless_server.ingest.front.append_requests import AppendRequests
@@ -134,7 +134,7 @@ class SuperProduce:
                 if sender is None or len(found.layouts) == 1:
                     run.forget_records()
                 if (await self._find(name)).super_id != found.super_id:
-                    raise stream_not_found()
+                    raise super_not_found()
                 if sender is None:
                     return await run.append_parts(parts, found.layout, None)
                 return await run.store_once(parts, sender)
@@ -153,7 +153,11 @@ class SuperProduce:
             found = await self._find(name)
             steps = Steps(self.owners, found, self.parts_in_flight)
             known = await steps.at_coordinating(StepAsked("show", producer_id))
-            return await steps.raise_epoch(producer_id, (known.epoch or 0) + 1)
+            try:
+                return await steps.raise_epoch(producer_id, (known.epoch or 0) + 1)
+            except StoreError as error:
+                self.note_refusal(name, error)
+                raise
 
     async def _find(self, name: FullName) -> SuperSaid:
         found = await self._supers.find(name)
@@ -169,8 +173,11 @@ class SuperProduce:
             self._counts.super_parts += 1
             return
         self._counts.super_parts_failed += 1
-        if outcome.code in (Code.SUPER_STREAM_GROWING, Code.STREAM_NOT_FOUND):
-            # What was known of the super stream is outdated.
+        self.note_refusal(name, outcome)
+
+    def note_refusal(self, name: FullName, error: StoreError) -> None:
+        """Ask anew about a super stream, if what was known of it is outdated."""
+        if error.code in (Code.SUPER_STREAM_GROWING, Code.STREAM_NOT_FOUND):
             self._supers.forget(name)
 
 
@@ -239,7 +246,8 @@ class Steps:
         said = StepSaid()
         for coordinates, together in groupby(steps, lambda step: step.coordinates):
             if coordinates:
-                asked = StepAsked("raise-whole", producer_id, epoch, highest=highest)
+                newest = self._found.layout.version
+                asked = StepAsked("raise-whole", producer_id, epoch, highest=highest, layout=newest)
                 said = await self.at(coordinating, asked)
                 continue
             found = await _all(
@@ -276,7 +284,8 @@ class Steps:
     ) -> StepAsked:
         wanted = self._found.layouts if layouts is None else layouts
         having = [layout.version for layout in wanted if layout.count > index]
-        return StepAsked(step, producer_id, epoch, layouts=having)
+        newest = self._found.layout.version
+        return StepAsked(step, producer_id, epoch, layouts=having, layout=newest)
 
 
 class _Run:
@@ -336,7 +345,11 @@ class _Run:
             self._body_crc,
             sender.start_any,
         )
-        begun = await _nothing_stored(self._begin(request))
+        try:
+            begun = await _nothing_stored(self._begin(request))
+        except StoreError as error:
+            self._produce.note_refusal(self._name, error)
+            raise
         await reach("ingest.super.after-begin")
         newest = self._found.layout
         layout = await _nothing_stored(self._layout(request, begun))

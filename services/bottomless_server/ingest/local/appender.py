@@ -157,6 +157,10 @@ class LocalAppender:
         whoever lets it grow goes on without an owner whose lease is over."""
         return self.layout_term == self.claim.term
 
+    def oldest_layout(self) -> int:
+        """The oldest layout of which parts are taken now; newer than any where that is not known."""
+        return self.layout if self.knows_layout() else NO_LAYOUT
+
     async def fence_layouts(self, layout: int) -> None:
         """Return when no part of an older layout than this can become durable any more.
 
@@ -271,7 +275,7 @@ class LocalAppender:
         taken = self._waiting.choose(
             self.tracking,
             self.log.next_offset,
-            self.layout if self.knows_layout() else NO_LAYOUT,
+            self.oldest_layout(),
         )
         if not taken:
             self.tracking.end()

@@ -65,8 +65,12 @@ class OwnedPartition:
         local = self._local
         if changes(asked):
             self._owned.require_space()
+            if asked.step != "complete" and not local.knows_layout():
+                await self._read_layout()
             await local.change(
-                lambda tracking, now, places: entries_of(tracking, asked, now, places)
+                lambda tracking, now, places: entries_of(
+                    tracking, asked, now, places, local.oldest_layout()
+                )
             )
         # What is known is that of the owner only as long as this is one.
         local.claim.require()

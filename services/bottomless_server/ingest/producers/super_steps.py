@@ -10,7 +10,9 @@ On the record's path: beside it; asked by local/owned_partitions.py.
 from collections.abc import Sequence
 from typing import Final
 
+from bottomless.guards import guard
 from bottomless.model.chunk import TrackedEntry
+from bottomless_server.core.super_growing import super_growing
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.places import Places
 from bottomless_server.ingest.producers.super_requests import (
@@ -35,15 +37,17 @@ def changes(asked: StepAsked) -> bool:
 
 
 def entries_of(
-    tracking: Tracking, asked: StepAsked, now: int, places: Places
+    tracking: Tracking, asked: StepAsked, now: int, places: Places, layout: int
 ) -> Sequence[TrackedEntry]:
-    """What is written for a step that changes something; nothing where it is done already.
+    """What is written for a step that changes something; nothing where it is done already. `layout` is
+    the oldest one of which the partition takes parts.
 
     Raises:
         StoreError: it is refused.
     """
     if asked.step == "complete":
         return entries_of_whole(tracking, request_of(asked), now, places)
+    require_all_layouts(asked, layout)
     if asked.step == "raise-whole":
         name = whole_name(asked.producer_id)
         return entries_of_raise(tracking, name, asked.epoch, now, asked.highest, places)
@@ -54,6 +58,18 @@ def entries_of(
             tracking, part_name(layout, asked.producer_id), asked.epoch, now, places=places
         )
     ]
+
+
+@guard("the layout of who raises an epoch")
+def require_all_layouts(asked: StepAsked, layout: int) -> None:
+    """Refuse to raise an epoch for who does not know all layouts: the parts of an older run by the
+    newest one would not be locked out.
+
+    Raises:
+        Unavailable: `super-stream-growing`; outcome none.
+    """
+    if asked.layout < layout:
+        raise super_growing()
 
 
 def answer_to_step(tracking: Tracking, asked: StepAsked, next_offset: int) -> StepSaid:
