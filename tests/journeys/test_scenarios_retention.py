@@ -14,11 +14,9 @@ from typing import Any
 import httpx
 import pytest
 from support.contract import QUICK, Stream, first_offset_once_taken, new_stream, problem_of
-from support.processes import internal_client
+from support.rounds import compact_now
 from support.server import AllInOne
 from support.waiting import until
-
-from bottomless_server.runtime.listener.listeners import internal_url
 
 SETTINGS = {
     "BOTTOMLESS_MANIFEST_FANOUT": "4",
@@ -56,8 +54,7 @@ class LeaderlessStream(Stream):
     server: AllInOne
 
     def uploaded(self) -> bool:
-        with internal_client(internal_url(None, self.server.data_dir, "uploader")) as uploader:
-            uploader.post("/internal/v1/compact").raise_for_status()
+        compact_now(self.server)
         return super().uploaded()
 
 

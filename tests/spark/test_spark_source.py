@@ -14,6 +14,7 @@ from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.datasource import DataSource
+from support.rounds import compact_now
 from support.server import AllInOne
 from support.spark_session import ALL_COLUMNS, Streams, milliseconds, rows_of
 
@@ -83,6 +84,33 @@ def tail(streams: Streams, _names: dict[str, str]) -> str:
 @pytest.mark.parametrize("mode", ["auto", "direct", "reader"])
 def test_all_rows_are_those_of_plain_reads(streams: Streams, stored: str, mode: str) -> None:
     assert rows_of(streams.load(stored, mode=mode)) == streams.rows_over_http(stored)
+
+
+def test_a_leaderless_stream_is_read_as_a_local_one_is(streams: Streams, tmp_path: Path) -> None:
+    """L30: from WAL objects alone, and from fragments and WAL objects; with a filter as well."""
+    name = a_name()
+    config = {"profile": "leaderless", "fragment": {"max_age_ms": 1_800_000}}
+    streams.client.create_stream(name, {**config, "filter": {"index": "values"}})
+    values = pa.array(["emea", None] * 50, pa.utf8())
+    marked = pa.table({"value": pa.array([b"v"] * 100, pa.binary()), "filter_value": values})
+    streams.client.append_arrow(name, marked)
+    assert rows_of(streams.load(name)) == streams.rows_over_http(name)
+
+    compact_now(streams.server)
+    streams.client.wait_until_stored(name, timeout_seconds=240)
+    streams.produce(name, count=50)
+    assert rows_of(streams.load(name)) == streams.rows_over_http(name)
+    assert len(streams.rows_over_http(name)) == 150
+
+    reads = tmp_path / "filtered"
+    reads.mkdir()
+    filtered = streams.load(
+        name, filterValues="nowhere", metricsDir=str(reads), includeTail="false"
+    )
+    assert filtered.count() == 0
+    counts = sum_counts(reads)
+    assert (counts.left_out_fragments, counts.object_reads) == (1, 0)
+    assert counts.left_out_bytes > 0
 
 
 @pytest.mark.parametrize("mode", ["direct", "reader"])
