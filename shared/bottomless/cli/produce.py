@@ -27,7 +27,7 @@ from bottomless.cli.inputs.parts import Limits, Part, Taking
 from bottomless.cli.interrupts import Interrupted, interrupts
 from bottomless.cli.output import Form, Output, line, show
 from bottomless.cli.progress import progress
-from bottomless.cli.sending import Sender
+from bottomless.cli.sending import Sender, SuperSender, begun
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
 from bottomless.errors import StoreError
@@ -151,8 +151,7 @@ def _produce(
     if input_format is None and is_doubtful(file):
         tell("each line of this file becomes a record; --format says what it is otherwise")
     with open_client(context) as client, _opened(file) as source:
-        sender = Sender(client, stream, producer=producer)
-        sender.begin()
+        sender = begun(client, stream, producer, resume=resume)
         taking.skipped = skipped = sender.sequence if resume else 0
         _send(sender, source, parts_of(form), taking)
     if taking.keyless_count:
@@ -186,7 +185,9 @@ def interrupted_sentence(sender: Sender, skipped: int) -> str:
         stored += f"; {skipped} were stored before"
     if sender.pending:
         stored += f"; whether {_records(sender.pending)} more are stored is not known"
-    if sender.producer is not None:
+    if isinstance(sender, SuperSender) and sender.pending:
+        return f"{stored}; some partitions may have theirs of these, and others not"
+    if sender.producer is not None and not isinstance(sender, SuperSender):
         return f"{stored}; the same command with --resume goes on after them"
     if sender.count:
         first = "record" if sender.count == 1 else f"{sender.count} records"
@@ -214,7 +215,7 @@ def _tell_stored(sender: Sender, skipped: int, output: Form, stream: str) -> Non
         show(stored, output, name=stream)
         return
     before = f"; {skipped} were stored before" if skipped else ""
-    where = f", the next offset is {sender.next_offset}" if sender.count else ""
+    where = "" if sender.next_offset is None else f", the next offset is {sender.next_offset}"
     line(f"stored {_records(sender.count)}{where}{before}")
 
 
@@ -240,7 +241,9 @@ def _progress(source: BinaryIO) -> Iterator[Callable[[Part, Sender], None]]:
     if source.isatty():
         tell("type what is to be stored; Ctrl-D on an empty line ends it")
         yield lambda part, sender: tell(
-            f"stored {_records(part.record_count)}, the next offset is {sender.next_offset}"
+            f"stored {_records(part.record_count)}"
+            if sender.next_offset is None
+            else f"stored {_records(part.record_count)}, the next offset is {sender.next_offset}"
         )
         return
     with progress("produce", _total_of(source), bytes_=True) as advance:

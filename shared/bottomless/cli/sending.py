@@ -6,7 +6,10 @@ since the server then knows what it has; otherwise it stops rather than store re
 
 from typing import TYPE_CHECKING, Final
 
-from bottomless.errors import Code, Denied
+import typer
+
+from bottomless.cli.super_names import is_super_stream
+from bottomless.errors import Code, Denied, NotFound
 
 if TYPE_CHECKING:
     from bottomless.client import Client
@@ -76,3 +79,63 @@ class Sender:
         self.sequence += count
         self.count += count
         self.pending = 0
+
+
+class SuperSender(Sender):
+    """Appends to one super stream: its records have places in several partitions."""
+
+    def begin(self) -> None:
+        """Fence older runs of the producer in all partitions, and learn its next number."""
+        if self.producer is not None:
+            known = self._client.raise_super_producer_epoch(self._stream, self.producer)
+            self._epoch = known["epoch"]
+            self.sequence = 0 if known["last_seq"] is None else known["last_seq"] + 1
+
+    def send(self, body: bytes, media_type: str, count: int) -> None:
+        """Append a body of `count` records, each to the partition of its key.
+
+        Raises:
+            StoreError: it is not stored, or in part, or that is not known.
+        """
+        self.pending = count
+        if self.producer is None:
+            self._client.append_super_body(
+                self._stream, body, media_type, retry_seconds=RETRY_SECONDS
+            )
+        else:
+            self._client.append_super_numbered(
+                self._stream,
+                body,
+                media_type,
+                producer=self.producer,
+                epoch=self._epoch,
+                sequence=self.sequence,
+                retry_seconds=RETRY_SECONDS,
+            )
+        self.sequence += count
+        self.count += count
+        self.pending = 0
+
+
+def begun(client: "Client", stream: str, producer: str | None, *, resume: bool) -> Sender:
+    """Make the sender for a stream, or for a super stream where the name is one's, and begin.
+
+    Raises:
+        NotFound: there is neither.
+        typer.BadParameter: a super stream is to be resumed.
+    """
+    sender = Sender(client, stream, producer=producer)
+    try:
+        sender.begin()
+    except NotFound as error:
+        if error.code is not Code.STREAM_NOT_FOUND or not is_super_stream(client, stream):
+            raise
+        if resume:
+            raise typer.BadParameter(
+                "a request that was cut off may be stored in some partitions of a super stream and "
+                "not in others, so nobody can say after which record to go on",
+                param_hint="--resume",
+            ) from error
+        sender = SuperSender(client, stream, producer=producer)
+        sender.begin()
+    return sender

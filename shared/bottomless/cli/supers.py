@@ -57,6 +57,12 @@ def add_to(app: typer.Typer) -> None:
         "describe", epilog=examples("super describe events", "super describe events -o json")
     )(_describe)
     group.command(
+        "grow",
+        epilog=examples(
+            "super grow events --partitions 6 --yes", "super grow sales --binding-key apac"
+        ),
+    )(_grow)
+    group.command(
         "rm", epilog=examples("super rm events --dry-run", "super rm events --yes --wait")
     )(_remove)
     app.add_typer(group, name="super")
@@ -103,6 +109,50 @@ def _describe(context: typer.Context, name: Super, output: Output = Form.TABLE) 
         show_list(described["partitions"], _PARTITIONS, output)
     else:
         show(described, output, name=name)
+
+
+def _grow(
+    context: typer.Context,
+    name: Super,
+    partitions: Partitions = None,
+    binding_key: Annotated[
+        list[str] | None,
+        typer.Option("--binding-key", help="One more partition, for this key; repeatable."),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Accept that keys go to other partitions.")
+    ] = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Give a super stream more partitions; it never gets fewer.
+
+    With --partitions, which says how many there are then, most keys go to another partition from
+    then on: the order of a key holds before and after, and not across. While it grows, which takes
+    seconds, it takes no records.
+    """
+    if (partitions is None) is (binding_key is None):
+        raise typer.BadParameter("give --partitions, or --binding-key for each new partition")
+    if partitions is not None and not yes:
+        raise typer.BadParameter(
+            "most keys go to another partition then; --yes accepts that", param_hint="--yes"
+        )
+    with open_client(context) as client:
+        if partitions is not None:
+            grown = client.grow_super_stream(name, partitions=partitions, accept_rehash=True)
+        else:
+            found = client.describe_super_stream(name)
+            bound = [one["binding_key"] for one in found["partitions"]]
+            keys = [*bound, *(binding_key or [])]
+            if None in keys:
+                raise typer.BadParameter(
+                    "it is divided by the hashes of keys: say --partitions",
+                    param_hint="--binding-key",
+                )
+            grown = client.grow_super_stream(name, binding_keys=keys, etag=found["etag"])
+    if output is Form.TABLE:
+        line(f"{grown['name']} {grown['super_id']} {_count(grown)}")
+    else:
+        show(grown, output, name=name)
 
 
 def _remove(

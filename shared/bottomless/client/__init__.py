@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bottomless.client.blocking_consumer import Consumer
     from bottomless.client.blocking_producer import Producer
     from bottomless.client.blocking_super_consumer import SuperConsumer
+    from bottomless.client.blocking_super_producer import SuperProducer
     from bottomless.client.consumer import AsyncConsumer
     from bottomless.client.delivery import (
         Ack,
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     from bottomless.client.producer import AsyncProducer
     from bottomless.client.reads import ArrowPage, Offsets, Page
     from bottomless.client.record import Record
+    from bottomless.client.super_appends import StoredPart, SuperAppended
     from bottomless.client.super_consumer import AsyncSuperConsumer
+    from bottomless.client.super_producer import AsyncSuperProducer
     from bottomless.client.super_reads import MergedBatch
     from bottomless.client.supers import Partition
     from bottomless.client.transport import Timeouts
@@ -46,6 +49,7 @@ __all__ = [
     "AsyncGroup",
     "AsyncProducer",
     "AsyncSuperConsumer",
+    "AsyncSuperProducer",
     "Batch",
     "Client",
     "Consumer",
@@ -60,7 +64,10 @@ __all__ = [
     "Partition",
     "Producer",
     "Record",
+    "StoredPart",
+    "SuperAppended",
     "SuperConsumer",
+    "SuperProducer",
     "Timeouts",
 ]
 
@@ -76,6 +83,7 @@ _MODULES: Final = {
     "AsyncGroup": "group",
     "AsyncProducer": "producer",
     "AsyncSuperConsumer": "super_consumer",
+    "AsyncSuperProducer": "super_producer",
     "Batch": "follow",
     "Client": "blocking",
     "Consumer": "blocking_consumer",
@@ -90,7 +98,10 @@ _MODULES: Final = {
     "Partition": "supers",
     "Producer": "blocking_producer",
     "Record": "record",
+    "StoredPart": "super_appends",
+    "SuperAppended": "super_appends",
     "SuperConsumer": "blocking_super_consumer",
+    "SuperProducer": "blocking_super_producer",
     "Timeouts": "transport",
 }
 

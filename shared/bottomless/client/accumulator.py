@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from bottomless.client.appends import Appended
 from bottomless.client.belonging import another_process
-from bottomless.client.delivery import Bundle
+from bottomless.client.delivery import Bundle, Stored
 from bottomless.client.encoding import EncodedBody
 from bottomless.client.producer_settings import BATCH_BYTES_MAX, Batching
 from bottomless.errors import StoreError
@@ -210,7 +209,7 @@ class Accumulator:
         with self._lock:
             return None if self._open is None else max(0.0, self._left())
 
-    def settle(self, bundle: Bundle, outcome: Appended | StoreError) -> None:
+    def settle(self, bundle: Bundle, outcome: Stored | StoreError) -> None:
         """Record the outcome of a bundle, and free its room."""
         with self._lock:
             if bundle not in self._unsettled:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from bottomless.client.address import parse_url
-from bottomless.client.appends import AppendCalls
 from bottomless.client.consumer import (
     COMMIT_SECONDS_DEFAULT,
     AsyncConsumer,
@@ -36,7 +35,9 @@ from bottomless.client.producer_settings import (
     Sending,
 )
 from bottomless.client.retry import RETRY_SECONDS
+from bottomless.client.super_appends import SuperAppendCalls
 from bottomless.client.super_consumer import AsyncSuperConsumer, SuperConsuming
+from bottomless.client.super_producer import AsyncSuperProducer
 from bottomless.client.super_reads import Places, SuperReadCalls
 from bottomless.client.transport import (
     OnFirstUse,
@@ -58,9 +59,9 @@ if TYPE_CHECKING:
 class AsyncClient(
     GroupMemberCalls,
     SuperReadCalls,
+    SuperAppendCalls,
     UpkeepCalls,
     KeyCalls,
-    AppendCalls,
     FragmentCalls,
     DiscoveryCalls,
 ):
@@ -175,6 +176,32 @@ class AsyncClient(
             wanted={name: value for name, value in given.items() if value is not None},
         )
         return AsyncConsumer(self, consuming)
+
+    def super_producer(
+        self,
+        name: str,
+        *,
+        producer_id: str | None = None,
+        batch_bytes: int = BATCH_BYTES_DEFAULT,
+        linger_seconds: float = LINGER_SECONDS_DEFAULT,
+        buffer_bytes: int = BUFFER_BYTES_DEFAULT,
+        compression: Compression | None = None,
+        delivery_seconds: float = DELIVERY_SECONDS_DEFAULT,
+        block_seconds: float = BLOCK_SECONDS_DEFAULT,
+    ) -> AsyncSuperProducer:
+        """Make a producer for a super stream, for use with `async with`; each record has a key.
+
+        Its options are those of `producer`. One request is under way at a time, and is sent again as
+        it was until all partitions have their parts. With a `producer_id` its epoch is raised at the
+        start, in all partitions, which fences older runs; what an older run could not finish stays
+        stored in part.
+
+        Raises:
+            InvalidRequest: a number is out of its range, or `bad-name`.
+        """
+        batching = Batching(batch_bytes, linger_seconds, buffer_bytes)
+        sending = Sending(batching, 1, compression, delivery_seconds, block_seconds)
+        return AsyncSuperProducer(self, Wanted(name, producer_id), sending)
 
     def super_consumer(
         self,

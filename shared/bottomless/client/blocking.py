@@ -18,12 +18,14 @@ from bottomless.client.blocking_consumer import Consumer
 from bottomless.client.blocking_group import Group
 from bottomless.client.blocking_producer import Producer
 from bottomless.client.blocking_super_consumer import SuperConsumer
+from bottomless.client.blocking_super_producer import SuperProducer
 from bottomless.client.consumer import AsyncConsumer
 from bottomless.client.group import AsyncGroup
 from bottomless.client.loop_thread import LoopThread
 from bottomless.client.producer import AsyncProducer
 from bottomless.client.retry import RETRY_SECONDS
 from bottomless.client.super_consumer import AsyncSuperConsumer
+from bottomless.client.super_producer import AsyncSuperProducer
 from bottomless.client.transport import Timeouts
 
 P = ParamSpec("P")
@@ -39,6 +41,7 @@ _WORDS: Final = (
     ("AsyncGroup", "Group"),
     ("AsyncProducer", "Producer"),
     ("AsyncSuperConsumer", "SuperConsumer"),
+    ("AsyncSuperProducer", "SuperProducer"),
 )
 """What a program without a loop calls what one with a loop has."""
 
@@ -66,6 +69,7 @@ _KINDS: Final[dict[Any, Any]] = {
     AsyncGroup: Group,
     AsyncProducer: Producer,
     AsyncSuperConsumer: SuperConsumer,
+    AsyncSuperProducer: SuperProducer,
 }
 
 
@@ -118,6 +122,20 @@ def _consumes(
 
     _explain(consuming, method)
     return consuming
+
+
+def _produces_super(
+    method: Callable[Concatenate[AsyncClient, P], AsyncSuperProducer],
+) -> Callable[Concatenate["Client", P], SuperProducer]:
+    """Make a method one whose producer to a super stream has started."""
+
+    def producing(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> SuperProducer:
+        inner = method(self._inner, *args, **kwargs)
+        self._thread.run(inner.start())
+        return SuperProducer(inner, self._thread, self)
+
+    _explain(producing, method)
+    return producing
 
 
 def _consumes_super(
@@ -261,12 +279,18 @@ class Client:
     list_super_streams = _iterates(AsyncClient.list_super_streams)
     describe_super_stream = _waits(AsyncClient.describe_super_stream)
     update_super_stream = _waits(AsyncClient.update_super_stream)
+    grow_super_stream = _waits(AsyncClient.grow_super_stream)
     delete_super_stream = _waits(AsyncClient.delete_super_stream)
     partitions = _waits(AsyncClient.partitions)
     route = _waits(AsyncClient.route)
     super_positions = _waits(AsyncClient.super_positions)
     read_super = _iterates(AsyncClient.read_super)
     follow_super = _iterates(AsyncClient.follow_super)
+    append_super = _waits(AsyncClient.append_super)
+    append_super_body = _waits(AsyncClient.append_super_body)
+    append_super_numbered = _waits(AsyncClient.append_super_numbered)
+    raise_super_producer_epoch = _waits(AsyncClient.raise_super_producer_epoch)
+    super_producer = _produces_super(AsyncClient.super_producer)
     super_consumer = _consumes_super(AsyncClient.super_consumer)
 
     list_groups = _iterates(AsyncClient.list_groups)

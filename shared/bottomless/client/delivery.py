@@ -7,11 +7,15 @@ one future per bundle, however many records wait for it.
 import asyncio
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from bottomless.client.appends import Appended
 from bottomless.client.encoding import FRAMES, Compression, EncodedBody
+from bottomless.client.super_appends import SuperAppended
 from bottomless.model.rows import Rows
+
+Stored: TypeAlias = Appended | SuperAppended
+"""Where the records of a bundle are: in a stream, or in the partitions of a super stream."""
 
 
 class Ack(NamedTuple):
@@ -23,6 +27,8 @@ class Ack(NamedTuple):
     """When the server stored it, in ms since 1970; None where the offset is."""
     duplicate: bool
     """Whether an earlier attempt stored it, whose answer was lost."""
+    partition: int | None = None
+    """The partition of a super stream that has it; None in any other stream."""
 
 
 class Acks(NamedTuple):
@@ -32,6 +38,8 @@ class Acks(NamedTuple):
     record_count: int
     timestamp: int | None
     duplicate: bool
+    partition: int | None = None
+    """The partition of a super stream that has them; None in any other stream."""
 
 
 class Bundle:
@@ -58,7 +66,7 @@ class Bundle:
         """Bytes of its records."""
         self.given = given is not None
         """Whether it was encoded before it was put in."""
-        self.settled: Future[Appended] = Future()
+        self.settled: Future[Stored] = Future()
         # Running: nobody who waits for it can cancel it.
         self.settled.set_running_or_notify_cancel()
 
@@ -93,10 +101,8 @@ class _Place:
         return self._bundle.settled.done()
 
     def _ack(self) -> Ack:
-        stored = self._bundle.settled.result()
-        first = stored.first_offset
-        offset = None if first is None else first + self._index
-        return Ack(offset, stored.timestamp, stored.duplicates > 0)
+        (acks,) = _acks_of(Span(self._bundle, self._index, 1))
+        return Ack(acks.first_offset, acks.timestamp, acks.duplicate, acks.partition)
 
 
 class Delivery(_Place):
@@ -204,7 +210,7 @@ class _Places:
         return all(span.bundle.settled.done() for span in self._spans)
 
     def _acks(self) -> list[Acks]:
-        return [_acks_of(span) for span in self._spans]
+        return [acks for span in self._spans for acks in _acks_of(span)]
 
 
 class Deliveries(_Places):
@@ -213,7 +219,7 @@ class Deliveries(_Places):
     __slots__ = ()
 
     def result(self, timeout_seconds: float | None = None) -> list[Acks]:
-        """Wait until all are stored; returns where, in their order.
+        """Wait until all are stored; returns where, in their order; in a super stream, by partitions.
 
         Raises:
             StoreError: one is not stored, or that is not known. Those before it may be stored.
@@ -237,8 +243,22 @@ class AsyncDeliveries(_Places):
         return self._acks()
 
 
-def _acks_of(span: Span) -> Acks:
+def _acks_of(span: Span) -> list[Acks]:
     stored = span.bundle.settled.result()
-    first = stored.first_offset
-    offset = None if first is None else first + span.first
-    return Acks(offset, span.record_count, stored.timestamp, stored.duplicates > 0)
+    if isinstance(stored, SuperAppended):
+        return [
+            Acks(
+                _after(part.first_offset, start),
+                end - start,
+                part.timestamp,
+                part.duplicates > 0,
+                part.partition,
+            )
+            for part, start, end in stored.parts_within(span.first, span.first + span.record_count)
+        ]
+    first = _after(stored.first_offset, span.first)
+    return [Acks(first, span.record_count, stored.timestamp, stored.duplicates > 0)]
+
+
+def _after(offset: int | None, count: int) -> int | None:
+    return None if offset is None else offset + count

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bottomless.client.accumulator import Accumulator
-from bottomless.client.appends import AppendCalls, Appended
-from bottomless.client.delivery import Bundle
+from bottomless.client.appends import AppendCalls
+from bottomless.client.delivery import Bundle, Stored
 from bottomless.client.encoding import EncodedBody
 from bottomless.client.producer_settings import BATCH_BYTES_DEFAULT, Sending
 from bottomless.client.retry import Backoff, may_repeat
@@ -173,7 +173,7 @@ class Outbox:
         finally:
             turn.end()
 
-    async def _stored(self, bundle: Bundle, turn: "_Turn", before: "_Turn | None") -> Appended:
+    async def _stored(self, bundle: Bundle, turn: "_Turn", before: "_Turn | None") -> Stored:
         """Append until it is stored.
 
         Raises:
@@ -191,7 +191,7 @@ class Outbox:
             turn.on_its_way.set()
             first_in_line = before is None or before.over.is_set()
             try:
-                return await self._append(bundle, body, turn.sequence)
+                return await self.append(bundle, body, turn.sequence)
             except StoreError as error:
                 doubtful = doubtful or error.outcome is Outcome.UNKNOWN
                 pause: float | None = None
@@ -208,7 +208,12 @@ class Outbox:
                     raise
             await asyncio.sleep(pause)
 
-    async def _append(self, bundle: Bundle, body: bytes, sequence: int) -> Appended:
+    async def append(self, bundle: Bundle, body: bytes, sequence: int) -> Stored:
+        """Send a bundle once, whose first record has this number.
+
+        Raises:
+            StoreError: it is not stored, or that is not known.
+        """
         return await self._client.append_numbered(
             self._identity.stream,
             body,
@@ -226,7 +231,7 @@ class Outbox:
             return bundle.encoded(compression)
         return await asyncio.to_thread(bundle.encoded, compression)
 
-    def _settle(self, bundle: Bundle, outcome: Appended | StoreError) -> None:
+    def _settle(self, bundle: Bundle, outcome: Stored | StoreError) -> None:
         self.buffer.settle(bundle, outcome)
         self._settled.set()
 

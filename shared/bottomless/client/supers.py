@@ -88,6 +88,34 @@ class SuperStreamCalls(Wire):
         )
         return members(answer, changes=True)
 
+    async def grow_super_stream(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        binding_keys: Sequence[str] | None = None,
+        accept_rehash: bool = False,
+        etag: str = "*",
+    ) -> dict[str, Any]:
+        """Give a super stream more partitions; until all owners have heard of it, it takes no records.
+
+        `partitions` is how many there are then, and goes with `accept_rehash`: most keys go to
+        another partition from then on, so that the order of a key holds before and after, and not
+        across. `binding_keys` begins with those that there are.
+
+        Raises:
+            InvalidRequest: that is not more, or not exactly one of the two is given.
+            WrongOffset: `etag-mismatch`: somebody has changed it meanwhile.
+        """
+        if (partitions is None) is (binding_keys is None):
+            raise InvalidRequest("give one of partitions and binding_keys")
+        if binding_keys is not None:
+            return await self.update_super_stream(
+                name, {"binding_keys": list(binding_keys)}, etag=etag
+            )
+        grown = {"partitions": partitions, "accept_rehash": accept_rehash}
+        return await self.update_super_stream(name, grown, etag=etag)
+
     async def delete_super_stream(self, name: str, *, etag: str | None = None) -> dict[str, Any]:
         """Delete a super stream with all its partitions; the operation in the answer removes what is
         left of them.

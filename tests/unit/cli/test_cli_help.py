@@ -88,6 +88,7 @@ def test_the_commands_are_these() -> None:
         "spark verify",
         "super create",
         "super describe",
+        "super grow",
         "super ls",
         "super rm",
         "tail",
