@@ -6,7 +6,7 @@ them may hold a secret.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, TypeVar
 
@@ -48,6 +48,8 @@ COLUMNS: Final = (
     "filter_value",
 )
 COLUMNS_DEFAULT: Final = ("offset", "timestamp", "value")
+PARTITION_COLUMN: Final = "partition"
+"""The column that a super stream has besides."""
 
 
 class Mode(StrEnum):
@@ -141,11 +143,16 @@ class Options:
     s3: S3View
     metrics_dir: str | None
     """Where every task leaves a small JSON file with the reads it made."""
+    is_super: bool = False
+    """Whether `stream` is the name of a super stream."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    """The options of a super stream as they were given, with lower-cased names."""
 
 
 OPTION_NAMES: Final = (
     "url",
     "stream",
+    "superStream",
     "mode",
     "startingOffsets",
     "endingOffsets",
@@ -191,9 +198,12 @@ def parse_options(given: Mapping[str, str]) -> Options:
         raise InvalidRequest(
             f"unknown option {', '.join(unknown)}; the options are {', '.join(OPTION_NAMES)}"
         )
-    for name in ("url", "stream"):
-        if name not in lowered:
-            raise InvalidRequest(f"the option {name} is missing")
+    if "url" not in lowered:
+        raise InvalidRequest("the option url is missing")
+    if "superstream" in lowered:
+        return _of_super_stream(lowered)
+    if "stream" not in lowered:
+        raise InvalidRequest("the option stream is missing")
     stream = parse_stream_name(lowered["stream"])
     return Options(
         url=service_url("url", lowered["url"]),
@@ -224,6 +234,69 @@ def parse_options(given: Mapping[str, str]) -> Options:
         s3=_s3(lowered),
         metrics_dir=lowered.get("metricsdir"),
     )
+
+
+def options_of_partition(options: Options, stream: str, partition_count: int) -> Options:
+    """Make the options by which one partition of a super stream is read, as a stream by itself.
+
+    Bounds of a micro-batch and the least number of tasks are divided among the partitions.
+
+    Raises:
+        InvalidRequest: a position is a map that does not name this partition.
+    """
+    given = {**options.given, "stream": stream}
+    for name in ("startingoffsets", "endingoffsets"):
+        narrowed = _narrowed(name, given.get(name), stream)
+        if narrowed is not None:
+            given[name] = narrowed
+    own = parse_options(given)
+    limits = Limits(
+        size=_divided(own.limits.size, partition_count),
+        offsets=_divided(own.limits.offsets, partition_count),
+        fragments=_divided(own.limits.fragments, partition_count),
+    )
+    least = _divided(own.min_partitions, partition_count) or 1
+    return replace(own, limits=limits, min_partitions=least)
+
+
+def _of_super_stream(lowered: Mapping[str, str]) -> Options:
+    if "stream" in lowered:
+        raise InvalidRequest("give one of the options stream and superStream")
+    given = {name: text for name, text in lowered.items() if name != "superstream"}
+    columns = given.pop("columns", None)
+    named = None if columns is None else [name.strip() for name in columns.split(",")]
+    if named is not None:
+        rest = [name for name in named if name != PARTITION_COLUMN]
+        if len(named) - len(rest) > 1 or not rest:
+            raise InvalidRequest("the option columns names partition once, and others")
+        given["columns"] = ",".join(rest)
+    # A map of positions is read when it is known which partitions there are; until then there is one.
+    plain = {
+        name: ("next" if name.endswith("offsets") and text.lstrip().startswith("{") else text)
+        for name, text in given.items()
+    }
+    own = parse_options({**plain, "stream": lowered["superstream"]})
+    shown = (PARTITION_COLUMN, *own.columns) if named is None else tuple(named)
+    return replace(own, columns=shown, is_super=True, given=given)
+
+
+def _narrowed(name: str, text: str | None, stream: str) -> str | None:
+    """What a position that is a map says of one partition."""
+    if text is None or not text.lstrip().startswith("{"):
+        return text
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"the option {name} is not JSON") from error
+    streams = value["s"] if "v" in value and isinstance(value.get("s"), dict) else value
+    if stream not in streams:
+        raise InvalidRequest(f"the option {name} names each partition; it does not name {stream}")
+    one = {stream: streams[stream]}
+    return json.dumps(one if streams is value else {"v": value["v"], "s": one})
+
+
+def _divided(bound: int | None, count: int) -> int | None:
+    return None if bound is None else -(-bound // count)
 
 
 def check_batch(options: Options) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from bottomless.errors import Code, OffsetGone
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, StreamName
 from bottomless.spark.leases import Lease, return_lease, take_lease
 from bottomless.spark.losses import Losses
 from bottomless.spark.options import Mode, Options, S3View, parameters_of
@@ -39,6 +39,10 @@ class SharePartition(InputPartition):
     place: StorePlace | None
     stream_id: StreamId
     lease: Lease | None
+    stream: StreamName | None = None
+    """The stream that the partition of a super stream is; None where one stream is read."""
+    index: int | None = None
+    """The number of that partition."""
 
 
 def plan_partitions(
@@ -84,13 +88,14 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Read a partition, in a worker: a task's whole work."""
     task = Task(
-        source=Source(options.url, options.stream, partition.stream_id),
+        source=Source(options.url, partition.stream or options.stream, partition.stream_id),
         schema=to_arrow_schema(schema, timezone="UTC"),
         mode=options.mode,
         reading=options.reading,
         ca=options.s3.ca,
         lease=partition.lease,
         metrics_dir=options.metrics_dir,
+        partition=partition.index,
     )
     return read_share(task, partition.share, partition.place)
 

@@ -11,7 +11,7 @@ timestamp:T          what was committed at a time or after it: RFC 3339, or ms s
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -94,6 +94,28 @@ def position_of(offset: int, name: StreamName, stream_id: StreamId) -> dict[str,
     Its members are always in this order: Spark compares positions as text.
     """
     return {"v": OFFSET_VERSION, "s": {name: {"o": offset, "u": stream_id}}}
+
+
+def joined(positions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Make one position of those of several streams, in their order: one entry a stream."""
+    entries: dict[str, Any] = {}
+    for each in positions:
+        entries |= each["s"]
+    return {"v": OFFSET_VERSION, "s": entries}
+
+
+def entry_of(position: Mapping[str, Any], stream: str) -> dict[str, Any] | None:
+    """Take the position of one stream out of one of several; None if it does not name the stream.
+
+    Raises:
+        InvalidRequest: it is no position.
+    """
+    streams = position.get("s")
+    if not isinstance(streams, dict):
+        raise InvalidRequest("a position of a super stream is not as it was written")
+    if stream not in streams:
+        return None
+    return {"v": position.get("v"), "s": {stream: streams[stream]}}
 
 
 def began_at(latest: Mapping[str, Any], offset: int) -> dict[str, Any]:

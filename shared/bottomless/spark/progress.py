@@ -40,6 +40,9 @@ class StreamProgress(NamedTuple):
     """The end of the stream as it was known then; None if it was not known."""
     rows: int
     """Rows that the batch gave."""
+    partition_count: int = 1
+    """Partitions, where it is a super stream: offsets are then sums over all of them, and the id is
+    that of the first."""
 
     @property
     def lag(self) -> int | None:
@@ -66,24 +69,24 @@ def progress_of(
     if ends is None:
         return None
     begins, newest = _read(start), _read(latest)
-    stream, stream_id, end_offset = ends
     if begins is not None:
-        start_offset = begins[2]
+        start_offset = begins.offset
     else:
         # Of a first batch Spark has no start; our source reports it beside the newest end. A
         # worker of an older release does not: then the batch has these rows at least.
         began = None if newest is None else beginning_of(json.loads(latest or "{}"))
-        start_offset = max(0, end_offset - rows) if began is None else began
+        start_offset = max(0, ends.offset - rows) if began is None else began
     return StreamProgress(
         query_id,
         query_name,
         batch_id,
-        stream,
-        stream_id,
+        ends.stream,
+        ends.stream_id,
         start_offset,
-        end_offset,
-        None if newest is None else newest[2],
+        ends.offset,
+        None if newest is None else newest.offset,
         rows,
+        ends.partition_count,
     )
 
 
@@ -129,11 +132,26 @@ def _to_log(progress: StreamProgress) -> None:
     )
 
 
-def _read(position: str | None) -> tuple[str, str, int] | None:
-    """Stream, its id and the offset; a position of another source is none."""
+class _Read(NamedTuple):
+    """What a position says, of all its streams together."""
+
+    stream: str
+    stream_id: str
+    offset: int
+    partition_count: int
+
+
+def _read(position: str | None) -> _Read | None:
+    """Read a position; that of another source is none. One that names several streams is that of a
+    super stream, whose partitions are called as it is, with their numbers."""
     try:
         value: Any = json.loads(position or "null")
-        ((stream, one),) = value["s"].items()
-        return str(stream), str(one["u"]), int(one["o"])
-    except (ValueError, TypeError, KeyError, AttributeError):
+        streams = {
+            str(stream): (str(one["u"]), int(one["o"])) for stream, one in value["s"].items()
+        }
+        first = next(iter(streams))
+    except (ValueError, TypeError, KeyError, AttributeError, StopIteration):
         return None
+    offset = sum(offset for _, offset in streams.values())
+    name = first if len(streams) == 1 else first.rpartition("-")[0]
+    return _Read(name, streams[first][0], offset, len(streams))

@@ -43,6 +43,8 @@ class Task:
     """File of certificates to trust when presigned URLs are read."""
     lease: Lease | None = None
     metrics_dir: str | None = None
+    partition: int | None = None
+    """The partition of a super stream that is read."""
 
 
 def read_share(task: Task, share: Share, place: StorePlace | None) -> Iterator[pa.RecordBatch]:
@@ -67,7 +69,10 @@ class _Work:
         self._share = share
         self._counts = counts
         self._shape = RowShape(
-            task.schema, task.reading.wanted, bad_json_fails=task.reading.bad_json_fails
+            task.schema,
+            task.reading.wanted,
+            bad_json_fails=task.reading.bad_json_fails,
+            partition=task.partition,
         )
         self._losses = Losses(fail=task.reading.fail_on_data_loss, counts=counts)
         self._ways = Ways(task.mode, task.source, share.next_offset, place, task.ca, counts)

@@ -17,6 +17,7 @@ from bottomless.formats.filter import AskedHashes, asked_by
 from bottomless.model.filter import Filter, asked_for
 from bottomless.model.limits import MIB
 from bottomless.spark.json_values import parse_json
+from bottomless.spark.options import PARTITION_COLUMN
 
 JSON_COLUMN: Final = "json"
 """The column into which members of JSON values are put."""
@@ -31,9 +32,16 @@ class RowShape:
     """The columns of a DataFrame, and how stored batches are fitted to them."""
 
     def __init__(
-        self, schema: pa.Schema, wanted: Filter | None = None, *, bad_json_fails: bool = False
+        self,
+        schema: pa.Schema,
+        wanted: Filter | None = None,
+        *,
+        bad_json_fails: bool = False,
+        partition: int | None = None,
     ) -> None:
-        """`wanted` says which records are kept; None keeps all."""
+        """`wanted` says which records are kept; None keeps all. `partition` is what the column of
+        this name holds."""
+        self._partition = partition
         self._schema = schema
         self._bad_json_fails = bad_json_fails
         self.wanted: Final = wanted
@@ -50,13 +58,15 @@ class RowShape:
     @property
     def is_in_index(self) -> bool:
         """Whether a fragment's index has all that is wanted, so that no record need be read."""
-        return self.wanted is None and {"offset", "timestamp"}.issuperset(self._schema.names)
+        known = {"offset", "timestamp", PARTITION_COLUMN}
+        return self.wanted is None and known.issuperset(self._schema.names)
 
     def of_index(self, first_offset: int, timestamps: NDArray[np.int64]) -> pa.RecordBatch:
         """Make a row for each of the times in ms; for a shape that `is_in_index`."""
         made = {
             "offset": lambda: _counting(first_offset, len(timestamps)),
             "timestamp": lambda: _times(timestamps * 1000),
+            PARTITION_COLUMN: lambda: self._partitions(len(timestamps)),
         }
         arrays = [made[name]() for name in self._schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -72,6 +82,10 @@ class RowShape:
         mask: Any = asked_for(self.wanted, source)
         return fitted.filter(mask)
 
+    def _partitions(self, count: int) -> "pa.Array[Any]":
+        assert self._partition is not None, "a stream has no such column"
+        return pa.array(np.full(count, self._partition, dtype=np.int32))
+
     def _fit(
         self, batch: pa.RecordBatch, first_offset: int | None, timestamp: int | None
     ) -> pa.RecordBatch:
@@ -82,6 +96,8 @@ class RowShape:
                 arrays.append(_counting(first_offset, batch.num_rows))
             elif field.name == "timestamp" and timestamp is not None:
                 arrays.append(_constant_time(timestamp, batch.num_rows))
+            elif field.name == PARTITION_COLUMN:
+                arrays.append(self._partitions(batch.num_rows))
             elif field.name == JSON_COLUMN:
                 values = batch.column("value")
                 arrays.append(parse_json(values, field.type, strict=self._bad_json_fails))

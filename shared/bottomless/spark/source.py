@@ -27,6 +27,7 @@ from pyspark.sql.types import (
     BinaryType,
     ByteType,
     DataType,
+    IntegerType,
     LongType,
     MapType,
     StringType,
@@ -39,10 +40,12 @@ from bottomless.errors import InvalidRequest, OffsetGone
 from bottomless.model.offset_spec import First
 from bottomless.spark.json_values import check_types
 from bottomless.spark.options import (
+    PARTITION_COLUMN,
     Limits,
     Options,
     check_batch,
     check_streaming,
+    options_of_partition,
     parse_options,
 )
 from bottomless.spark.partitions import SharePartition, lease_range, plan_partitions, read_partition
@@ -51,8 +54,15 @@ from bottomless.spark.sink import BottomlessStreamWriter, BottomlessWriter
 from bottomless.spark.sink_options import parse_sink_options
 from bottomless.spark.snapshot import Snapshot, take_snapshot
 from bottomless.spark.stream import BottomlessStreamReader
+from bottomless.spark.super_stream import (
+    BottomlessSuperStreamReader,
+    PartitionSnapshot,
+    named,
+    take_super_snapshot,
+)
 
 _TYPES: Final[dict[str, DataType]] = {
+    PARTITION_COLUMN: IntegerType(),
     "offset": LongType(),
     "timestamp": TimestampType(),
     "value": BinaryType(),
@@ -71,7 +81,7 @@ class BottomlessSource(DataSource):
     """
 
     # Spark asks that the constructor be left alone, and pickles what schema() sets.
-    _snapshot: Snapshot | None = None
+    _snapshot: Snapshot | list[PartitionSnapshot] | None = None
 
     @classmethod
     def name(cls) -> str:
@@ -92,8 +102,13 @@ class BottomlessSource(DataSource):
         """
         options = parse_options(self.options)
         check_batch(options)
-        _check_schema(schema)
-        return BottomlessReader(options, self._snapshot or take_snapshot(options), schema)
+        _check_schema(schema, options)
+        if options.is_super:
+            pinned = self._snapshot if isinstance(self._snapshot, list) else None
+            found = take_super_snapshot(options) if pinned is None else pinned
+            return BottomlessSuperReader(options, found, schema)
+        one = self._snapshot if isinstance(self._snapshot, Snapshot) else None
+        return BottomlessReader(options, one or take_snapshot(options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader of a streaming query.
@@ -103,7 +118,9 @@ class BottomlessSource(DataSource):
         """
         options = parse_options(self.options)
         check_streaming(options)
-        _check_schema(schema)
+        _check_schema(schema, options)
+        if options.is_super:
+            return BottomlessSuperStreamReader(options, schema)
         return BottomlessStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BottomlessWriter:  # Spark's own
@@ -134,7 +151,7 @@ def schema_of_rows(options: Options) -> StructType:
     found = _schema(options)
     schema = StructType.fromDDL(found) if isinstance(found, str) else found
     assert isinstance(schema, StructType)
-    _check_schema(schema)
+    _check_schema(schema, options)
     return schema
 
 
@@ -146,12 +163,12 @@ def _schema(options: Options) -> StructType | str:
     return ", ".join([*stored, f"{JSON_COLUMN} STRUCT<{options.json_schema}>"])
 
 
-def _pin(options: Options) -> Snapshot | None:
+def _pin(options: Options) -> Snapshot | list[PartitionSnapshot] | None:
     """What the DataFrame is of; Spark does not say whether it is to be a batch or a stream."""
     if options.limits != Limits():
         return None
     try:
-        return take_snapshot(options)
+        return take_super_snapshot(options) if options.is_super else take_snapshot(options)
     except OffsetGone:
         # A streaming query that goes on from a checkpoint does not begin here any more. A
         # batch is told when it is planned.
@@ -189,8 +206,37 @@ class BottomlessReader(DataSourceReader):
         return read_partition(self._options, self._schema, partition)
 
 
-def _check_schema(schema: StructType) -> None:
+class BottomlessSuperReader(DataSourceReader):
+    """The reader of a batch read of a super stream: each partition is read as a stream is."""
+
+    def __init__(
+        self, options: Options, snapshots: list[PartitionSnapshot], schema: StructType
+    ) -> None:
+        self._options = options
+        self._snapshots = snapshots
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Plan what each task reads, on the driver: of one partition of the super stream."""
+        count = len(self._snapshots)
+        planned: list[InputPartition] = []
+        for index, stream, snapshot in self._snapshots:
+            own = options_of_partition(self._options, stream, count)
+            reader = BottomlessReader(own, snapshot, self._schema)
+            planned += named(reader.partitions(), stream, index)
+        return planned
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition, in a worker."""
+        if not isinstance(partition, SharePartition):
+            return iter(())
+        return read_partition(self._options, self._schema, partition)
+
+
+def _check_schema(schema: StructType, options: Options) -> None:
     for field in schema.fields:
+        if field.name == PARTITION_COLUMN and not options.is_super:
+            raise InvalidRequest("only a super stream has the column partition")
         if field.name == JSON_COLUMN and isinstance(field.dataType, StructType):
             check_types(to_arrow_type(field.dataType, timezone="UTC"))
             continue

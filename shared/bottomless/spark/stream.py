@@ -59,10 +59,20 @@ _log: Final = logging.getLogger(__name__)
 class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of `spark.readStream.format("bottomless")`."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: Options,
+        schema: StructType,
+        *,
+        waits: bool = True,
+        opened: "Client | None" = None,
+    ) -> None:
+        """`waits` says whether an idle query waits at the service for this stream; `opened` is a
+        client to use, where several readers share one."""
+        self._waits = waits
         self._options = options
         self._schema = schema
-        self._opened: Client | None = None
+        self._opened = opened
         self._tip = Tip(self._ask, time.monotonic, tail=options.include_tail)
         self._initial: dict[str, Any] | None = None
         self._target: Pinned | None = None
@@ -91,15 +101,7 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Tell Spark the bound of a micro-batch that the options set."""
-        # PySpark takes one limit; the others are applied beside it.
-        limits = self._options.limits
-        if limits.size is not None:
-            return ReadMaxBytes(limits.size)
-        if limits.offsets is not None:
-            return ReadMaxRows(limits.offsets)
-        if limits.fragments is not None:
-            return ReadMaxFiles(limits.fragments)
-        return ReadAllAvailable()
+        return default_limit(self._options.limits)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Note the present end of the stream: the query stops there."""
@@ -115,7 +117,7 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         """
         begin = read_position(start, self._options.stream)
         if self._target is None:
-            offsets = self._tip.beyond(begin.offset)
+            offsets = self._tip.beyond(begin.offset) if self._waits else self._tip.recent()
             end = self._tip.end(offsets)
         else:
             offsets = self._tip.recent()
@@ -257,3 +259,15 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         if held is not None:
             return_lease(source, held[0])
         return taken
+
+
+def default_limit(limits: Limits) -> ReadLimit:
+    """Choose the bound of a micro-batch that Spark is told of."""
+    # PySpark takes one limit; the others are applied beside it.
+    if limits.size is not None:
+        return ReadMaxBytes(limits.size)
+    if limits.offsets is not None:
+        return ReadMaxRows(limits.offsets)
+    if limits.fragments is not None:
+        return ReadMaxFiles(limits.fragments)
+    return ReadAllAvailable()
