@@ -23,12 +23,12 @@ TIERS = ("local", "stored", "both", "groups", "half freed")
 
 
 @pytest.fixture(params=[*TIERS, *(f"leaderless, {tier}" for tier in TIERS)])
-async def hundred(
-    request: pytest.FixtureRequest, harness: ReaderHarness, leaderless: LeaderlessHarness
-) -> ReaderHarness:
+async def hundred(request: pytest.FixtureRequest) -> AsyncIterator[ReaderHarness]:
     """100 records in chunks of 10, in one tier or the other or both; a stream of each profile."""
     profile, _, tier = request.param.rpartition(", ")
-    return await _filled(leaderless if profile else harness, tier)
+    made = LeaderlessHarness() if profile else ReaderHarness()
+    yield await _filled(made, tier)
+    await made.aclose()
 
 
 async def _filled(harness: ReaderHarness, tier: str) -> ReaderHarness:

@@ -110,6 +110,22 @@ def a_batch(records: Sequence[Sent], columns: Columns = Columns.ALL) -> pa.Recor
 def a_chunk(
     first_offset: int, records: Sequence[Sent], timestamp: int, epoch: int = 1, batches: int = 1
 ) -> LocalChunk:
+    """A chunk of these records; hundreds of tests begin with the same ones, which are made once."""
+    asked = repr((first_offset, records, timestamp, epoch, batches))
+    if asked not in _CHUNKS:
+        if len(_CHUNKS) >= CHUNKS_COUNT_MAX:
+            _CHUNKS.clear()
+        _CHUNKS[asked] = _made(first_offset, records, timestamp, epoch, batches)
+    return _CHUNKS[asked]
+
+
+CHUNKS_COUNT_MAX = 1_000
+_CHUNKS: dict[str, LocalChunk] = {}
+
+
+def _made(
+    first_offset: int, records: Sequence[Sent], timestamp: int, epoch: int, batches: int
+) -> LocalChunk:
     step = -(-len(records) // batches)
     parts = [records[start : start + step] for start in range(0, len(records), step)]
     sealed = seal_chunk(
