@@ -22,6 +22,9 @@ from model.leaderless_variants import believed, held_first, index_first, same_nu
 TESTS: Final = Path(__file__).parents[1]
 STEPS: Final = int(os.environ.get("BOTTOMLESS_LEADERLESS_STEPS", "2500"))
 """Calls of one run; a long run by hand takes more of them."""
+SEED_COUNT: Final = int(os.environ.get("BOTTOMLESS_LEADERLESS_SEEDS", "6"))
+FURTHER: Final = 8
+"""So many seeds more at most, where none before met all that is rare: any change makes other stories."""
 RARE: Final = (
     "a lost bump",
     "a stream waits",
@@ -49,9 +52,13 @@ def run(
 
 def test_no_order_of_events_breaks_what_must_hold() -> None:
     events: Counter[str] = Counter()
-    for seed in range(6):
+    missing = {"acknowledged", "pruned", "deleted", *RARE}
+    for seed in range(SEED_COUNT + FURTHER):
+        if seed >= SEED_COUNT and not missing:
+            break
         events += run(seed, STEPS).events
-    assert all(events[name] > 0 for name in ("acknowledged", "pruned", "deleted", *RARE)), events
+        missing -= events.keys()
+    assert not missing, events
 
 
 def test_a_seed_tells_the_same_story_whatever_the_order_of_sets() -> None:
@@ -74,7 +81,7 @@ def test_a_seed_tells_the_same_story_whatever_the_order_of_sets() -> None:
 def test_no_loss_of_coordination_costs_what_the_bucket_has(loss: LossKind) -> None:
     """This model was blind to it: its coordination was never lost."""
     events: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(SEED_COUNT + 4):
         events += run(seed, 1_500, loss=loss).events
     assert events["heard of the loss"] > 0, events
 

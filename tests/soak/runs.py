@@ -78,6 +78,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/model/test_manifest_model.py::test_the_manifest_is_what_the_list_says",
         BOTTOMLESS_MODEL_STEPS="1000000",
     ),
+    "leaderless-model": _test(
+        "60 runs of leaderless streams beside a list, and as many with a loss of coordination",
+        "tests/model/test_leaderless.py",
+        BOTTOMLESS_LEADERLESS_SEEDS="60",
+    ),
     "groups": _test(
         "200,000 steps of a consumer group",
         "tests/model/test_consumer_groups.py::test_a_generation_has_one_holder_and_a_partition_a_live_one_soon",
