@@ -5,6 +5,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ ROOT: Final = Path(__file__).parents[2]
 ROW: Final = re.compile(r"^\| ([^|]+) \| `([^`]+)`: `([^`]+)` \|", re.MULTILINE)
 
 
+@cache
 def marks() -> dict[str, tuple[str, str]]:
     """The file and the function of each mark in the source."""
     return {
@@ -32,19 +34,16 @@ def marks() -> dict[str, tuple[str, str]]:
     }
 
 
-MARKS: Final = marks()
-
-
 def test_each_mark_has_its_row_in_the_docs_and_lies_where_that_says() -> None:
     text = (ROOT / "docs/guarantees.md").read_text()
     rows = {name: (path, function) for name, path, function in ROW.findall(text)}
-    assert {name: rows.get(name) for name in MARKS} == MARKS
-    assert len(MARKS) >= 55, "a guard lost its mark"
+    assert {name: rows.get(name) for name in marks()} == marks()
+    assert len(marks()) >= 55, "a guard lost its mark"
 
 
 def test_each_guard_is_taken_away_by_some_test() -> None:
     # Read first are those that have the words at all, which are few, and all others if need be.
-    rest = set(MARKS)
+    rest = set(marks())
     for has_words in (True, False):
         for path in sorted((ROOT / "tests").rglob("*.py")) if rest else []:
             text = path.read_text()
@@ -64,9 +63,9 @@ def strings_of(path: Path, text: str) -> Iterator[str]:
 
 
 def test_a_mark_leaves_the_function_as_it_is_and_no_two_have_one_name() -> None:
-    for path, _ in MARKS.values():
+    for path, _ in marks().values():
         import_module(path.removesuffix(".py").partition("/")[2].replace("/", "."))
-    for name, (path, function) in MARKS.items():
+    for name, (path, function) in marks().items():
         found = guarded(name)
         assert (found.__name__, found.__module__.rpartition(".")[2]) == (function, Path(path).stem)
     with pytest.raises(AssertionError, match="two guards"):

@@ -1,5 +1,7 @@
 """Signatures of GETs: those of the specification's examples, and those that botocore makes."""
 
+import itertools
+from functools import cache
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -54,27 +56,31 @@ class _NoBody:
         return []
 
 
-def _clients() -> dict[tuple[str | None, str, str | None], Any]:
-    made = {}
-    for endpoint in (None, "http://127.0.0.1:9000", "https://store.example:8443/base"):
-        for style in ("path", "virtual"):
-            for token in (None, "IQoJb3Jp/+Z2lu=="):
-                session: Any = botocore.session.Session()  # type: ignore[no-untyped-call]
-                session.set_credentials("AKID", "s3cr3t/+key", token)
-                config: Any = Config(  # type: ignore[no-untyped-call]
-                    signature_version="s3v4",
-                    retries={"total_max_attempts": 1},
-                    request_checksum_calculation="when_required",
-                    response_checksum_validation="when_required",
-                    s3={"addressing_style": style, "payload_signing_enabled": True},
-                )
-                made[endpoint, style, token] = session.create_client(
-                    "s3", region_name="eu-central-1", endpoint_url=endpoint, config=config
-                )
-    return made
+CLIENTS = list(
+    itertools.product(
+        (None, "http://127.0.0.1:9000", "https://store.example:8443/base"),
+        ("path", "virtual"),
+        (None, "IQoJb3Jp/+Z2lu=="),
+    )
+)
 
 
-CLIENTS = _clients()
+@cache
+def _client(endpoint: str | None, style: str, token: str | None) -> Any:
+    """Made when it is needed: each process that collects tests would make all of them else."""
+    session: Any = botocore.session.Session()  # type: ignore[no-untyped-call]
+    session.set_credentials("AKID", "s3cr3t/+key", token)
+    config: Any = Config(  # type: ignore[no-untyped-call]
+        signature_version="s3v4",
+        retries={"total_max_attempts": 1},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": style, "payload_signing_enabled": True},
+    )
+    return session.create_client(
+        "s3", region_name="eu-central-1", endpoint_url=endpoint, config=config
+    )
+
 
 PARTS = st.text(
     st.one_of(
@@ -99,7 +105,7 @@ def test_a_get_is_signed_as_botocore_signs_it(
     object_key: str,
     wanted: tuple[int, int] | None,
 ) -> None:
-    client = CLIENTS[which]
+    client = _client(*which)
     sent: list[Any] = []
 
     def seen(request: Any, **_: Any) -> Any:
