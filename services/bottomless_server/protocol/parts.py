@@ -111,7 +111,7 @@ class StepAsked(NamedTuple):
     highest: int | None = None
     """The highest number of all parts: with `raise-whole`."""
     layout: int = 0
-    """The newest layout that the sender knows: with `raise-parts` and `raise-whole`."""
+    """The newest layout that the sender knows: with `begin`, `raise-parts` and `raise-whole`."""
 
 
 class StepBody(ClosedBody):

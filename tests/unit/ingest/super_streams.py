@@ -10,7 +10,7 @@ from bottomless.client.tables import frames_body
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.model.config import StreamConfig
-from bottomless.model.names import TENANT_DEFAULT, StreamId, StreamName, SuperId
+from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName, SuperId
 from bottomless.model.routing import SEED, Strategy
 from bottomless.model.rows import Rows
 from bottomless.model.stream import PartitionOf, StreamRecord, StreamState
@@ -23,6 +23,7 @@ from bottomless_server.stores.supers import room_for_partitions
 from unit.ingest.harness import STREAM, IngestHarness
 
 EVENTS = StreamName("events")
+FULL_EVENTS = FullName(TENANT_DEFAULT, EVENTS)
 ROUTE = f"/v1/super-streams/{EVENTS}/records"
 SUPER_ID = SuperId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
 TEN = [f"hello{number}" for number in range(1, 11)]

@@ -22,6 +22,7 @@ from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.http.tracing import Requests
 from unit.ingest.harness import STREAM, IngestHarness, pointers, problem
 from unit.ingest.super_streams import (
+    FULL_EVENTS,
     ROUTE,
     SUPER_ID,
     TEN,
@@ -313,6 +314,25 @@ async def test_a_router_that_has_not_heard_of_a_growth_is_refused_and_asks_again
     await grow(three, 5, three.time.wall)
     assert problem(await send(three, TEN)) == (503, "super-stream-growing")
     assert (await send(three, TEN)).status_code == 200
+
+
+async def test_a_repeat_at_a_router_that_has_not_heard_of_a_growth_is_refused_and_then_found(
+    three: IngestHarness,
+) -> None:
+    """By the older layout it would look for the parts in other partitions than they are in."""
+    await send(three, HELLO)
+    stale = await three.service.supers.find(FULL_EVENTS)
+    await grow(three, 5, three.time.wall)
+    three.service.supers.forget(FULL_EVENTS)
+    first = await send(three, TEN, producer_id="p", producer_seq=0)
+    assert first.status_code == 200, first.text
+    three.service.supers.remember(FULL_EVENTS, stale, three.time.clocks().monotonic())
+    again = await send(three, TEN, producer_id="p", producer_seq=0)
+    assert problem(again) == (503, "super-stream-growing")
+    found = await send(three, TEN, producer_id="p", producer_seq=0)
+    assert found.headers["idempotent-replayed"] == "true"
+    places = [[one["first_offset"] for one in said.json()["results"]] for said in (first, found)]
+    assert places[0] == places[1]
 
 
 async def test_an_epoch_is_not_raised_by_who_has_not_heard_of_a_growth(

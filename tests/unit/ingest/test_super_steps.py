@@ -14,7 +14,7 @@ BOUNDS = TrackingBounds(producer_count_max=3, append_count_max=5, key_count_max=
 
 
 def begin(first: int, last: int, epoch: int = 0) -> StepAsked:
-    return StepAsked("begin", "p", epoch, first, last, 7)
+    return StepAsked("begin", "p", epoch, first, last, 7, layout=1)
 
 
 class Partition:
@@ -27,7 +27,7 @@ class Partition:
         if changes(asked):
             places = Places(self.tracking)
             self.tracking.take_tracked(entries_of(self.tracking, asked, NOW, places, 1))
-        return answer_to_step(self.tracking, asked, END)
+        return answer_to_step(self.tracking, asked, END, 1)
 
 
 def test_a_request_goes_on_is_whole_and_is_followed_by_the_next() -> None:

@@ -57,6 +57,10 @@ class SuperNames:
                 raise Unavailable(error.message, code=error.code, retry_after_seconds=1) from error
             return known.said
 
+    def remember(self, name: FullName, said: SuperSaid, asked_at: float) -> None:
+        """Keep what manifest says of a name, which was asked for at this monotonic time."""
+        self._known[name] = _Known(said, asked_at)
+
     def forget(self, name: FullName) -> None:
         """Ask anew when the name is used next."""
         self._known.pop(name, None)
@@ -76,5 +80,5 @@ class SuperNames:
             self.forget(name)
             raise
         said = decode_super_stream(answer.body)
-        self._known[name] = _Known(said, asked_at)
+        self.remember(name, said, asked_at)
         return said

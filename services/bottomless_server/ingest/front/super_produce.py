@@ -395,7 +395,8 @@ class _Run:
         return appended
 
     async def _begin(self, request: Request) -> StepSaid:
-        asked = _step_of("begin", request)
+        newest = self._found.layout.version
+        asked = _step_of("begin", request)._replace(layout=newest)
         begun = await self._steps.at_coordinating(asked)
         if begun.state != "raise":
             return begun

@@ -20,7 +20,12 @@ from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.super_requests import oldest_layout
-from bottomless_server.ingest.producers.super_steps import answer_to_step, changes, entries_of
+from bottomless_server.ingest.producers.super_steps import (
+    NEED_LAYOUT,
+    answer_to_step,
+    changes,
+    entries_of,
+)
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.protocol.parts import StepAsked, StepSaid
 
@@ -63,10 +68,10 @@ class OwnedPartition:
 
     async def do_step(self, asked: StepAsked) -> StepSaid:
         local = self._local
+        if asked.step in NEED_LAYOUT and not local.knows_layout():
+            await self._read_layout()
         if changes(asked):
             self._owned.require_space()
-            if asked.step != "complete" and not local.knows_layout():
-                await self._read_layout()
             await local.change(
                 lambda tracking, now, places: entries_of(
                     tracking, asked, now, places, local.oldest_layout()
@@ -74,7 +79,7 @@ class OwnedPartition:
             )
         # What is known is that of the owner only as long as this is one.
         local.claim.require()
-        return answer_to_step(local.tracking, asked, local.log.next_offset)
+        return answer_to_step(local.tracking, asked, local.log.next_offset, local.oldest_layout())
 
     async def fence_layouts(self, layout: int) -> None:
         await self._local.fence_layouts(layout)

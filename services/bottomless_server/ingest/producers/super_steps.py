@@ -31,6 +31,10 @@ from bottomless_server.protocol.parts import PartSaid, StepAsked, StepSaid
 _STATES: Final = {Begun.GO_ON: "go-on", Begun.WHOLE: "whole", Begun.RAISE: "raise"}
 
 
+NEED_LAYOUT: Final = ("begin", "raise-parts", "raise-whole")
+"""Steps of which a partition has to know what its newest layout is."""
+
+
 def changes(asked: StepAsked) -> bool:
     """Whether something has to be written for a step."""
     return asked.step in ("complete", "raise-parts", "raise-whole")
@@ -62,8 +66,8 @@ def entries_of(
 
 @guard("the layout of who raises an epoch")
 def require_all_layouts(asked: StepAsked, layout: int) -> None:
-    """Refuse to raise an epoch for who does not know all layouts: the parts of an older run by the
-    newest one would not be locked out.
+    """Refuse a step of who does not know all layouts: of an epoch that it raises, the parts of an
+    older run by the newest one would not be locked out.
 
     Raises:
         Unavailable: `super-stream-growing`; outcome none.
@@ -72,13 +76,16 @@ def require_all_layouts(asked: StepAsked, layout: int) -> None:
         raise super_growing()
 
 
-def answer_to_step(tracking: Tracking, asked: StepAsked, next_offset: int) -> StepSaid:
-    """What a partition says of a step, by what is committed; the stream ends at `next_offset`.
+def answer_to_step(tracking: Tracking, asked: StepAsked, next_offset: int, layout: int) -> StepSaid:
+    """What a partition says of a step, by what is committed; the stream ends at `next_offset`, and
+    `layout` is the oldest one of which it takes parts.
 
     Raises:
         StoreError: the request is refused: with `begin`.
     """
     if asked.step == "begin":
+        # Who does not know the newest one would divide a request otherwise than it is stored.
+        require_all_layouts(asked, layout)
         begun = decide_begin(tracking, request_of(asked))
         return _of_whole(tracking, asked)._replace(state=_STATES[begun])  # type: ignore[arg-type]
     if asked.step == "recall":
