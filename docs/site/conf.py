@@ -31,6 +31,7 @@ GROUPS = {
         "docs/how-to/produce-tables",
         "docs/how-to/consume",
         "docs/how-to/groups",
+        "docs/how-to/super-streams",
         "docs/how-to/analyse",
         "docs/how-to/filter",
         "docs/how-to/retention",
