@@ -83,6 +83,12 @@ RUNS: Final[dict[str, Run]] = {
         "tests/model/test_leaderless.py",
         BOTTOMLESS_LEADERLESS_SEEDS="60",
     ),
+    "comings": _test(
+        "30 members of a group that come and go on a real server, 40 times each",
+        "tests/journeys/test_groups_come_and_go.py",
+        BOTTOMLESS_TEST_MEMBERS="30",
+        BOTTOMLESS_TEST_LIVES="40",
+    ),
     "groups": _test(
         "200,000 steps of a consumer group",
         "tests/model/test_consumer_groups.py::test_a_generation_has_one_holder_and_a_partition_a_live_one_soon",
