@@ -19,6 +19,7 @@ the noted one was read later than the noted one, whether it was ever put or not.
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Final, NamedTuple
 
 import orjson
@@ -29,7 +30,7 @@ from bottomless.formats.stream_record import SERVED, decode_record
 from bottomless.guards import guard
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference, StreamId, Uid
-from bottomless.model.stream import StreamState
+from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Due, Member, Room, Values
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.stores.forgetting import Forgetting, forget_indexed
@@ -87,6 +88,13 @@ class ListedConsumers(NamedTuple):
     stored: dict[Reference, StoredOffset]
     unreadable: dict[Reference, Corrupt]
     """Consumers that are there, and whose offset this release cannot read."""
+
+
+class _Elsewhere(NamedTuple):
+    """The scope and the number of a partition, whose holder another key names."""
+
+    scope: str
+    number: int
 
 
 class ConsumerOffsets:
@@ -169,12 +177,14 @@ class ConsumerOffsets:
                 it is another one than `claim` says; or nobody holds it, and `claim` says so.
         """
         key, record_key = consumer_key(stream_id, consumer), stream_key(stream_id)
-        scope, index = place_of(stream_id)
-        held_key = holder_key(scope, consumer, index)
 
-        def change(values: Values) -> tuple[Changes, StoredOffset | None]:
-            self._require_active(values[record_key])
-            require_holder(values[held_key], claim)
+        def change(
+            place: tuple[str, int], values: Values
+        ) -> tuple[Changes, StoredOffset | _Elsewhere | None]:
+            actual = place_of(self._require_active(values[record_key]))
+            if actual != place:
+                return Changes(), _Elsewhere(*actual)
+            require_holder(values[holder_key(place[0], consumer, place[1])], claim)
             value = values[key]
             before = None if value is None else decode_offset(value)
             after = decide(before)
@@ -182,8 +192,14 @@ class ConsumerOffsets:
                 return Changes(), after
             return _written(stream_id, consumer, after, now), after
 
-        watched = [key, record_key, held_key]
-        return await self._coordination.transact(watched, change, room=room)
+        # That a stream is a partition, and which, is in its record, and never changes.
+        place: tuple[str, int] = (stream_id, 0)
+        while True:
+            watched = [key, record_key, holder_key(place[0], consumer, place[1])]
+            changed = await self._coordination.transact(watched, partial(change, place), room=room)
+            if not isinstance(changed, _Elsewhere):
+                return changed
+            place = changed.scope, changed.number
 
     async def is_behind(self, stream_id: StreamId) -> bool:
         """Whether there are commits that may not be in a snapshot yet."""
@@ -288,10 +304,11 @@ class ConsumerOffsets:
             lambda found: (Changes() if forgetting.stays(found) else rest, None),
         )
 
-    def _require_active(self, value: bytes | None) -> None:
+    def _require_active(self, value: bytes | None) -> StreamRecord:
         record = None if value is None else decode_record(value, self._served)
         if record is None or record.state is not StreamState.ACTIVE:
             raise stream_not_found()
+        return record
 
 
 def restored(snapshot: ConsumersSnapshot, uid: Uid) -> Changes:

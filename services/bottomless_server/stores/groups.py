@@ -6,7 +6,7 @@ bottomless:member:{member_id}               lease of a member: its scope, its gr
 bottomless:groups:{scope}                   index of the names
 bottomless:group-checks                     what has to be looked at, by the time when it is due
 
-A scope is a stream, whose one partition has the number 0. A group may be 100 KB, so commits and
+A scope is a stream, whose one partition has the number 0, or a super stream. A group may be 100 KB, so commits and
 reads look at the copy. One EXEC writes a group with all copies that it changes and with what has to
 be looked at because of it: a lease that can run out, a partition that is to be taken from its holder.
 After a crash at any moment all of that is there or nothing of it.
@@ -19,6 +19,7 @@ above all that an earlier generation of the store can have given.
 
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 import orjson
@@ -26,9 +27,11 @@ import orjson
 from bottomless.errors import Code, Corrupt, WrongOffset
 from bottomless.formats.checks import corrupt
 from bottomless.formats.stream_record import SERVED, decode_record
+from bottomless.formats.super_record import decode_super
 from bottomless.guards import guard
 from bottomless.model.names import Reference, StreamId, parse_reference
 from bottomless.model.stream import StreamRecord, StreamState
+from bottomless.model.super_stream import SuperRecord, SuperState
 from bottomless_server.coordination.base import (
     Changes,
     Coordination,
@@ -48,8 +51,10 @@ from bottomless_server.core.consumer_group import (
     encode_group,
     encode_holder,
 )
-from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.not_found import stream_not_found, super_not_found
 from bottomless_server.stores.forgetting import Forgetting, forget_indexed
+from bottomless_server.stores.streams import stream_key
+from bottomless_server.stores.supers import super_key
 
 CHECKS_KEY: Final = "bottomless:group-checks"
 _PAGE_COUNT: Final = 500
@@ -115,15 +120,31 @@ def room_for(scope: str, group: Reference, count_max: int) -> Room:
     return Room(groups_index(scope), group.encode("ascii"), count_max)
 
 
-def place_of(stream_id: StreamId) -> tuple[str, int]:
+Shared = StreamRecord | SuperRecord
+"""What the members of a group share: a stream alone, or a super stream."""
+
+
+def place_of(record: StreamRecord) -> tuple[str, int]:
     """The scope of which a stream is a partition, and its number there."""
-    return stream_id, 0
+    place = record.partition_of
+    return (record.stream_id, 0) if place is None else (place.super_id, place.index)
 
 
-def partition_count_of(record: StreamRecord) -> int:
-    """How many partitions the scope has that a stream stands for: itself alone."""
-    del record
-    return 1
+def scope_of(shared: Shared) -> str:
+    """The scope of what is shared."""
+    return shared.super_id if isinstance(shared, SuperRecord) else shared.stream_id
+
+
+def record_key_of(shared: Shared) -> str:
+    """The key of the record of what is shared: who joins watches it."""
+    if isinstance(shared, SuperRecord):
+        return super_key(shared.super_id)
+    return stream_key(shared.stream_id)
+
+
+def partition_count_of(shared: Shared) -> int:
+    """How many partitions there are to share: a stream is one."""
+    return len(shared.partitions) if isinstance(shared, SuperRecord) else 1
 
 
 Decide = Callable[[ConsumerGroup | None, Values], ConsumerGroup | None]
@@ -189,12 +210,17 @@ class ConsumerGroups:
 
         return await self._coordination.transact([key, *watched], change, room=room)
 
-    def require_active(self, value: bytes | None) -> StreamRecord:
-        """The record of a stream that is there and is not being deleted.
+    def require_active(self, shared: Shared, value: bytes | None) -> Shared:
+        """The record, as it is now, of what is there and is not being deleted.
 
         Raises:
             NotFound: it is not.
         """
+        if isinstance(shared, SuperRecord):
+            whole = None if value is None else decode_super(value)
+            if whole is None or whole.state is SuperState.DELETING:
+                raise super_not_found()
+            return whole
         record = None if value is None else decode_record(value, self._served)
         if record is None or record.state is not StreamState.ACTIVE:
             raise stream_not_found()
@@ -227,14 +253,30 @@ class ConsumerGroups:
         holders.
         """
         leases = await self._coordination.get_many([member_key(member) for _, member in asked])
+        held = {at: _decode_lease(value) for at, value in enumerate(leases) if value is not None}
+        places = await self._places(
+            [asked[at][0] for at, lease in held.items() if lease.scope != asked[at][0]]
+        )
         keys: dict[int, str] = {}
-        for at, ((stream_id, _), value) in enumerate(zip(asked, leases, strict=True)):
-            scope, index = place_of(stream_id)
-            if value is not None and (lease := _decode_lease(value)).scope == scope:
+        for at, lease in held.items():
+            stream_id = asked[at][0]
+            scope, index = places.get(stream_id, (stream_id, 0))
+            if lease.scope == scope:
                 keys[at] = holder_key(scope, lease.group, index)
         values = await self._coordination.get_many(list(keys.values()))
         holders = dict(zip(keys, map(decode_holder, values), strict=True))
         return [_generation_of(holders.get(at), member) for at, (_, member) in enumerate(asked)]
+
+    async def _places(self, stream_ids: Sequence[StreamId]) -> dict[StreamId, tuple[str, int]]:
+        """Of which scope each of these streams is which partition; streams that are gone, or that
+        cannot be read, are left out."""
+        values = await self._coordination.get_many([stream_key(one) for one in stream_ids])
+        places = {}
+        for stream_id, value in zip(stream_ids, values, strict=True):
+            with suppress(Corrupt):
+                if value is not None:
+                    places[stream_id] = place_of(decode_record(value, self._served))
+        return places
 
     async def due(self, now: int, limit: int) -> list[tuple[Due, Check | Corrupt]]:
         """What has to be looked at by now, the earliest first. Of what cannot be read the error is

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from bottomless.errors import Code, NotFound, WrongOffset
-from bottomless.model.names import Reference, StreamId
-from bottomless.model.stream import StreamRecord
+from bottomless.model.names import Reference
 from bottomless.model.super_stream import SuperRecord
 from bottomless_server.coordination.base import CoordinationUnknown, Values
 from bottomless_server.core.consumer_group import ConsumerGroup, GroupMember, MemberId, Strategy
@@ -33,12 +32,14 @@ from bottomless_server.manifest.consumers.core.groups import (
 from bottomless_server.stores.groups import (
     ConsumerGroups,
     Lease,
+    Shared,
     member_key,
     partition_count_of,
+    record_key_of,
     require_over,
     room_for,
+    scope_of,
 )
-from bottomless_server.stores.streams import stream_key
 
 
 class Joining(NamedTuple):
@@ -57,7 +58,7 @@ class GroupChanges:
         self,
         context: Context,
         told: Callable[[str, Reference], None] = lambda _, __: None,
-        count: Callable[[StreamRecord], int] = partition_count_of,
+        count: Callable[[Shared], int] = partition_count_of,
     ) -> None:
         self._context = context
         self._told = told
@@ -65,7 +66,7 @@ class GroupChanges:
         self.groups = ConsumerGroups(context.coordination, context.served)
 
     async def join(
-        self, record: StreamRecord, group: Reference, asked: Joining
+        self, shared: Shared, group: Reference, asked: Joining
     ) -> tuple[MemberId, ConsumerGroup]:
         """Let somebody into a group, which is made if there is none.
 
@@ -74,14 +75,14 @@ class GroupChanges:
             WrongOffset: `group-mismatch`.
             NotFound: there is no such stream any more.
         """
-        scope = record.stream_id
+        scope, record_key = scope_of(shared), record_key_of(shared)
         member_id = MemberId(self._context.new_uid())
         now = await self._context.coordination.clock()
         member = GroupMember(member_id, asked.name, now, asked.lease_ms)
         lease = Lease(scope, group, asked.lease_ms)
 
         def decide(before: ConsumerGroup | None, values: Values) -> ConsumerGroup:
-            found = self.groups.require_active(values[stream_key(scope)])
+            found = self.groups.require_active(shared, values[record_key])
             if before is not None and before.member(member_id) is not None:
                 return before
             if before is None:
@@ -97,7 +98,7 @@ class GroupChanges:
         entered = False
         try:
             async with self._context.quotas.entering(room, sentence, is_in=known is not None):
-                watched = (stream_key(scope),)
+                watched = (record_key,)
                 try:
                     after = await self.groups.change(scope, group, decide, watched, room)
                 except CoordinationUnknown:
@@ -124,7 +125,7 @@ class GroupChanges:
 
     async def beat(
         self,
-        scope: StreamId,
+        scope: str,
         group: Reference,
         member_id: str,
         holding: Mapping[int, int],
@@ -168,7 +169,7 @@ class GroupChanges:
         self._told(scope, group)
         return after
 
-    async def leave(self, scope: StreamId, group: Reference, member_id: str) -> None:
+    async def leave(self, scope: str, group: Reference, member_id: str) -> None:
         """Let a member go at once.
 
         Raises:
@@ -249,7 +250,7 @@ class GroupChanges:
             after = names[-1]
 
     async def activate(
-        self, scope: StreamId, group: Reference, index: int, name: Reference
+        self, scope: str, group: Reference, index: int, name: Reference
     ) -> ConsumerGroup:
         """Have a partition go to a member, after its holder has released it.
 
@@ -267,7 +268,7 @@ class GroupChanges:
         assert after is not None
         return after
 
-    async def remove(self, scope: StreamId, group: Reference) -> None:
+    async def remove(self, scope: str, group: Reference) -> None:
         """Forget a group that nobody is in.
 
         Raises:
@@ -289,7 +290,7 @@ class GroupChanges:
 
     async def _change_known(
         self,
-        scope: StreamId,
+        scope: str,
         group: Reference,
         decide: Callable[[ConsumerGroup | None, Values], ConsumerGroup | None],
     ) -> ConsumerGroup | None:

@@ -6,6 +6,8 @@ has it is the member. So no answer but that of the join has one, and no log.
 
 import asyncio
 import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI
@@ -15,9 +17,9 @@ from starlette.responses import Response
 
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import KIB
-from bottomless.model.names import Reference, parse_reference
+from bottomless.model.names import FullName, Reference, parse_reference
 from bottomless.model.offset_spec import format_timestamp
-from bottomless.model.stream import StreamRecord
+from bottomless.model.super_stream import SuperRecord
 from bottomless_server.core.consumer_group import (
     GENERATION_MAX,
     PARTITION_COUNT_MAX,
@@ -27,7 +29,6 @@ from bottomless_server.core.consumer_group import (
 )
 from bottomless_server.manifest.common.closed_body import JSON, ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.consumers.core.consumers import describe_lag
 from bottomless_server.manifest.consumers.core.groups import differs, held_by, revoked_from
@@ -38,6 +39,7 @@ from bottomless_server.manifest.consumers.group_changes import (
     group_not_found,
     member_expired,
 )
+from bottomless_server.manifest.consumers.group_scopes import GroupScope, Scopes
 from bottomless_server.manifest.consumers.group_watch import GroupWatch
 from bottomless_server.manifest.consumers.lags import Lags
 from bottomless_server.manifest.mutators.bounds import StreamBounds
@@ -54,6 +56,8 @@ _WAIT_MS_MAX: Final = 20_000
 _BODY_SIZE_MAX: Final = 4 * KIB
 _BEAT_SIZE_MAX: Final = 128 * KIB
 """Two numbers of each of a thousand partitions, twice."""
+_AT_ONCE: Final = 32
+"""Partitions of one answer that are asked about side by side."""
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,2}", re.ASCII)
 _UNSEEN: Final = {"cache-control": "no-store"}
 
@@ -83,8 +87,13 @@ def add_group_routes(
     watch: GroupWatch,
     paging: Paging,
 ) -> None:
-    routes = _GroupRoutes(context, registry, bounds, changes, watch, paging)
-    groups = "/v1/streams/{s}/groups"
+    scopes = Scopes(registry)
+    for above, find in (("streams", scopes.of_stream), ("super-streams", scopes.of_super)):
+        routes = _GroupRoutes(context, find, bounds, changes, watch, paging)
+        _add(api, f"/v1/{above}/{{s}}/groups", routes)
+
+
+def _add(api: FastAPI, groups: str, routes: "_GroupRoutes") -> None:
     group, member = groups + "/{g}", groups + "/{g}/members/{m}"
     api.add_api_route(groups, routes.list, methods=["GET"])
     api.add_api_route(group, routes.show, methods=["GET"])
@@ -99,14 +108,14 @@ class _GroupRoutes:
     def __init__(
         self,
         context: Context,
-        registry: Registry,
+        find: Callable[[FullName], Awaitable[GroupScope]],
         bounds: StreamBounds,
         changes: GroupChanges,
         watch: GroupWatch,
         paging: Paging,
     ) -> None:
         self._context = context
-        self._registry = registry
+        self._by_name = find
         self._bounds = bounds
         self._lags = Lags(context)
         self._changes = changes
@@ -120,17 +129,17 @@ class _GroupRoutes:
         group = parse_reference(request.path_params["g"])
         body = await read_closed_body(request, _Join, size_max=_BODY_SIZE_MAX)
         name, strategy = _reference(body.member, "/member"), _strategy(body.strategy)
-        record = await self._find(request)
+        found = await self._find(request)
         asked = Joining(name, body.lease_ms, strategy)
-        member_id, after = await self._changes.join(record, group, asked)
+        member_id, after = await self._changes.join(found.shared, group, asked)
         answer = {
             "member_id": member_id,
             "member": name,
             "lease_ms": body.lease_ms,
             "strategy": after.strategy.value,
-            **await self._work(record, after, member_id, {}),
+            **await self._work(found, after, member_id, {}),
         }
-        return json_response(answer, 201, {**_UNSEEN, "stream-id": record.stream_id})
+        return json_response(answer, 201, {**_UNSEEN, **found.headers})
 
     async def beat(self, request: Request) -> Response:
         query = parse_query(request.scope, {"wait_ms": integer(0, _WAIT_MS_MAX)})
@@ -139,8 +148,8 @@ class _GroupRoutes:
         body = await read_closed_body(request, _Beat, optional=True, size_max=_BEAT_SIZE_MAX)
         holding = _generations(body.holding, "/holding")
         released = _generations(body.released, "/released")
-        record = await self._find(request)
-        scope = record.stream_id
+        shared = await self._find(request)
+        scope = shared.scope
         # Watched from before it is read: no change after that is missed.
         with self._watch.watching(scope, group) as wait:
             found = await self._changes.beat(scope, group, member_id, holding, released)
@@ -153,24 +162,24 @@ class _GroupRoutes:
                 if again is None or again.member(member_id) is None:
                     raise member_expired()
                 found = again
-        answer = await self._work(record, found, member_id, holding)
-        return json_response(answer, 200, {**_UNSEEN, "stream-id": scope})
+        answer = await self._work(shared, found, member_id, holding)
+        return json_response(answer, 200, {**_UNSEEN, **shared.headers})
 
     async def leave(self, request: Request) -> Response:
         parse_query(request.scope, {})
         group = parse_reference(request.path_params["g"])
-        record = await self._find(request)
-        await self._changes.leave(record.stream_id, group, request.path_params["m"])
-        return Response(status_code=204, headers={"stream-id": record.stream_id})
+        found = await self._find(request)
+        await self._changes.leave(found.scope, group, request.path_params["m"])
+        return Response(status_code=204, headers=found.headers)
 
     async def list(self, request: Request) -> Response:
         query = parse_query(request.scope, PAGING)
         negotiate(header(request.scope, b"accept"), [JSON])
-        record = await self._find(request)
-        scope = ("groups", record.stream_id)
+        shared = await self._find(request)
+        scope = ("groups", shared.scope)
         after = await self._paging.start_of(query.get("page_token"), scope)
         limit = query.get("limit", PAGE_COUNT_DEFAULT)
-        found = await self._changes.groups.listed(record.stream_id, after, limit + 1)
+        found = await self._changes.groups.listed(shared.scope, after, limit + 1)
         if not found.names:
             await self._context.streams.check_generation()
         page = found.names[:limit]
@@ -184,18 +193,18 @@ class _GroupRoutes:
         if len(found.names) > limit:
             token = await self._paging.token_for(page[-1], scope)
         answer = {"items": items, "unreadable": unreadable, "next_page_token": token}
-        return json_response(answer, 200, _headers(record))
+        return json_response(answer, 200, _headers(shared))
 
     async def show(self, request: Request) -> Response:
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), [JSON])
         group = parse_reference(request.path_params["g"])
-        record = await self._find(request)
-        found = await self._changes.groups.find(record.stream_id, group)
+        shared = await self._find(request)
+        found = await self._changes.groups.find(shared.scope, group)
         if found is None:
             await self._context.streams.check_generation()
             raise group_not_found()
-        return json_response(await self._describe(record, found), 200, _headers(record))
+        return json_response(await self._describe(shared, found), 200, _headers(shared))
 
     async def activate(self, request: Request) -> Response:
         parse_query(request.scope, {})
@@ -203,33 +212,30 @@ class _GroupRoutes:
         group = parse_reference(request.path_params["g"])
         body = await read_closed_body(request, _Activate, size_max=_BODY_SIZE_MAX)
         name = _reference(body.member, "/member")
-        record = await self._find(request)
-        after = await self._changes.activate(record.stream_id, group, body.partition, name)
-        return json_response(await self._describe(record, after), 200, _headers(record))
+        found = await self._find(request)
+        after = await self._changes.activate(found.scope, group, body.partition, name)
+        return json_response(await self._describe(found, after), 200, _headers(found))
 
     async def delete(self, request: Request) -> Response:
         parse_query(request.scope, {})
         group = parse_reference(request.path_params["g"])
-        record = await self._find(request)
-        await self._changes.remove(record.stream_id, group)
-        return Response(status_code=204, headers={"stream-id": record.stream_id})
+        found = await self._find(request)
+        await self._changes.remove(found.scope, group)
+        return Response(status_code=204, headers=found.headers)
 
-    async def _find(self, request: Request) -> StreamRecord:
-        name = full_name_of(request.scope, request.path_params["s"])
-        record = await self._registry.find(name)
-        require_no_partition(record)
-        return record
+    async def _find(self, request: Request) -> GroupScope:
+        return await self._by_name(full_name_of(request.scope, request.path_params["s"]))
 
     async def _work(
-        self, record: StreamRecord, group: ConsumerGroup, member_id: str, holding: dict[int, int]
+        self, found: GroupScope, group: ConsumerGroup, member_id: str, holding: dict[int, int]
     ) -> dict[str, Any]:
         """What a member is to read, and what it has to release."""
         held = held_by(group, member_id).values()
         now = await self._context.coordination.clock()
         return {
-            "assignments": [
-                await self._assignment(record, group.name, one, holding) for one in held
-            ],
+            "assignments": await _side_by_side(
+                [partial(self._assignment, found, group.name, one, holding) for one in held]
+            ),
             "revoked": [
                 {
                     "partition": one.number,
@@ -241,17 +247,17 @@ class _GroupRoutes:
         }
 
     async def _assignment(
-        self, record: StreamRecord, group: Reference, one: Partition, holding: dict[int, int]
+        self, found: GroupScope, group: Reference, one: Partition, holding: dict[int, int]
     ) -> dict[str, Any]:
-        next_offset, source = None, "held"
+        next_offset, source, place = None, "held", found.places[one.number]
         if holding.get(one.number) != one.generation:
-            stored = await self._offsets.find(record.stream_id, group)
+            stored = await self._offsets.find(place.stream_id, group)
             next_offset = None if stored is None else stored.next_offset
             source = "none" if stored is None else "stored"
         return {
             "partition": one.number,
-            "stream": record.name,
-            "stream_id": record.stream_id,
+            "stream": place.name,
+            "stream_id": place.stream_id,
             "generation": one.generation,
             "next_offset": next_offset,
             "source": source,
@@ -266,11 +272,13 @@ class _GroupRoutes:
             "partition_count": len(group.partitions),
         }
 
-    async def _describe(self, record: StreamRecord, group: ConsumerGroup) -> dict[str, Any]:
+    async def _describe(self, found: GroupScope, group: ConsumerGroup) -> dict[str, Any]:
         names = {one.member_id: one.name for one in group.members}
         now = await self._context.coordination.clock()
         empty = group.empty_since
-        progress = await self._progress(record, group.name)
+        progress = await _side_by_side(
+            [partial(self._progress, found, one.number, group.name) for one in group.partitions]
+        )
         return {
             **self._summary(group),
             "revoke_ms": group.revoke_ms,
@@ -286,30 +294,46 @@ class _GroupRoutes:
             "partitions": [
                 {
                     "partition": one.number,
-                    "stream": record.name,
-                    "stream_id": record.stream_id,
+                    "stream": found.places[one.number].name,
+                    "stream_id": found.places[one.number].stream_id,
                     "member": None if one.holder is None else names[one.holder],
                     "generation": one.generation,
                     "following": None if one.following is None else names[one.following],
-                    **progress,
+                    **told,
                 }
-                for one in group.partitions
+                for one, told in zip(group.partitions, progress, strict=True)
             ],
         }
 
-    async def _progress(self, record: StreamRecord, group: Reference) -> dict[str, Any]:
+    async def _progress(self, found: GroupScope, index: int, group: Reference) -> dict[str, Any]:
         """How far the group has come in a partition."""
-        stored = await self._offsets.find(record.stream_id, group)
+        stream_id = found.places[index].stream_id
+        stored = await self._offsets.find(stream_id, group)
         if stored is None:
             return {"next_offset": None, **describe_lag(Lag(None, None, None))}
+        record = (
+            await self._context.streams.load(stream_id)
+            if isinstance(found.shared, SuperRecord)
+            else found.shared
+        )
         root = await self._bounds.root(record)
         committed_next = await self._bounds.committed_next(record)
         (lag,) = await self._lags.of(record, root, committed_next, [stored.next_offset])
         return {"next_offset": stored.next_offset, **describe_lag(lag)}
 
 
-def _headers(record: StreamRecord) -> dict[str, str]:
-    return {"stream-id": record.stream_id, "cache-control": "private, no-cache"}
+def _headers(found: GroupScope) -> dict[str, str]:
+    return {**found.headers, "cache-control": "private, no-cache"}
+
+
+async def _side_by_side(
+    asked: Sequence[Callable[[], Awaitable[dict[str, Any]]]],
+) -> list[dict[str, Any]]:
+    """What is asked of many partitions, some at once, in their order."""
+    answers: list[dict[str, Any]] = []
+    for start in range(0, len(asked), _AT_ONCE):
+        answers += await asyncio.gather(*(one() for one in asked[start : start + _AT_ONCE]))
+    return answers
 
 
 def _reference(text: str, pointer: str) -> Reference:
