@@ -19,11 +19,10 @@ On the record's path: after super_routes.py, before remote_partitions.py or loca
 
 import asyncio
 import re
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import groupby
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import structlog
 from starlette.types import Receive, Scope
@@ -45,6 +44,7 @@ from bottomless_server.ingest.front.forms import (
 )
 from bottomless_server.ingest.front.metrics import AppendCounts
 from bottomless_server.ingest.front.remote_partitions import PartitionOwners
+from bottomless_server.ingest.front.request_steps import Steps, all_of, step_of
 from bottomless_server.ingest.front.super_answers import PartResult
 from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
@@ -52,9 +52,7 @@ from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.super_requests import (
     Request,
     conditions_of_part,
-    coordinating_partition,
     layout_of,
-    raises,
 )
 from bottomless_server.ingest.records.conditions import (
     NO_CONDITIONS,
@@ -215,79 +213,6 @@ def check_producer_id(producer_id: str) -> None:
         raise bad_header("producer-id", sentence)
 
 
-class Steps:
-    """Steps of requests at the partitions of one super stream."""
-
-    def __init__(self, owners: PartitionOwners, found: SuperSaid, parts_in_flight: int) -> None:
-        self._owners = owners
-        self._found = found
-        self._under_way = asyncio.Semaphore(parts_in_flight)
-
-    async def at_coordinating(self, asked: StepAsked) -> StepSaid:
-        """Do a step at the partition that coordinates a producer's requests."""
-        index = coordinating_partition(asked.producer_id, self._found.initial_count)
-        return await self.at(index, asked)
-
-    async def at(self, index: int, asked: StepAsked) -> StepSaid:
-        """Do a step at one partition."""
-        async with self._under_way:
-            owner = await self._owners.at(self._found.partitions[index].stream_id)
-            return await owner.do_step(asked)
-
-    async def raise_epoch(self, producer_id: str, epoch: int) -> StepSaid:
-        """Raise the epoch of a producer in all partitions, and then where requests are coordinated.
-
-        After a crash in between it is raised in some of them: an older run stores nothing more
-        there, and who raises it again finishes it.
-        """
-        coordinating = coordinating_partition(producer_id, self._found.initial_count)
-        steps = raises(len(self._found.partitions), coordinating)
-        highest: int | None = None
-        said = StepSaid()
-        for coordinates, together in groupby(steps, lambda step: step.coordinates):
-            if coordinates:
-                newest = self._found.layout.version
-                asked = StepAsked("raise-whole", producer_id, epoch, highest=highest, layout=newest)
-                said = await self.at(coordinating, asked)
-                continue
-            found = await _all(
-                self.at(
-                    step.partition,
-                    self._of_parts("raise-parts", step.partition, producer_id, epoch),
-                )
-                for step in together
-            )
-            lasts = [one.last for one in found if one.last is not None]
-            highest = max(lasts, default=None)
-        return said
-
-    async def highest_by_layout(
-        self, request: Request, layouts: Sequence[Layout]
-    ) -> Mapping[int, int | None]:
-        """The highest number of a part that any partition knows, by older layouts."""
-        found = await _all(
-            self.at(index, self._of_parts("highest", index, request.producer_id, 0, layouts))
-            for index in range(layouts[-1].count)
-        )
-        highest: dict[int, int | None] = {}
-        for layout, last in (part for said in found for part in said.parts):
-            highest[layout] = max(last, highest.get(layout) or 0)
-        return highest
-
-    def _of_parts(
-        self,
-        step: Literal["raise-parts", "highest"],
-        index: int,
-        producer_id: str,
-        epoch: int,
-        layouts: Sequence[Layout] | None = None,
-    ) -> StepAsked:
-        wanted = self._found.layouts if layouts is None else layouts
-        having = [layout.version for layout in wanted if layout.count > index]
-        newest = self._found.layout.version
-        return StepAsked(step, producer_id, epoch, layouts=having, layout=newest)
-
-
 class _Run:
     """One request, on its way."""
 
@@ -378,7 +303,7 @@ class _Run:
             self._produce.note(self._name, outcome, part.append.size)
             return PartResult(self._found.partitions[index], part.record_indexes, outcome)
 
-        return await _all(one(index, part) for index, part in parts.items())
+        return await all_of(one(index, part) for index, part in parts.items())
 
     async def _outcome(
         self, index: int, append: Append, conditions: Conditions
@@ -396,7 +321,7 @@ class _Run:
 
     async def _begin(self, request: Request) -> StepSaid:
         newest = self._found.layout.version
-        asked = _step_of("begin", request)._replace(layout=newest)
+        asked = step_of("begin", request)._replace(layout=newest)
         begun = await self._steps.at_coordinating(asked)
         if begun.state != "raise":
             return begun
@@ -419,7 +344,7 @@ class _Run:
         self, parts: Mapping[int, Divided], request: Request, layout: Layout
     ) -> list[PartResult]:
         """What the partitions remember of a request that is whole."""
-        asked = _step_of("recall", request)._replace(layouts=[layout.version])
+        asked = step_of("recall", request)._replace(layouts=[layout.version])
 
         async def one(index: int, part: Divided) -> PartResult:
             said = await self._steps.at(index, asked)
@@ -428,7 +353,7 @@ class _Run:
             appended = Appended(**said.part._replace(duplicates=count)._asdict())
             return PartResult(self._found.partitions[index], part.record_indexes, appended)
 
-        return await _all(one(index, part) for index, part in parts.items())
+        return await all_of(one(index, part) for index, part in parts.items())
 
     async def _complete(self, request: Request) -> None:
         """Note that the request is whole.
@@ -437,7 +362,7 @@ class _Run:
             StoreError: outcome committed: all parts are stored, and the same again is right.
         """
         try:
-            await self._steps.at_coordinating(_step_of("complete", request))
+            await self._steps.at_coordinating(step_of("complete", request))
         except StoreError as error:
             raise restated(error, Outcome.COMMITTED) from error
 
@@ -454,18 +379,6 @@ def with_conditions(append: Append, conditions: Conditions) -> Append:
     return replace(append, conditions=conditions)
 
 
-def _step_of(step: Literal["begin", "recall", "complete"], request: Request) -> StepAsked:
-    return StepAsked(
-        step,
-        request.producer_id,
-        request.epoch,
-        request.first,
-        request.last,
-        request.body_crc,
-        request.start_any,
-    )
-
-
 def _pointer_of(form: Form, body: bytes) -> str:
     """Where the records stand in the body: in a member of an object, or in the body itself."""
     if form.media_type == JSON and not form.as_value and _OBJECT.match(body):
@@ -479,12 +392,3 @@ async def _nothing_stored(work: Awaitable[T]) -> T:
         return await work
     except StoreError as error:
         raise restated(error, Outcome.NONE) from error
-
-
-async def _all(works: Iterable[Awaitable[T]]) -> list[T]:
-    """The results of all; where one fails, of none, after all have ended."""
-    done = await asyncio.gather(*works, return_exceptions=True)
-    failed = [one for one in done if isinstance(one, BaseException)]
-    if failed:
-        raise failed[0]
-    return [one for one in done if not isinstance(one, BaseException)]
