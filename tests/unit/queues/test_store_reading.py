@@ -289,6 +289,25 @@ def test_a_removal_may_die_at_any_call() -> None:
     raise AssertionError("it never ended")
 
 
+@pytest.mark.parametrize("call", ["unlink", "fsync_dir"])
+def test_a_removal_that_the_disk_refuses_is_done_by_the_next_try(call: str) -> None:
+    store, readers = half_dead()
+    readers.read_all()
+    store.ack([message.msg_id for message in store.live()])
+
+    def fault(called: str, path: Path) -> None:
+        if called == call:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    store.fault = fault
+    with pytest.raises(OSError, match="Input/output error"):
+        store.drive(remove_doomed(store.disk, ROOT, 0, store.descriptors))
+    store.fault = lambda *_: None
+    assert [row.state for row in store.ledger.files()] == [FileState.DOOMED]
+    store.drive(remove_doomed(store.disk, ROOT, 0, store.descriptors))
+    assert store.ledger.files() == []
+
+
 def test_files_that_are_open_are_bounded_but_for_those_in_use(tmp_path: Path) -> None:
     files = RealFileCalls()
     paths = [tmp_path / str(number) for number in range(5)]
