@@ -31,6 +31,7 @@ class Publish:
     value: bytes
     refused: bool = False
     bug: bool = False
+    expires_at: int | None = None
 
     @property
     def size(self) -> int:
@@ -42,7 +43,15 @@ class Publish:
         assert row is not None
         file, position = work.add_record([self.value])
         item = Item(
-            row.inside, row.next_sequence, ItemState.READY, 0, None, None, work.now, 0, None
+            row.inside,
+            row.next_sequence,
+            ItemState.READY,
+            0,
+            None,
+            self.expires_at,
+            work.now,
+            0,
+            None,
         )
         msg_id = work.number.to_bytes(8, "big") + row.next_sequence.to_bytes(8, "big")
         work.ledger.add_messages([NewMessage(msg_id, file, position, len(self.value), [item])])

@@ -1,0 +1,72 @@
+"""What becomes of items, carried out in the ledger: core/life.py decides it for each of them."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import orjson
+
+from bottomless.errors import Code, NotFound
+from bottomless.model.queue import LeaveReason, QueueConfig, parse_queue_config
+from bottomless_server.queues.core.life import Destination, Fate, Life
+from bottomless_server.queues.core.origin import Origin, encode_origin
+from bottomless_server.queues.core.states import ItemState, QueueState
+from bottomless_server.queues.ledger.base import Item, QueueRow, Stored, Totals
+from bottomless_server.queues.work import Work
+
+_CONFIG_COUNT: Final = 1_000
+
+
+def live_queue(work: Work, queue_id: bytes) -> QueueRow:
+    """The row of a queue.
+
+    Raises:
+        NotFound: it is deleted, or never was.
+    """
+    row = work.ledger.queue(queue_id)
+    if row is None or row.state is not QueueState.LIVE:
+        raise NotFound("the queue is not there", code=Code.NOT_FOUND)
+    return row
+
+
+@lru_cache(_CONFIG_COUNT)
+def config_of(text: str) -> QueueConfig:
+    """A configuration as the ledger has it."""
+    return parse_queue_config(orjson.loads(text))
+
+
+def life_of(item: Item) -> Life:
+    return Life(item.state, item.due_at, item.expires_at, item.deliveries)
+
+
+def carry_out(work: Work, row: QueueRow, fates: Sequence[tuple[Stored, Fate]]) -> None:
+    """Give items of a queue, as they were just read, what was decided, and count it."""
+    changes: list[tuple[Stored, Item]] = []
+    gone: list[Stored] = []
+    leaving: dict[Destination, list[tuple[Stored, bytes]]] = defaultdict(list)
+    counts = dict.fromkeys(("acked", "expired", "dead_lettered", "dropped"), 0)
+    for stored, fate in fates:
+        item = stored.item
+        if isinstance(fate, Life):
+            fresh = item._replace(state=fate.state, due_at=fate.due_at, deliveries=fate.deliveries)
+            changes.append((stored, fresh))
+            if fate.state is ItemState.READY and item.state is not ItemState.READY:
+                work.wake(row.queue_id, 1)
+            continue
+        if fate.to is None:
+            gone.append(stored)
+        else:
+            origin = Origin(row.name, fate.reason, item.deliveries, work.now)
+            leaving[fate.to].append((stored, encode_origin(origin)))
+        counts["acked"] += fate.reason is LeaveReason.ACKNOWLEDGED
+        counts["expired"] += fate.reason is LeaveReason.EXPIRED
+        counts["dropped"] += fate.reason is LeaveReason.MAX_LENGTH
+        counts["dead_lettered"] += fate.reason is not LeaveReason.ACKNOWLEDGED and bool(fate.to)
+    work.ledger.change_items(changes)
+    work.ledger.remove_items(gone)
+    for to, items in leaving.items():
+        target = work.ledger.target(row.tenant, to.kind, to.name)
+        work.ledger.send_out(target.id, items)
+    if any(counts.values()):
+        work.ledger.add_totals(row.queue_id, Totals(**counts))

@@ -1,0 +1,131 @@
+"""Receive: the first ready messages of a queue are in flight, for as long as their consumer may have them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from bottomless_server.queues.changes.fates import carry_out, config_of, life_of, live_queue
+from bottomless_server.queues.core.life import Fate, Life, received
+from bottomless_server.queues.core.receipt import STORE_SIZE, Receipt, write_receipt
+from bottomless_server.queues.core.states import ItemState
+from bottomless_server.queues.ledger.base import Item, Message, QueueRow, Stored, Totals
+from bottomless_server.queues.ports import Pin
+from bottomless_server.queues.work import Work
+
+_LOOK_COUNT_MAX: Final = 10
+"""Looks at the front of a queue in one receive: what has expired there leaves, and others come after it."""
+
+
+class Delivery(NamedTuple):
+    """A message that was taken, and where its record is to be read."""
+
+    item: Item
+    """As it is now, in flight."""
+    message: Message
+    receipt: str
+
+
+class Received(NamedTuple):
+    """What a receive has taken. Whoever has it releases the pins once the records are read."""
+
+    deliveries: Sequence[Delivery]
+    pins: Sequence[Pin]
+
+    def release(self) -> None:
+        for pin in self.pins:
+            pin.release()
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Take messages. One is taken always if one is ready, however large it is."""
+
+    queue_id: bytes
+    limit: int
+    bytes_max: int
+    visibility_ms: int | None = None
+    size: int = 0
+
+    def apply(self, work: Work) -> Received:
+        row = live_queue(work, self.queue_id)
+        store = work.ledger.store().store_id[:STORE_SIZE]
+        taken: list[tuple[Stored, Life]] = []
+        for _ in range(_LOOK_COUNT_MAX):
+            found, goes_on = self._look(work, row, taken)
+            carry_out(work, row, found)
+            taken += [(stored, fate) for stored, fate in found if isinstance(fate, Life)]
+            if not goes_on:
+                break
+        again = sum(life.deliveries > 1 for _, life in taken)
+        if taken:
+            totals = Totals(delivered=len(taken), redelivered=again)
+            work.ledger.add_totals(row.queue_id, totals)
+        files = {stored.message.file for stored, _ in taken}
+        deliveries = [_delivery(store, stored, life) for stored, life in taken]
+        return Received(deliveries, [work.pin(file) for file in sorted(files)])
+
+    def _look(
+        self, work: Work, row: QueueRow, taken: Sequence[tuple[Stored, Life]]
+    ) -> tuple[list[tuple[Stored, Fate]], bool]:
+        """What becomes of the first ready items, and whether it is worth looking again."""
+        wanted = self.limit - len(taken)
+        size = sum(stored.message.size for stored, _ in taken)
+        there = work.ledger.ready(row.inside, wanted)
+        found: list[tuple[Stored, Fate]] = []
+        left = 0
+        config = config_of(row.config)
+        for stored in there:
+            fate = received(config, life_of(stored.item), work.now, self.visibility_ms)
+            if isinstance(fate, Life):
+                size += stored.message.size
+                if size > self.bytes_max and (taken or len(found) > left):
+                    return found, False
+            else:
+                left += 1
+            found.append((stored, fate))
+        return found, left > 0 and len(there) == wanted
+
+    def is_empty(self, answer: Received) -> bool:
+        return not answer.deliveries
+
+    def give_back(self, answer: Any) -> "GiveBack | None":
+        """Let others have at once what nobody hears of."""
+        answer.release()
+        items = [
+            (each.item.inside, each.item.sequence, each.item.deliveries)
+            for each in answer.deliveries
+        ]
+        return GiveBack(self.queue_id, items) if items else None
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """Make items ready again that were taken for somebody who never got them, and are nobody else's yet."""
+
+    queue_id: bytes
+    items: Sequence[tuple[int, int, int]]
+    """The `inside`, the sequence and the deliveries of each."""
+    size: int = 0
+
+    def apply(self, work: Work) -> int:
+        row = live_queue(work, self.queue_id)
+        asked = {
+            sequence: deliveries
+            for inside, sequence, deliveries in self.items
+            if inside == row.inside
+        }
+        there = work.ledger.items(row.inside, list(asked))
+        back: list[tuple[Stored, Fate]] = [
+            (stored, life_of(stored.item)._replace(state=ItemState.READY, due_at=None))
+            for sequence, stored in there.items()
+            if stored.item.state is ItemState.IN_FLIGHT
+            and stored.item.deliveries == asked[sequence]
+        ]
+        carry_out(work, row, back)
+        return len(back)
+
+
+def _delivery(store: bytes, stored: Stored, life: Life) -> Delivery:
+    item = stored.item._replace(state=life.state, due_at=life.due_at, deliveries=life.deliveries)
+    receipt = write_receipt(Receipt(store, item.inside, item.sequence, item.deliveries))
+    return Delivery(item, stored.message, receipt)
