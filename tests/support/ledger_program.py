@@ -26,7 +26,7 @@ from bottomless_server.queues.ledger.sqlite import SqliteLedger
 from support.ledgers import STORE_ID, id_of, in_flight
 
 CACHE_BYTES: Final = 2**15
-"""So little that SQLite writes pages of a round before its COMMIT."""
+"""So little that SQLite would write pages of a round before its COMMIT, if it might (decision 89)."""
 CHECKPOINT_EACH: Final = 9
 MESSAGE_COUNT: Final = 12
 FILE_SIZE_MAX: Final = 40_000

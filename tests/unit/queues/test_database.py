@@ -1,5 +1,6 @@
 """The one connection to SQLite: what errors leave, shown with real ones."""
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +33,11 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 def fill(database: Database) -> None:
-    """Write more in a round than fits below the limit, until SQLite has to move it to its file."""
+    """Commit more than fits below the limit."""
+    for number in range(300):
+        database.run(INSERT, (f"{number}" + 20_000 * "x",))
     with no_file_grows_beyond(LIMIT):
-        for number in range(1_000):
-            database.run(INSERT, (f"{number}" + 20_000 * "x",))
+        database.commit()
 
 
 def texts(database: Database) -> list[str]:
@@ -146,6 +148,47 @@ def test_the_log_stays_until_it_is_checkpointed(tmp_path: Path, database: Databa
     database.checkpoint()
     assert database.log_size == 0
     assert (tmp_path / "ledger.db").stat().st_size > main
+
+
+def what_a_kill_leaves_is_what_was_committed(database: Database, directory: Path) -> None:
+    """Pages are changed again and again in a round, and a savepoint takes most of it back."""
+    before = database.log_size
+    database.begin()
+    for name in ("taken back", "kept"):
+        database.savepoint()
+        for number in range(60):
+            database.run(INSERT, (f"{name} {number}" + 3_000 * "x",))
+            database.run("UPDATE line SET text = text || 'y' WHERE number % 7 = ?", (number % 7,))
+        assert database.log_size == before, "a page was written before COMMIT"
+        if name == "kept":
+            database.keep()
+        else:
+            database.undo()
+    database.commit()
+    left = directory / "left"
+    left.mkdir()
+    for name in ("ledger.db", "ledger.db-wal"):
+        shutil.copy(directory / name, left / name)
+    again = open_database(left)
+    assert texts(again) == texts(database)
+    assert len(texts(again)) == 60
+    again.close()
+
+
+def test_what_a_kill_leaves_is_what_was_committed_whatever_was_taken_back_before(
+    database: Database, tmp_path: Path
+) -> None:
+    what_a_kill_leaves_is_what_was_committed(database, tmp_path)
+
+
+def test_without_its_guard_pages_are_written_before_their_round_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "no page of a round is written before its COMMIT", lambda *_: None)
+    database = open_database(tmp_path)
+    with pytest.raises(AssertionError, match="before COMMIT"):
+        what_a_kill_leaves_is_what_was_committed(database, tmp_path)
+    database.close()
 
 
 @pytest.mark.parametrize("content", [b"x" * 5_000, b"SQLite format 3\0" + b"\xff" * 5_000])
