@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlencode
 
+import httpx
 import pytest
 from support.guards import remove
 from support.leaderless import at_once
@@ -29,12 +30,14 @@ from unit.reader.harness import ReaderHarness, Sent, WatchedDrive
 from unit.reader.protocol import STREAM_ID
 
 from bottomless.drives.base import Body
+from bottomless.formats.chunk import split_chunks
 from bottomless.model.config import FilterConfig
 from bottomless.model.offset_spec import format_timestamp
 
 PAGES_EACH: Final = 40
 """Of one world; then another one begins."""
 VALUES: Final = ("a", "b", "c", "", None)
+CHUNKS_TYPE: Final = "application/vnd.bottomless.chunks"
 KEYS: Final = (b"k0", b"k1", b"k2", None)
 CONFIGS: Final = (
     None,
@@ -52,6 +55,7 @@ WAYS: Final = {
     "a time was asked for",
     "what was asked for lay below the floor",
     "a page started at a count from the end",
+    "whole chunks were asked for",
 }
 """A model that never comes there proves nothing."""
 
@@ -190,16 +194,39 @@ class World:
             until = start + self.random.randint(1, 60)
             query.append(("until_offset", str(until)))
         before = self.floor
+        whole = self.random.random() < 0.15
+        query += [("filter_mode", "chunk")] if whole else []
+        headers = {"accept": CHUNKS_TYPE} if whole else {}
         self.reading = True
         self.events["pages"] += 1
-        answer = await self.harness.get(f"/records?on_out_of_range=clamp&{urlencode(query)}")
+        answer = await self.harness.get(
+            f"/records?on_out_of_range=clamp&{urlencode(query)}", **headers
+        )
         self.reading = False
         if answer.status_code == 503:
             # It moved too often: nothing was said.
             self.events["a page had to be asked for again"] += 1
             return
         assert answer.status_code == 200, (query, answer.text)
-        self.hold(answer.json(), wanted, dict(query), before)
+        if whole:
+            self.hold_chunks(answer, wanted)
+        else:
+            self.hold(answer.json(), wanted, dict(query), before)
+
+    def hold_chunks(self, answer: httpx.Response, wanted: Callable[[Sent], bool]) -> None:
+        """Whole chunks: each has a record that is asked for, and no such record is missing."""
+        start, end = (int(answer.headers[f"page-{name}-offset"]) for name in ("start", "next"))
+        records = self.harness.records
+        asked_for = {n for n, (_, sent) in records.items() if start <= n < end and wanted(sent)}
+        found: set[int] = set()
+        for header, _ in split_chunks(memoryview(answer.content)):
+            held = set(range(header.first_offset, header.next_offset))
+            assert any(wanted(records[offset][1]) for offset in held), header
+            assert not found & held
+            found |= held
+        said = (start, end, sorted(found), self.floor)
+        assert all(offset < self.floor for offset in asked_for - found), said
+        self.events["whole chunks were asked for"] += bool(found)
 
     def question(self) -> tuple[Callable[[Sent], bool], list[tuple[str, str]]]:
         """What is asked for: as a rule over records, and as parameters."""
