@@ -224,7 +224,7 @@ class World:
             assert any(wanted(records[offset][1]) for offset in held), header
             assert not found & held
             found |= held
-        said = (start, end, sorted(found), self.floor)
+        said = (answer.url, start, end, sorted(found), sorted(asked_for - found), self.floor)
         assert all(offset < self.floor for offset in asked_for - found), said
         self.events["whole chunks were asked for"] += bool(found)
 

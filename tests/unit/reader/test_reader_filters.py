@@ -138,6 +138,21 @@ async def test_chunks_come_whole_where_one_of_their_records_is_asked_for(
     assert answer.headers["page-next-offset"] == "100"
 
 
+async def test_a_chunk_that_is_passed_over_at_the_end_of_a_page_is_looked_at_again(
+    harness: ReaderHarness,
+) -> None:
+    """The model found it: what was asked for lay in the chunk, after the offset at which the page was to
+    end, and whoever went on from where it said never met it."""
+    harness.append(*(Sent(b"v", filter_value=value) for value in ("a", "a", "b", "b")))
+    query = "filter=b&filter_mode=chunk"
+    ended = await harness.get(f"/records?offset=0&until_offset=2&{query}", accept=CHUNKS)
+    assert (ended.content, ended.headers["page-next-offset"]) == (b"", "2")
+    following = await harness.get(f"/records?offset=2&{query}", accept=CHUNKS)
+    assert len(list(split_chunks(memoryview(following.content)))) == 1
+    whole = await harness.get(f"/records?offset=0&until_offset=3&{query}", accept=CHUNKS)
+    assert whole.headers["page-next-offset"] == "4", "what comes whole is read whole"
+
+
 @pytest.mark.parametrize(
     ("query", "parameter"),
     [

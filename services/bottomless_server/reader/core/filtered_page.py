@@ -153,6 +153,8 @@ class FilteredChunkPageBuilder(FilteredPageBuilder, ChunkPageBuilder):
         if frames is None:
             return
         self.scan.look_at(len(chunk))
+        # Of what is passed over nothing was looked at beyond the page's end.
+        ends = min(header.next_offset, self.end)
         if self._holds_some(header.first_offset, frames):
             if self.chunks and self.size + len(chunk) > self._size_max:
                 self._full = True
@@ -161,7 +163,8 @@ class FilteredChunkPageBuilder(FilteredPageBuilder, ChunkPageBuilder):
             self.chunks.append(chunk)
             self.size += len(chunk)
             self.count += header.next_offset - self.position
-        self.position = header.next_offset
+            ends = header.next_offset
+        self.position = ends
 
     def _holds_some(self, first: int, frames: list[tuple[FrameHeader, memoryview]]) -> bool:
         for frame, stored in frames:
