@@ -20,7 +20,7 @@ class Delivery(NamedTuple):
     """A message that was taken, and where its record is to be read."""
 
     item: Item
-    """As it is now, in flight."""
+    """What it has become: it is in flight."""
     message: Message
     receipt: str
 
