@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.guards import remove
 
-from bottomless.errors import Code, NotFound, Overloaded, WrongOffset
+from bottomless.errors import Code, Corrupt, NotFound, Overloaded, WrongOffset
 from bottomless.model.names import Reference
 from bottomless_server.core.consumer_group import (
     MEMBER_COUNT_MAX,
@@ -16,6 +16,8 @@ from bottomless_server.core.consumer_group import (
     GroupMember,
     MemberId,
     Strategy,
+    decode_group,
+    encode_group,
 )
 from bottomless_server.manifest.consumers.core.groups import (
     REVOKE_MS,
@@ -368,3 +370,15 @@ def test_planning_twice_changes_nothing(strategy: Strategy, partitions: int, cou
 
     assert plan(group, 5) == group
     assert replace(group) == group
+
+
+@pytest.mark.parametrize("count", [3, 1_000])
+def test_a_group_that_is_read_again_and_again_is_what_was_written(count: int) -> None:
+    """A small one is decoded once: heartbeats of all its members read the same value."""
+    group = joined(a_group(count), "a", "b", "c")
+    data = encode_group(group)
+
+    assert decode_group(data) == group
+    assert (decode_group(data) is decode_group(bytes(data))) == (count == 3)
+    with pytest.raises(Corrupt):
+        decode_group(data[:-1])
