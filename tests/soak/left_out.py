@@ -40,7 +40,32 @@ _SEARCH: Final = (
 
 _OF_SUPERS: Final = "tests/journeys/test_super_produce.py::test_a_request_that_died_is_stored_once_when_it_comes_again"
 
+_CRASHES: Final = "tests/journeys/test_crash_windows.py"
+_MADE: Final = (
+    f"{_CRASHES}::test_a_super_stream_whose_creation_died_is_whole_before_anybody_finds_it"
+)
+_UNMADE: Final = (
+    f"{_CRASHES}::test_a_deletion_of_a_super_stream_that_died_is_finished_after_the_restart"
+)
+_GROWN: Final = f"{_CRASHES}::test_a_growth_that_died_is_finished_after_the_restart"
+
 LEFT_OUT: Final[Mapping[str, str]] = {
+    # Every point is one of those where the unit tests cut off too.
+    f"{_MADE}[manifest.super.after-exec]": f"{_MADE}[manifest.super.before-object]",
+    f"{_MADE}[manifest.super.after-object]": f"{_MADE}[manifest.super.before-object]",
+    f"{_UNMADE}[manifest.super-deletion.after-exec]": (
+        f"{_UNMADE}[manifest.super-deletion.after-partition]"
+    ),
+    f"{_UNMADE}[manifest.super-deletion.after-object]": (
+        f"{_UNMADE}[manifest.super-deletion.after-partition]"
+    ),
+    f"{_UNMADE}[manifest.super-deletion.before-forget]": (
+        f"{_UNMADE}[manifest.super-deletion.after-partition]"
+    ),
+    f"{_GROWN}[manifest.super-growth.after-exec]": f"{_GROWN}[manifest.super-growth.after-owners]",
+    f"{_GROWN}[manifest.super-growth.after-second-exec]": (
+        f"{_GROWN}[manifest.super-growth.after-owners]"
+    ),
     "tests/chaos/test_chaos.py::test_two_uploaders_of_one_stream_leave_no_gap_and_no_overlap": (
         "tests/chaos/test_chaos.py"
         "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
