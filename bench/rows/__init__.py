@@ -23,6 +23,7 @@ from bench.rows import (
     spark,
     startup,
     streams,
+    supers,
     under_load,
 )
 from bench.turns import Row
@@ -36,6 +37,7 @@ ROWS: Final[dict[str, Row]] = {
         *many.ROWS,
         *streams.ROWS,
         *groups.ROWS,
+        *supers.ROWS,
         *clients.ROWS,
         *replay.ROWS,
         *objects.ROWS,

@@ -47,7 +47,9 @@ def tail_super_stream(client: "Client", asked: Asked, writer: Writer) -> None:
         typer.BadParameter: its members would share it as a group, or the place is one offset.
     """
     if asked.group is not None:
-        raise typer.BadParameter("a super stream has no groups yet", param_hint="--group")
+        raise typer.BadParameter(
+            "this command does not share a super stream yet", param_hint="--group"
+        )
     if asked.start is not None and asked.start.isdigit():
         raise typer.BadParameter(
             "an offset is a place in one partition; give another place, or name a partition",
