@@ -67,6 +67,13 @@ BETWEEN_PARAMETERS: Final = (
     "a key must end in the future",
     "only a leaderless stream can be fenced",
     "max_age_ms of a leaderless stream must be from",
+    "the super stream is divided by the other strategy",
+    "must have exactly one of key and key_base64",
+    "a record of a super stream must have a key",
+    "must have at most 240 characters, to a super stream",
+    "must be a text of at most 255 bytes in UTF-8",
+    "a super stream never gets fewer partitions",
+    "with more partitions most keys go to another one",
 )
 """Refused for what else the request says, or for a token that was made up."""
 

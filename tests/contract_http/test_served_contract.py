@@ -21,6 +21,7 @@ NOT_HERE: Final = {
     "accept_gap": "there is no hole",
     "rebuild": "coordination is not lost",
     "delete_group": "somebody is in the group",
+    "delete_super_group": "somebody is in the group",
 }
 """Operations whose examples cannot succeed on a server that is well, and why."""
 
@@ -146,7 +147,7 @@ def test_every_example_works_when_it_is_executed(server: AllInOne, served: Any) 
     """
     examples = Examples(served)
     first = ["put_stream", "append_records", "put_consumer_offset", "raise_producer_epoch"]
-    first += ["join_group", "put_super_stream", "append_to_super_stream"]
+    first += ["join_group", "put_super_stream", "append_to_super_stream", "join_super_group"]
     last = ["delete_consumer_offset", "forget_producer", "delete_stream", "delete_super_stream"]
     between = [name for name in examples.operations if name not in (*first, *last)]
     with server.client() as client:
