@@ -47,13 +47,12 @@ class Unheard:
 
 @guard("what other writers may know of, in a new run of the store")
 async def in_doubt(
-    drive: Drive, coordination: Coordination, generation: int, url: str | None, own: frozenset[Uid]
+    drive: Drive, coordination: Coordination, generation: int, url: str, own: frozenset[Uid]
 ) -> dict[Uid, int | None]:
     """Find the writers that may have committed what the store lacks, each with the attempt that its
     record has: there is an object with pieces of theirs that is not settled.
 
-    Those of this process (`own`) know it themselves, and one before them at the same `url` is dead: of
-    such nothing will be heard. Without a `url` they count too.
+    Those of this process (`own`) know it themselves, and one before them at the same `url` is dead.
 
     Raises:
         Unavailable: `coordination-regressed`, or not now.

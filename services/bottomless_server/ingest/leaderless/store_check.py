@@ -4,7 +4,7 @@ an older copy of itself.
 What one run of the store has answered it does not go back on, so a new connection to the same run costs
 a look at the bucket. Another run may be an older copy that was put back a moment ago, of which the bucket
 has no proof yet: then it is waited for what other writers know (stores/other_writers.py), at most until
-the notes of before that run must have come. Where all objects are settled there is nothing to wait for.
+the notes of before that run must have come.
 
 Nothing is written here.
 """
@@ -111,8 +111,6 @@ class StoreCheck:
         """
         context, bounds = self._context, self._context.bounds
         met = self._meet(run)
-        if await self._nothing_is_missing(generation):
-            return
         await asyncio.sleep(bounds.note_ms / 1000 + bounds.check_seconds)
         while context.now() < met.until:
             try:
@@ -127,21 +125,6 @@ class StoreCheck:
                 if not met.unheard.note(found):
                     return
             await asyncio.sleep(_LOOK_SECONDS)
-
-    async def _nothing_is_missing(self, generation: int) -> bool:
-        """Whether every object with pieces is settled in this run of the store, those of dead writers
-        included: then nothing was committed that it lacks, and nobody has to be heard of.
-
-        Raises:
-            Unavailable: `coordination-regressed`.
-        """
-        stores = self._context.drive, self._context.coordination
-        try:
-            return not await in_doubt(*stores, generation, None, self._own())
-        except StoreError as error:
-            if error.code is Code.COORDINATION_REGRESSED:
-                raise
-            return False
 
     def _meet(self, run: StoreRun) -> _Met:
         if self._met is None or self._met.run_id != run.run_id:

@@ -95,21 +95,6 @@ def test_another_run_with_all_that_was_acknowledged_costs_nodes_under_load_a_mom
     assert (first.counts.instances, second.counts.instances) == (1, 1)
 
 
-def test_nobody_is_waited_for_where_all_that_was_put_is_settled() -> None:
-    """Also of a writer that died, since the store as it is now has all that it committed."""
-    stores, first, second = two_nodes()
-    for node in (first, second):
-        assert isinstance(node.append(0, an_append(b"a")), Appended)
-    first.process.kill()
-    stores.coordination.start_anew()
-    begun = stores.loop.now
-    assert isinstance(second.append(0, an_append(b"b")), Appended)
-    again = WriterProcess(stores).start()
-    assert isinstance(again.append(0, an_append(b"c")), Appended)
-    assert stores.loop.now - begun < MOMENT
-    assert stores.values(0) == [b"a", b"a", b"b", b"c"]
-
-
 def test_of_a_writer_that_died_with_the_store_all_notes_have_come_after_a_put() -> None:
     stores, first, second = two_nodes()
     stores.trouble.next["coordination.watch"] = [NEVER] * 4
