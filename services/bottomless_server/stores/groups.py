@@ -246,14 +246,19 @@ class ConsumerGroups:
         return decode_holder(await self._coordination.get(holder_key(scope, group, index)))
 
     async def held(self, asked: Sequence[tuple[StreamId, str]]) -> list[int | None]:
-        """Tell with which generation each of these members holds this stream; None where it does not, and
-        where its lease is over.
+        """Tell with which generation each of these members holds this stream; None where it does not,
+        where its lease is over, and where what is there of it cannot be read.
 
         Two questions for all of them together: for the leases, which name the groups, and for the
         holders.
         """
         leases = await self._coordination.get_many([member_key(member) for _, member in asked])
-        held = {at: _decode_lease(value) for at, value in enumerate(leases) if value is not None}
+        held: dict[int, Lease] = {}
+        for at, value in enumerate(leases):
+            # One that cannot be read is not that of the others which are asked about with it.
+            with suppress(Corrupt):
+                if value is not None:
+                    held[at] = _decode_lease(value)
         places = await self._places(
             [asked[at][0] for at, lease in held.items() if lease.scope != asked[at][0]]
         )
@@ -264,7 +269,10 @@ class ConsumerGroups:
             if lease.scope == scope:
                 keys[at] = holder_key(scope, lease.group, index)
         values = await self._coordination.get_many(list(keys.values()))
-        holders = dict(zip(keys, map(decode_holder, values), strict=True))
+        holders: dict[int, tuple[MemberId, int] | None] = {}
+        for at, value in zip(keys, values, strict=True):
+            with suppress(Corrupt):
+                holders[at] = decode_holder(value)
         return [_generation_of(holders.get(at), member) for at, (_, member) in enumerate(asked)]
 
     async def _places(self, stream_ids: Sequence[StreamId]) -> dict[StreamId, tuple[str, int]]:

@@ -41,9 +41,11 @@ from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.instance import (
     RESERVED_COUNT,
+    Loss,
     WalInstance,
     decode_instance,
     encode_instance,
+    loss_of,
     settled_whole,
 )
 from bottomless_server.leaderless.proof import shows_less
@@ -143,6 +145,9 @@ async def retire(coordination: Coordination, numbers: AttemptNumbers) -> None:
     In Redis after a crash: nothing, or `settled` = `reserved` and the lease, which runs out. Without
     it the vacuum could never take the record away for as long as the process lives.
 
+    An instance whose record is older than what it has written is left as it is: settled, it would
+    show that nothing of it is missing, and what was acknowledged would be taken for garbage.
+
     Raises:
         Unavailable: `coordination-regressed`, or not now; the same again is right.
     """
@@ -154,15 +159,23 @@ async def retire(coordination: Coordination, numbers: AttemptNumbers) -> None:
         value = values[key]
         if value is None:
             return Changes(), None
+        record = decode_instance(value)
+        _require_own(record, numbers)
         # Of each try: what others changed meanwhile may have a higher number than the first one.
         attempt = numbers.take()
-        ended = replace(settled_whole(decode_instance(value)), attempt=attempt)
+        ended = replace(settled_whole(record), attempt=attempt)
         return Changes({key: encode_instance(ended)}), attempt
 
     attempt = await coordination.transact([GENERATION_KEY, key], end)
     if attempt is not None:
         numbers.decided(attempt)
     await coordination.release(live_key(numbers.instance), numbers.instance.encode("ascii"))
+
+
+@guard("the record of an instance that ends, which must not be older than what it wrote")
+def _require_own(record: WalInstance, numbers: AttemptNumbers) -> None:
+    if loss_of(record, numbers, record.settled) is Loss.REGRESSED:
+        raise coordination_lost()
 
 
 async def load_instances(coordination: Coordination) -> dict[Uid, WalInstance | Corrupt]:

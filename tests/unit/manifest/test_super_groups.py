@@ -1,6 +1,7 @@
 """Consumer groups over the partitions of a super stream: each partition has one holder, and only it
 stores an offset there."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,8 +10,10 @@ from support.guards import remove
 from support.manifest import ManifestHarness
 from unit.manifest.test_manifest_api import Service, running
 
-from bottomless.model.names import StreamId
-from bottomless_server.stores.groups import ConsumerGroups
+from bottomless.model.names import Reference, StreamId
+from bottomless_server.coordination.base import Changes
+from bottomless_server.coordination.base import Member as Indexed
+from bottomless_server.stores.groups import ConsumerGroups, group_key, groups_index, member_key
 
 EVENTS = "/v1/super-streams/events"
 GROUP = f"{EVENTS}/groups/billing"
@@ -155,3 +158,59 @@ async def test_who_leaves_gives_over_and_a_group_ends_with_its_super_stream(
     missing = await service.public.post(f"{GROUP}/members", json={"member": "c"})
     assert missing.status_code == 404
     assert (await service.public.get(GROUP)).status_code == 404
+
+
+async def test_a_heartbeat_that_waits_while_the_super_stream_grows_hears_of_the_new_partitions(
+    service: Service,
+) -> None:
+    member = await Member(service, "a").join()
+    path = f"{GROUP}/members/{member.member_id}/heartbeat?wait_ms=9000"
+    waiting = asyncio.create_task(service.public.post(path, json={"holding": member.holding}))
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    await grow(service)
+
+    told = await waiting
+
+    assert told.status_code == 200, told.text
+    assert len(told.json()["assignments"]) > 3
+
+
+async def test_a_group_that_cannot_be_read_keeps_no_other_from_new_partitions(
+    service: Service,
+) -> None:
+    member = await Member(service, "a").join()
+    lease = await groups_of(service).lease_of(member.member_id)
+    assert lease is not None
+    first, indexed = Reference("aaa"), Indexed(groups_index(lease.scope), b"aaa", True)
+    unreadable = Changes({group_key(lease.scope, first): b'{"format":2}'}, members=[indexed])
+    service.harness.coordination.write(unreadable)
+
+    await grow(service)
+
+    await member.beat()
+    assert len(member.holding) == 5
+
+
+async def test_a_lease_that_cannot_be_read_says_nothing_of_the_members_asked_about_with_it(
+    service: Service,
+) -> None:
+    member = await Member(service, "a").join()
+    place = (await service.public.get(EVENTS)).json()["partitions"][0]
+    stream_id, later = StreamId(place["stream_id"]), "f" * 32
+    unreadable = Changes({member_key(later): b'["s","g",1,"of a later release"]'})
+    service.harness.coordination.write(unreadable)
+
+    held = await groups_of(service).held([(stream_id, member.member_id), (stream_id, later)])
+
+    assert held == [member.holding["0"], None]
+
+
+async def grow(service: Service) -> None:
+    asked = {"partitions": 5, "accept_rehash": True}
+    grown = await service.public.patch(EVENTS, json=asked, headers={"if-match": "*"})
+    assert grown.status_code == 200, grown.text
+
+
+def groups_of(service: Service) -> ConsumerGroups:
+    return ConsumerGroups(service.harness.coordination)

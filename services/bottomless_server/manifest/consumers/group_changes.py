@@ -12,7 +12,9 @@ and does no other harm.
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from bottomless.errors import Code, NotFound, WrongOffset
+import structlog
+
+from bottomless.errors import Code, Corrupt, NotFound, WrongOffset
 from bottomless.model.names import Reference
 from bottomless.model.super_stream import SuperRecord
 from bottomless_server.coordination.base import CoordinationUnknown, Values
@@ -40,6 +42,8 @@ from bottomless_server.stores.groups import (
     room_for,
     scope_of,
 )
+
+log = structlog.get_logger(__name__)
 
 
 class Joining(NamedTuple):
@@ -245,7 +249,12 @@ class GroupChanges:
         after = ""
         while names := (await self.groups.listed(scope, after)).names:
             for group in names:
-                await self.groups.change(scope, group, decide)
+                try:
+                    await self.groups.change(scope, group, decide)
+                except Corrupt as error:
+                    # It keeps the partitions that it has; the others do not wait for it.
+                    log.error("a group cannot be read", scope=scope, error=str(error))
+                    continue
                 self._told(scope, group)
             after = names[-1]
 

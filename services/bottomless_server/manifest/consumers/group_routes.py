@@ -132,6 +132,7 @@ class _GroupRoutes:
         found = await self._find(request)
         asked = Joining(name, body.lease_ms, strategy)
         member_id, after = await self._changes.join(found.shared, group, asked)
+        found = await self._with_all(request, found, after)
         answer = {
             "member_id": member_id,
             "member": name,
@@ -162,6 +163,7 @@ class _GroupRoutes:
                 if again is None or again.member(member_id) is None:
                     raise member_expired()
                 found = again
+        shared = await self._with_all(request, shared, found)
         answer = await self._work(shared, found, member_id, holding)
         return json_response(answer, 200, {**_UNSEEN, **shared.headers})
 
@@ -204,6 +206,7 @@ class _GroupRoutes:
         if found is None:
             await self._context.streams.check_generation()
             raise group_not_found()
+        shared = await self._with_all(request, shared, found)
         return json_response(await self._describe(shared, found), 200, _headers(shared))
 
     async def activate(self, request: Request) -> Response:
@@ -214,6 +217,7 @@ class _GroupRoutes:
         name = _reference(body.member, "/member")
         found = await self._find(request)
         after = await self._changes.activate(found.scope, group, body.partition, name)
+        found = await self._with_all(request, found, after)
         return json_response(await self._describe(found, after), 200, _headers(found))
 
     async def delete(self, request: Request) -> Response:
@@ -225,6 +229,17 @@ class _GroupRoutes:
 
     async def _find(self, request: Request) -> GroupScope:
         return await self._by_name(full_name_of(request.scope, request.path_params["s"]))
+
+    async def _with_all(
+        self, request: Request, found: GroupScope, group: ConsumerGroup
+    ) -> GroupScope:
+        """What is shared, found again where it has grown since and the group shares more of it."""
+        if len(group.partitions) <= len(found.places):
+            return found
+        again = await self._find(request)
+        if again.scope != found.scope:
+            raise group_not_found()
+        return again
 
     async def _work(
         self, found: GroupScope, group: ConsumerGroup, member_id: str, holding: dict[int, int]

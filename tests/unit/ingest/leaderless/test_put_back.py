@@ -76,6 +76,34 @@ def test_nor_does_the_node_itself_give_it_which_has_heard_that_the_store_went_ba
     assert stores.values(0) == stores.values(1) == []
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_node_that_stops_leaves_the_record_of_an_older_copy_as_it_is(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        guarded_record = (
+            "the record of an instance that ends, which must not be older than what it wrote"
+        )
+        remove(monkeypatch, guarded_record, lambda *_: None)
+    stores, node = a_house()
+    copy = stores.coordination.copy()
+    said = node.append(0, an_append(b"acknowledged"))
+    assert isinstance(said, Appended)
+    until(stores, lambda: bool(stores.notes()))
+    stores.coordination.put_back(copy)
+    node.drain()
+    node.stop()
+
+    told = WriterProcess(stores).start().append(0, an_append(b"another"))
+
+    if not guarded:
+        assert isinstance(told, Appended)
+        assert told.first_offset == said.first_offset
+        return
+    assert isinstance(told, StoreError)
+    assert told.code is Code.COORDINATION_REGRESSED
+
+
 def test_another_run_with_all_that_was_acknowledged_costs_nodes_under_load_a_moment() -> None:
     """Each has an object that is not committed, and waits for the other to show that it lacks nothing."""
     stores, first, second = two_nodes()
