@@ -193,7 +193,7 @@ class Outbox:
             try:
                 return await self.append(bundle, body, turn.sequence)
             except StoreError as error:
-                doubtful = doubtful or error.outcome is Outcome.UNKNOWN
+                doubtful = doubtful or error.outcome is not Outcome.NONE
                 pause: float | None = None
                 if error.code in _TOO_EARLY and not first_in_line:
                     assert before is not None
@@ -203,7 +203,7 @@ class Outbox:
                 elif may_repeat(error, repeatable=True):
                     pause = backoff.after(error)
                 if pause is None or self.failure is not None:
-                    if doubtful:
+                    if doubtful and error.outcome is Outcome.NONE:
                         error.outcome = Outcome.UNKNOWN
                     raise
             await asyncio.sleep(pause)
@@ -244,7 +244,7 @@ class Outbox:
         elif error.code in _TOO_EARLY:
             # Refused for want of the one that failed; if that is stored in the end, so may
             # be an earlier attempt of this one.
-            doubts = Outcome.UNKNOWN in (self.failure.outcome, error.outcome)
+            doubts = {self.failure.outcome, error.outcome} != {Outcome.NONE}
             refused = Unavailable(
                 "an append before this one failed",
                 retryable=False,

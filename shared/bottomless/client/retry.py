@@ -77,10 +77,10 @@ async def retried(call: Callable[[], Awaitable[T]], seconds: float, *, repeatabl
         try:
             return await call()
         except StoreError as error:
-            doubtful = doubtful or error.outcome is Outcome.UNKNOWN
+            doubtful = doubtful or error.outcome is not Outcome.NONE
             pause = waits.after(error) if may_repeat(error, repeatable=repeatable) else None
             if pause is None:
-                if doubtful:
+                if doubtful and error.outcome is Outcome.NONE:
                     error.outcome = Outcome.UNKNOWN
                 raise
         await asyncio.sleep(pause)

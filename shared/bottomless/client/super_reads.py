@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
+from bottomless.client.address import check_reference
 from bottomless.client.follow import Batch, FollowCalls
 from bottomless.client.merging import Merge
 from bottomless.client.parameters import Parameter, query_of
@@ -88,7 +89,7 @@ class SuperReadCalls(SuperStreamCalls, StreamCalls, FollowCalls, ReadCalls):
             InvalidRequest: `start` is an offset, which is in one partition: give a map.
             OffsetGone: retention or trim has passed a place.
         """
-        query = _checked(parameters)
+        query = _checked(parameters, consumer)
         found = await self.partitions(name)
         starts = await self._starts(found, start, consumer)
         size = _page_size(len(found))
@@ -122,7 +123,7 @@ class SuperReadCalls(SuperStreamCalls, StreamCalls, FollowCalls, ReadCalls):
             NotFound: the super stream was deleted.
             WrongOffset: `stream-replaced`, another stream has the name of a partition.
         """
-        query = _checked(parameters)
+        query = _checked(parameters, consumer)
         found = await self.partitions(name)
         _check_count(len(found))
         query = {"max_bytes": _page_size(len(found)), **query}
@@ -317,7 +318,9 @@ async def gathered(works: Iterable[Awaitable[T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-def _checked(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+def _checked(parameters: Mapping[str, Parameter], consumer: str | None) -> dict[str, Parameter]:
+    if consumer is not None:
+        check_reference(consumer)
     query_of(parameters)
     for name in _ALREADY_KNOWN:
         if name in parameters:

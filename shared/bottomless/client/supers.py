@@ -47,13 +47,14 @@ class SuperStreamCalls(Wire):
             InvalidRequest: not exactly one of `partitions` and `binding_keys` is given.
             Exists: `stream-exists`: the name, or that of a partition, is taken.
         """
+        path = super_path(name)
         if (partitions is None) is (binding_keys is None):
             raise InvalidRequest("give one of partitions and binding_keys")
         divided: dict[str, Any] = {"partitions": partitions}
         if binding_keys is not None:
             divided = {"binding_keys": list(binding_keys)}
         value = {**(config or {}), **divided}
-        return await self._send_json("PUT", super_path(name), value, repeatable=True)
+        return await self._send_json("PUT", path, value, repeatable=True)
 
     def list_super_streams(
         self, *, unreadable: Callable[[dict[str, Any]], object] | None = None
@@ -107,6 +108,7 @@ class SuperStreamCalls(Wire):
             InvalidRequest: that is not more, or not exactly one of the two is given.
             WrongOffset: `etag-mismatch`: somebody has changed it meanwhile.
         """
+        super_path(name)  # A name that is none is refused first.
         if (partitions is None) is (binding_keys is None):
             raise InvalidRequest("give one of partitions and binding_keys")
         if binding_keys is not None:

@@ -54,9 +54,12 @@ def test_no_wait_ends_after_the_deadline() -> None:
     assert backoff.after(Overloaded("full", retry_after_seconds=9)) is None
 
 
-async def test_a_doubt_about_one_attempt_stays_when_the_last_one_did_nothing() -> None:
+@pytest.mark.parametrize("first", [Outcome.UNKNOWN, Outcome.COMMITTED])
+async def test_a_doubt_about_one_attempt_stays_when_the_last_one_did_nothing(
+    first: Outcome,
+) -> None:
     errors: Iterator[StoreError] = iter(
-        [Unavailable("lost", outcome=Outcome.UNKNOWN), InvalidRequest("wrong")]
+        [Unavailable("lost", outcome=first), InvalidRequest("wrong")]
     )
 
     async def call() -> None:

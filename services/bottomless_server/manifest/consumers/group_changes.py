@@ -253,7 +253,7 @@ class GroupChanges:
                     await self.groups.change(scope, group, decide)
                 except Corrupt as error:
                     # It keeps the partitions that it has; the others do not wait for it.
-                    log.error("a group cannot be read", scope=scope, error=str(error))
+                    log.warning("a group cannot be read", scope=scope, error=str(error))
                     continue
                 self._told(scope, group)
             after = names[-1]
