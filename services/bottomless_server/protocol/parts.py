@@ -27,7 +27,9 @@ PARTS_MEDIA_TYPE: Final = "application/vnd.bottomless.batches"
 
 _CRC_MAX: Final = 2**32 - 1
 
-Step = Literal["begin", "recall", "highest", "complete", "raise-parts", "raise-whole", "show"]
+Step = Literal[
+    "begin", "recall", "highest", "complete", "take-epoch", "raise-parts", "raise-whole", "show"
+]
 
 
 class PartAsked(NamedTuple):
@@ -111,7 +113,7 @@ class StepAsked(NamedTuple):
     highest: int | None = None
     """The highest number of all parts: with `raise-whole`."""
     layout: int = 0
-    """The newest layout that the sender knows: with `begin`, `raise-parts` and `raise-whole`."""
+    """The newest layout that the sender knows: with `begin`, `take-epoch` and what raises."""
 
 
 class StepBody(ClosedBody):

@@ -335,6 +335,40 @@ async def test_a_repeat_at_a_router_that_has_not_heard_of_a_growth_is_refused_an
     assert places[0] == places[1]
 
 
+async def begin_two(three: IngestHarness) -> list[int]:
+    path = "/v1/super-streams/events/producers/p/epoch"
+    begun = await asyncio.gather(three.client.post(path), three.client.post(path))
+    return sorted(one.json()["epoch"] for one in begun)
+
+
+async def test_two_runs_that_begin_at_once_get_different_epochs(
+    three: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await begin_two(three)
+    assert first < second
+
+    # Without it both are told that the epoch is theirs.
+    remove(monkeypatch, "an epoch that no other run of the producer has", lambda *_: None)
+    first, second = await begin_two(three)
+    assert first == second
+
+
+async def test_a_run_begins_where_the_coordinating_partition_forgot_the_producer(
+    three: IngestHarness,
+) -> None:
+    for _ in range(3):
+        assert (await send(three, TEN)).status_code == 200
+        await three.client.post("/v1/super-streams/events/producers/p/epoch")
+    known = appender_of(three, coordinating_partition("p", 3)).tracking.producers
+    for name in ("super:p", "part.1:p"):
+        del known[name]
+
+    begun = await three.client.post("/v1/super-streams/events/producers/p/epoch")
+
+    assert begun.status_code == 200, begun.text
+    assert begun.json()["epoch"] > 3
+
+
 async def test_an_epoch_is_not_raised_by_who_has_not_heard_of_a_growth(
     three: IngestHarness,
 ) -> None:

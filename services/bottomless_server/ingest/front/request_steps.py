@@ -40,6 +40,15 @@ class Steps:
             owner = await self._owners.at(self._found.partitions[index].stream_id)
             return await owner.do_step(asked)
 
+    async def take_epoch(self, producer_id: str, epoch: int) -> None:
+        """Take an epoch for a run that begins, where requests are coordinated: no other run gets it.
+
+        Raises:
+            WrongOffset: `producer-fenced`: another run may have it.
+        """
+        index = coordinating_partition(producer_id, self._found.initial_count)
+        await self.at(index, self._of_parts("take-epoch", index, producer_id, epoch))
+
     async def raise_epoch(self, producer_id: str, epoch: int) -> StepSaid:
         """Raise the epoch of a producer in all partitions, and then where requests are coordinated.
 
@@ -82,7 +91,7 @@ class Steps:
 
     def _of_parts(
         self,
-        step: Literal["raise-parts", "highest"],
+        step: Literal["take-epoch", "raise-parts", "highest"],
         index: int,
         producer_id: str,
         epoch: int,

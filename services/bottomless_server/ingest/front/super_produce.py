@@ -27,7 +27,7 @@ from typing import Final, TypeVar
 import structlog
 from starlette.types import Receive, Scope
 
-from bottomless.errors import Code, Outcome, StoreError
+from bottomless.errors import Code, Outcome, StoreError, Unavailable, WrongOffset
 from bottomless.model.chunk import AppendMode
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.super_stream import Layout, SuperState
@@ -79,6 +79,8 @@ PRODUCER_ID_SIZE_MAX: Final = 240
 """Characters of the name of a producer of super streams: ours are longer, by the layout."""
 _DIVIDINGS_MAX: Final = 2
 """Requests that are divided at once: of each all records are there twice meanwhile."""
+_TAKES_MAX: Final = 8
+"""Epochs that are tried for one run."""
 _CLOCKS_MS: Final = 600_000
 """How far the clocks of two nodes may be apart."""
 
@@ -138,8 +140,8 @@ class SuperProduce:
                 return await run.store_once(parts, sender)
 
     async def raise_epoch(self, text: str, producer_id: str, scope: Scope) -> StepSaid:
-        """Lock earlier runs of a producer out of all partitions; returns its new epoch and the last
-        number that any of them has.
+        """Lock earlier runs of a producer out of all partitions; returns its new epoch, which no other
+        run gets, and the last number that any of them has.
 
         Raises:
             StoreError: the same again is right.
@@ -152,7 +154,7 @@ class SuperProduce:
             steps = Steps(self.owners, found, self.parts_in_flight)
             known = await steps.at_coordinating(StepAsked("show", producer_id))
             try:
-                return await steps.raise_epoch(producer_id, (known.epoch or 0) + 1)
+                return await _begin_run(steps, producer_id, (known.epoch or 0) + 1)
             except StoreError as error:
                 self.note_refusal(name, error)
                 raise
@@ -177,6 +179,32 @@ class SuperProduce:
         """Ask anew about a super stream, if what was known of it is outdated."""
         if error.code in (Code.SUPER_STREAM_GROWING, Code.STREAM_NOT_FOUND):
             self._supers.forget(name)
+
+
+async def _begin_run(steps: Steps, producer_id: str, epoch: int) -> StepSaid:
+    """Take the first epoch from this one on that is free, and raise it everywhere.
+
+    Where the coordinating partition has forgotten the producer, others may know higher ones; and
+    other runs may begin at this moment.
+    """
+    for _ in range(_TAKES_MAX):
+        try:
+            await steps.take_epoch(producer_id, epoch)
+            said = await steps.raise_epoch(producer_id, epoch)
+        except WrongOffset as error:
+            known = error.facts.get("current_epoch")
+            if error.code is not Code.PRODUCER_FENCED or not isinstance(known, int):
+                raise
+            epoch = max(epoch, known) + 1
+            continue
+        if said.epoch == epoch:
+            return said
+        # Another run has begun after this one, before it could be told.
+        epoch = max(epoch, said.epoch or 0) + 1
+    raise Unavailable(
+        "other runs of this producer begin all the time; the same again is right",
+        retry_after_seconds=1,
+    )
 
 
 def sender_of(conditions: Conditions) -> FromProducer | None:

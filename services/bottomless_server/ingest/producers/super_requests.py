@@ -306,6 +306,28 @@ def highest_part(tracking: Tracking, producer_id: str, layouts: Iterable[int]) -
     return max((number for number in numbers if number is not None), default=None)
 
 
+def highest_epoch(tracking: Tracking, producer_id: str, layouts: Iterable[int]) -> int:
+    """The highest epoch of a producer that its coordinating partition knows; 0 where it knows none."""
+    names = [whole_name(producer_id), *(part_name(layout, producer_id) for layout in layouts)]
+    found = [tracking.producers.get(name) for name in names]
+    return max((one.epoch for one in found if one is not None), default=0)
+
+
+@guard("an epoch that no other run of the producer has")
+def require_free_epoch(highest: int, epoch: int) -> None:
+    """Refuse an epoch that another run may have taken, by the highest one that is known.
+
+    Raises:
+        WrongOffset: `producer-fenced`; `current_epoch` is the highest.
+    """
+    if epoch <= highest:
+        raise conflict(
+            Code.PRODUCER_FENCED,
+            "another run of this producer begins at this moment",
+            current_epoch=highest,
+        )
+
+
 def entries_of_raise(
     tracking: Tracking,
     name: str,

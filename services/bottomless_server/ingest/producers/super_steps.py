@@ -2,7 +2,7 @@
 
 A step that changes nothing is answered by what is committed. One that does is written first, in
 order with the appends of the stream, and answered by what is known afterwards; done again, it
-writes nothing more.
+writes nothing more, and an epoch that was taken is refused.
 
 On the record's path: beside it; asked by local/owned_partitions.py.
 """
@@ -21,9 +21,11 @@ from bottomless_server.ingest.producers.super_requests import (
     decide_begin,
     entries_of_raise,
     entries_of_whole,
+    highest_epoch,
     highest_part,
     part_name,
     remembered_part,
+    require_free_epoch,
     whole_name,
 )
 from bottomless_server.protocol.parts import PartSaid, StepAsked, StepSaid
@@ -31,13 +33,13 @@ from bottomless_server.protocol.parts import PartSaid, StepAsked, StepSaid
 _STATES: Final = {Begun.GO_ON: "go-on", Begun.WHOLE: "whole", Begun.RAISE: "raise"}
 
 
-NEED_LAYOUT: Final = ("begin", "raise-parts", "raise-whole")
+NEED_LAYOUT: Final = ("begin", "take-epoch", "raise-parts", "raise-whole")
 """Steps of which a partition has to know what its newest layout is."""
 
 
 def changes(asked: StepAsked) -> bool:
     """Whether something has to be written for a step."""
-    return asked.step in ("complete", "raise-parts", "raise-whole")
+    return asked.step in ("complete", "take-epoch", "raise-parts", "raise-whole")
 
 
 def entries_of(
@@ -55,6 +57,8 @@ def entries_of(
     if asked.step == "raise-whole":
         name = whole_name(asked.producer_id)
         return entries_of_raise(tracking, name, asked.epoch, now, asked.highest, places)
+    if asked.step == "take-epoch":
+        require_free_epoch(highest_epoch(tracking, asked.producer_id, asked.layouts), asked.epoch)
     return [
         entry
         for layout in asked.layouts
@@ -90,7 +94,7 @@ def answer_to_step(tracking: Tracking, asked: StepAsked, next_offset: int, layou
         return _of_whole(tracking, asked)._replace(state=_STATES[begun])  # type: ignore[arg-type]
     if asked.step == "recall":
         return StepSaid(part=_recalled(tracking, asked, next_offset))
-    if asked.step in ("highest", "raise-parts"):
+    if asked.step in ("highest", "take-epoch", "raise-parts"):
         last = highest_part(tracking, asked.producer_id, asked.layouts)
         return StepSaid(last=last, parts=_parts(tracking, asked))
     return _of_whole(tracking, asked)
