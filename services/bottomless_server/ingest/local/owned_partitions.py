@@ -77,6 +77,9 @@ class OwnedPartition:
                     tracking, asked, now, places, local.oldest_layout()
                 )
             )
+        elif asked.step == "highest":
+            # A part of an older layout may be on its way into the log: first it is there or not.
+            await local.change(lambda *_: ())
         # What is known is that of the owner only as long as this is one.
         local.claim.require()
         return answer_to_step(local.tracking, asked, local.log.next_offset, local.oldest_layout())
