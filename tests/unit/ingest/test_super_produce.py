@@ -335,6 +335,41 @@ async def test_a_repeat_at_a_router_that_has_not_heard_of_a_growth_is_refused_an
     assert places[0] == places[1]
 
 
+async def test_a_repeat_after_a_growth_waits_for_a_round_that_began_before(
+    three: IngestHarness,
+) -> None:
+    """The lease ran out while a part was on its way into the log, so the growth did not wait for it."""
+    for _ in range(3):
+        assert (await send(three, HELLO)).status_code == 200
+    assert (await send(three, ["hello2"], producer_id="p", producer_seq=0)).status_code == 200
+    claim, asked, goes_on = appender_of(three, 1).claim, asyncio.Event(), asyncio.Event()
+    reserve = claim.reserve
+
+    async def slow(count: int) -> None:
+        claim.reserve = reserve  # type: ignore[method-assign]
+        asked.set()
+        await goes_on.wait()
+        await reserve(count)
+
+    claim.reserve = slow  # type: ignore[method-assign,assignment]
+    moving = ["hello1", "hello8"]
+    first = asyncio.create_task(send(three, moving, producer_id="p", producer_seq=1))
+    await asked.wait()
+    three.time.advance(60_000)
+    await grow(three, 5, three.time.wall, tells=False)
+    await three.lease.renew()
+    three.service.supers.forget(FULL_EVENTS)
+    again = asyncio.create_task(send(three, moving, producer_id="p", producer_seq=1))
+    for _ in range(50):
+        await asyncio.sleep(0.01)
+    goes_on.set()
+
+    answers = [(await one).json() for one in (first, again)]
+
+    assert sum(one["count"] for one in answers if "count" in one) == 2
+    assert [await values(three, index) for index in (3, 4)] == [[], []]
+
+
 async def begin_two(three: IngestHarness) -> list[int]:
     path = "/v1/super-streams/events/producers/p/epoch"
     begun = await asyncio.gather(three.client.post(path), three.client.post(path))
