@@ -101,6 +101,9 @@ def test_an_index_is_turned_on_in_mid_stream_and_survives_a_kill_and_a_rebuild(
             flush(valkey.url)
             await_loss(client)
             rebuild(client)
+            # The owner takes its streams up again within seconds.
+            path = f"{stream.records}?offset=first"
+            until(lambda: client.get(path).status_code == 200, what="the owner")
             assert looked_up(stream, ["v3", "late"], skipped=8) == [12, 13, 30, 31]
             assert looked_up(stream, ["nowhere"], skipped=9) == []
             sound(stream)

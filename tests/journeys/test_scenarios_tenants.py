@@ -32,7 +32,7 @@ NAMING_NOTHING = sorted(
 )
 """Reads that name nothing; what changes something without a name has a test of its own."""
 
-OWN = {"PUT /v1/streams/{s}"}
+OWN = {"PUT /v1/streams/{s}", "PUT /v1/super-streams/{s}"}
 """These make something of one's own where another has something of that name."""
 
 SECOND = sorted(
@@ -74,6 +74,7 @@ CONTENTS = {"POST /v1/streams/{s}/staged": frames_body(Rows([b"staged"], [1]))}
 PARAMETERS = {
     "GET /v1/streams/{s}/records": {"offset": "first"},
     "GET /v1/streams/{s}/offsets/resolve": {"spec": "first"},
+    "GET /v1/super-streams/{s}/route": {"key": "x"},
 }
 
 
@@ -116,6 +117,9 @@ def everything_of(client: httpx.Client) -> dict[str, str]:
     member = client.post(f"{stream.path}/groups/workers/members", json={"member": "ada"}).json()
     operation = client.post(f"{stream.path}/manifest/verify").json()
     key = client.post("/v1/keys", json={"scopes": ["read"]}).json()
+    above = "/v1/super-streams/divided"
+    assert client.put(above, json={"partitions": 1}).status_code == 201
+    sharing = client.post(f"{above}/groups/workers/members", json={"member": "ada"}).json()
     return {
         "s": "orders",
         "c": "billing",
@@ -127,10 +131,14 @@ def everything_of(client: httpx.Client) -> dict[str, str]:
         "key_id": key["key_id"],
         "g": "workers",
         "m": member["member_id"],
+        "super": "divided",
+        "super_m": sharing["member_id"],
     }
 
 
 def ask(client: httpx.Client, operation: Documented, parts: Mapping[str, str]) -> httpx.Response:
+    if operation.path.startswith("/v1/super-streams/") and parts.get("s") == "orders":
+        parts = {**parts, "s": parts["super"], "m": parts["super_m"]}
     headers = {"if-match": "*"} if operation.method == "patch" else {}
     content = CONTENTS.get(operation.name)
     if content is not None:

@@ -12,20 +12,20 @@ _TESTS: Final = Path(__file__).parents[1]
 NO_CONDITION: Final = """
 import dataclasses
 from bottomless_server.ingest.local import waiting
-decide = waiting.decide
+decide = waiting.decide_waiting
 def decide_without(tracking, append, *when):
     anywhere = dataclasses.replace(append.conditions, expected_offset=None)
     return decide(tracking, dataclasses.replace(append, conditions=anywhere), *when)
-waiting.decide = decide_without
+waiting.decide_waiting = decide_without
 """
 NO_MEMORY_OF_PRODUCERS: Final = """
 import dataclasses
 from bottomless_server.ingest.local import waiting
-decide = waiting.decide
+decide = waiting.decide_waiting
 def decide_without(tracking, append, *when):
     from_nobody = dataclasses.replace(append.conditions, identity=None)
     return decide(tracking, dataclasses.replace(append, conditions=from_nobody), *when)
-waiting.decide = decide_without
+waiting.decide_waiting = decide_without
 """
 NO_DIRTY_MARK: Final = """
 import dataclasses
