@@ -113,7 +113,8 @@ class StepAsked(NamedTuple):
     highest: int | None = None
     """The highest number of all parts: with `raise-whole`."""
     layout: int = 0
-    """The newest layout that the sender knows: with `begin`, `take-epoch` and what raises."""
+    """The newest layout that the sender knows: with `begin`, `take-epoch` and what raises. With
+    `complete` the one by which the request was divided."""
 
 
 class StepBody(ClosedBody):
@@ -152,8 +153,8 @@ class StepSaid(NamedTuple):
     """The epoch under which whole requests of the producer are known."""
     last: int | None = None
     """The number of the last whole request's last record; of parts, the highest that is known."""
-    heard_at: int | None = None
-    """When whole requests of the producer were heard of last, in ms since 1970."""
+    layout_before: int | None = None
+    """The layout by which the request was divided that this one follows: with `begin`."""
     part: PartSaid | None = None
     """What is remembered of the part: with `recall`."""
     parts: Sequence[tuple[int, int]] = ()
@@ -173,7 +174,7 @@ def decode_step_said(body: Any) -> StepSaid:
         state,
         _optional(body["epoch"]),
         _optional(body["last"]),
-        _optional(body["heard_at"]),
+        _optional(body["layout_before"]),
         None if body["part"] is None else _part(body["part"]),
         tuple((number(layout), number(last)) for layout, last in body["parts"]),
     )

@@ -370,6 +370,26 @@ async def test_a_repeat_after_a_growth_waits_for_a_round_that_began_before(
     assert [await values(three, index) for index in (3, 4)] == [[], []]
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_repeat_after_a_growth_is_stored_once_whatever_the_clocks_say(
+    three: IngestHarness, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of whoever let it grow is eleven minutes after that of the owners."""
+    if not guarded:
+        remove(monkeypatch, "the layout of the request before, as it is remembered", lambda *_: 2)
+    assert (await send(three, HELLO)).status_code == 200
+    assert (await send(three, HELLO, producer_id="p", producer_seq=0)).status_code == 200
+    appender_of(three, 1).layout = 2
+    assert (await send(three, TEN, producer_id="p", producer_seq=3)).status_code == 207
+    await grow(three, 5, three.time.wall - 660_000)
+
+    again = await send(three, TEN, producer_id="p", producer_seq=3)
+
+    assert again.status_code == 200, again.text
+    stored = len(await all_values(three, 5))
+    assert stored == 16 if guarded else stored > 16
+
+
 async def begin_two(three: IngestHarness) -> list[int]:
     path = "/v1/super-streams/events/producers/p/epoch"
     begun = await asyncio.gather(three.client.post(path), three.client.post(path))

@@ -81,8 +81,6 @@ _DIVIDINGS_MAX: Final = 2
 """Requests that are divided at once: of each all records are there twice meanwhile."""
 _TAKES_MAX: Final = 8
 """Epochs that are tried for one run."""
-_CLOCKS_MS: Final = 600_000
-"""How far the clocks of two nodes may be apart."""
 
 
 class SuperProduce:
@@ -314,7 +312,7 @@ class _Run:
         results = await self.append_parts(parts, layout, request)
         if all(isinstance(one.outcome, Appended) for one in results):
             await reach("ingest.super.before-complete")
-            await self._complete(request)
+            await self._complete(request, layout)
         return results
 
     async def append_parts(
@@ -359,10 +357,8 @@ class _Run:
     async def _layout(self, request: Request, begun: StepSaid) -> Layout:
         """The layout by which the request goes: the newest, or that by which it was begun."""
         newest, older = self._found.layout, self._found.layouts[:-1]
-        since = newest.created_at + _CLOCKS_MS
-        goes_on = begun.state == "go-on" and begun.heard_at is not None
-        if not older or (goes_on and (begun.heard_at or 0) > since):
-            # What was heard last was whole after the growth, and this one follows it.
+        if not older or (begun.state == "go-on" and begun.layout_before == newest.version):
+            # The one before it was whole after the growth, and this one was never begun before that.
             return newest
         highest = await self._steps.highest_by_layout(request, older)
         version = layout_of(request, highest, newest.version)
@@ -383,14 +379,15 @@ class _Run:
 
         return await all_of(one(index, part) for index, part in parts.items())
 
-    async def _complete(self, request: Request) -> None:
+    async def _complete(self, request: Request, layout: Layout) -> None:
         """Note that the request is whole.
 
         Raises:
             StoreError: outcome committed: all parts are stored, and the same again is right.
         """
         try:
-            await self._steps.at_coordinating(step_of("complete", request))
+            asked = step_of("complete", request)._replace(layout=layout.version)
+            await self._steps.at_coordinating(asked)
         except StoreError as error:
             raise restated(error, Outcome.COMMITTED) from error
 

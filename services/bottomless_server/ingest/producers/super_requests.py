@@ -4,8 +4,8 @@ A request is numbered as a whole, from its first record to its last, and its rec
 partitions. What each partition remembers alone cannot tell a record that is stored from one that a
 request left out when it was cut off, so two logs decide together:
 
-    super:{producer}           in the coordinating partition: which requests are whole. Its numbers
-                               are those of a STRICT producer
+    super:{producer}           in the coordinating partition: which requests are whole, and by which
+                               layout each was divided. Its numbers are those of a STRICT producer
     part.{layout}:{producer}   in each partition: which requests have their part there. The number
                                of an append is that of the request's last record (TRANSACTION), its
                                body's checksum that of the whole request
@@ -57,8 +57,8 @@ from bottomless_server.ingest.records.intake import Append
 
 _COLON: Final = ":"
 """No name that a request may give has one."""
-_NOWHERE: Final = 0
-"""Stands for the offset of a request that is in several partitions, and has none."""
+NO_LAYOUT: Final = 0
+"""No layout has this number: it is not known by which one a request was divided."""
 
 
 class Request(NamedTuple):
@@ -136,7 +136,7 @@ def _state_of(tracking: Tracking, request: Request) -> Begun:
     # Parts of an older run may be stored where no request of it was ever whole.
     if request.epoch > (0 if known is None else known.epoch):
         return Begun.RAISE
-    verdict = known_of(tracking, _as_append(request), _NOWHERE)
+    verdict = known_of(tracking, _as_append(request), NO_LAYOUT)
     return Begun.GO_ON if isinstance(verdict, New) else Begun.WHOLE
 
 
@@ -248,10 +248,31 @@ def remembered_part(known: Producer, request: Request) -> Remembered | None:
     return None
 
 
+@guard("the layout of the request before, as it is remembered")
+def layout_before(tracking: Tracking, request: Request) -> int:
+    """Tell by which layout the request was divided that this one follows; `NO_LAYOUT` where the last
+    whole one is another, or of an older run.
+
+    Where it is the newest one, so is that of this request: it was never begun before that one was
+    whole. No clock is asked.
+    """
+    known = tracking.producers.get(whole_name(request.producer_id))
+    last = known.appends[-1] if known is not None and known.appends else None
+    if last is None or last.epoch != request.epoch:
+        return NO_LAYOUT
+    return last.first_offset if last.sequence + last.record_count == request.first else NO_LAYOUT
+
+
 def entries_of_whole(
-    tracking: Tracking, request: Request, now: int, places: Places | None = None
+    tracking: Tracking,
+    request: Request,
+    now: int,
+    places: Places | None = None,
+    layout: int = NO_LAYOUT,
 ) -> list[TrackedEntry]:
-    """Entries by which the coordinating partition knows that a request is whole: step 3.
+    """Entries by which the coordinating partition knows that a request is whole: step 3. `layout` is
+    the one by which it was divided; it stands where the offset of an append stands, which a request
+    that is in several partitions does not have.
 
     There are none where it is known already, by another try of the same request.
 
@@ -274,7 +295,7 @@ def entries_of_whole(
         check_place(tracking, identity, places or Places(tracking))
         known = Producer(AppendMode.PLAIN, request.epoch, None, request.first, now)
     whole = Remembered(
-        request.first, request.record_count, request.body_crc, request.epoch, _NOWHERE, now
+        request.first, request.record_count, request.body_crc, request.epoch, layout, now
     )
     begins = known.last_sequence is None
     after = replace(

@@ -23,6 +23,7 @@ from bottomless_server.ingest.producers.super_requests import (
     entries_of_whole,
     highest_epoch,
     highest_part,
+    layout_before,
     part_name,
     remembered_part,
     require_free_epoch,
@@ -52,7 +53,7 @@ def entries_of(
         StoreError: it is refused.
     """
     if asked.step == "complete":
-        return entries_of_whole(tracking, request_of(asked), now, places)
+        return entries_of_whole(tracking, request_of(asked), now, places, asked.layout)
     require_all_layouts(asked, layout)
     if asked.step == "raise-whole":
         name = whole_name(asked.producer_id)
@@ -91,7 +92,11 @@ def answer_to_step(tracking: Tracking, asked: StepAsked, next_offset: int, layou
         # Who does not know the newest one would divide a request otherwise than it is stored.
         require_all_layouts(asked, layout)
         begun = decide_begin(tracking, request_of(asked))
-        return _of_whole(tracking, asked)._replace(state=_STATES[begun])  # type: ignore[arg-type]
+        before = layout_before(tracking, request_of(asked))
+        return _of_whole(tracking, asked)._replace(
+            state=_STATES[begun],  # type: ignore[arg-type]
+            layout_before=before or None,
+        )
     if asked.step == "recall":
         return StepSaid(part=_recalled(tracking, asked, next_offset))
     if asked.step in ("highest", "take-epoch", "raise-parts"):
@@ -111,7 +116,7 @@ def _of_whole(tracking: Tracking, asked: StepAsked) -> StepSaid:
     known = tracking.producers.get(whole_name(asked.producer_id))
     if known is None:
         return StepSaid()
-    return StepSaid(epoch=known.epoch, last=known.last_sequence, heard_at=known.timestamp)
+    return StepSaid(epoch=known.epoch, last=known.last_sequence)
 
 
 def _recalled(tracking: Tracking, asked: StepAsked, next_offset: int) -> PartSaid:
