@@ -15,7 +15,7 @@ from bottomless.formats.osiris import (
     SEGMENT_HEADER_SIZE,
     ChunkHeader,
     ChunkKind,
-    Entry,
+    Entries,
     check_segment_header,
     decode_chunk_header,
     entries_of,
@@ -30,7 +30,7 @@ class Chunk(NamedTuple):
     """A chunk whose data is verified, and its entries; of chunks without messages there are none."""
 
     header: ChunkHeader
-    entries: list[Entry]
+    entries: list[Entries]
 
 
 class Segments:

@@ -55,10 +55,10 @@ class Seen:
         if self.first_offset is None:
             self.first_offset, self.first_timestamp = header.chunk_id, header.timestamp
         self.next_offset, self.last_timestamp = header.next_offset, header.timestamp
-        for entry in chunk.entries:
-            name = _NO_CODEC if entry.codec is None else f"sub-entries, {entry.codec.name.lower()}"
-            self.codecs[name] += len(entry.messages)
-            self.message_count += len(entry.messages)
+        for codec, messages in chunk.entries:
+            name = _NO_CODEC if codec is None else f"sub-entries, {codec.name.lower()}"
+            self.codecs[name] += len(messages)
+            self.message_count += len(messages)
 
     def facts(self) -> dict[str, Any]:
         """What is shown of it."""
@@ -94,6 +94,7 @@ class Cutter:
         self.collected: Collected = Collected(taking)
         self.seen = Seen()
         self._input_size = 0
+        self._start = 0
         self._last = -1
         """RabbitMQ's offset of the last message that is in a part, or is collected for the next one."""
 
@@ -104,7 +105,7 @@ class Cutter:
             Corrupt: a segment is damaged; every message before it was given.
             InvalidRequest: a message makes no record; every message before it was given.
         """
-        self._last = start - 1
+        self._start, self._last = start, start - 1
         try:
             yield from self._whole_parts(start)
         except (Corrupt, InvalidRequest):
@@ -120,15 +121,27 @@ class Cutter:
             self._input_size += chunk.header.size
             self.seen.note(chunk)
             offset = chunk.header.chunk_id
-            for entry in chunk.entries:
-                for message in entry.messages:
-                    if offset >= start:
-                        self._add(message, offset, chunk.header.timestamp)
-                        self._last = offset
-                    offset += 1
-                    if self._is_full():
-                        yield self._part()
+            for entries in chunk.entries:
+                first, offset = offset, offset + len(entries.messages)
+                yield from self._full_parts(entries.messages, first, chunk.header.timestamp)
             if self.collected.size >= self._size // 2:
+                yield self._part()
+
+    def _full_parts(
+        self, messages: list[bytes], first: int, timestamp: int
+    ) -> Iterator[ImportPart]:
+        """Collect messages from the start on; `first` is the offset of the first one that is given."""
+        number = max(self._start - first, 0)
+        while number < len(messages):
+            added = self.collected.add_alike(
+                messages, number, timestamp, size_max=self._size, count_max=_RECORD_COUNT_MAX
+            )
+            if not added:
+                self._add(messages[number], first + number, timestamp)
+                added = 1
+            number += added
+            self._last = first + number - 1
+            if self._is_full():
                 yield self._part()
 
     def _is_full(self) -> bool:

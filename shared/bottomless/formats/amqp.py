@@ -76,6 +76,10 @@ class Message(NamedTuple):
     annotations: dict[str, Value]
     properties: dict[str, Value]
     application: dict[str, Value]
+    head_size: int | None = None
+    """Bytes before the body, where the body is one data section that ends the message: any message
+    that begins with these bytes and is one data section after them differs in its value alone. None
+    where that is not so."""
 
 
 _EMPTY: Final[dict[str, Value]] = {}
@@ -88,13 +92,34 @@ def decode_message(data: bytes) -> Message:
         Corrupt: these bytes are no message of AMQP 1.0.
     """
     # Most messages of streams are one data section.
-    head = data[:4]
-    if head == _SHORT_DATA and len(data) > 4 and data[4] == len(data) - 5:
-        return Message(data[5:], Content.BYTES, None, _EMPTY, _EMPTY, _EMPTY)
+    value = value_after(b"", data)
+    if value is not None:
+        return Message(value, Content.BYTES, None, _EMPTY, _EMPTY, _EMPTY, 0)
     return _Sections(data).message()
 
 
+def value_after(head: bytes, data: bytes) -> bytes | None:
+    """Return the value of a message that begins with `head` and is one data section after it, as
+    encoders write it; None where it is otherwise.
+    """
+    if not data.startswith(head):
+        return None
+    start = len(head)
+    value = start + 5
+    code = data[start : start + 4]
+    if code == _SHORT_DATA and value <= len(data) and data[value - 1] == len(data) - value:
+        return data[value:]
+    value = start + 8
+    if code == _LONG_DATA and value <= len(data):
+        size = int.from_bytes(data[value - 4 : value], "big")
+        if size == len(data) - value:
+            return data[value:]
+    return None
+
+
 _SHORT_DATA: Final = b"\x00\x53\x75\xa0"
+_LONG_DATA: Final = b"\x00\x53\x75\xb0"
+"""How a data section begins: its number, then the type of a binary with a size of 1 or 4 bytes."""
 
 _HEADER, _DELIVERY, _ANNOTATIONS, _PROPERTIES, _APPLICATION = range(0x70, 0x75)
 _DATA, _SEQUENCE, _VALUE, _FOOTER = range(0x75, 0x79)
@@ -120,8 +145,9 @@ class _Sections:
     def message(self) -> Message:
         check(_WHAT, bool(self._data), "it is empty")
         reader = _Reader(self._data)
+        start = made = 0
         while reader.position < len(self._data):
-            start = reader.position
+            start, made = reader.position, reader.made
             described = reader.value()
             check(_WHAT, isinstance(described, Described), "it is not a row of sections")
             assert isinstance(described, Described)
@@ -136,6 +162,13 @@ class _Sections:
             self._map(_ANNOTATIONS),
             self._properties(),
             self._map(_APPLICATION),
+            # More values than bytes are there only where a long value made up for them.
+            start if made <= start and self._ends_with_data(start) else None,
+        )
+
+    def _ends_with_data(self, start: int) -> bool:
+        return len(self._found.get(_DATA, ())) == 1 and (
+            value_after(self._data[:start], self._data) is not None
         )
 
     def _body(self) -> tuple[bytes, Content, str | None]:
@@ -199,6 +232,11 @@ class _Reader:
         self.position = 0
         self._left = len(data)
         """Items that may still be made: an array may have many of no byte each."""
+
+    @property
+    def made(self) -> int:
+        """Items that were made."""
+        return len(self._data) - self._left
 
     def value(self, depth: int = 0) -> Value:
         code = self._byte()

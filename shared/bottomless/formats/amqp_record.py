@@ -5,6 +5,7 @@ The table of docs/how-to/from-rabbitmq.md says the same to people.
 
 import base64
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -18,6 +19,7 @@ from bottomless.formats.amqp import (
     Timestamp,
     Value,
     decode_message,
+    value_after,
 )
 from bottomless.model.limits import (
     FILTER_VALUE_SIZE_MAX,
@@ -86,6 +88,20 @@ class Taking(NamedTuple):
     """Whether RabbitMQ's offset becomes a header."""
 
 
+class _Alike(NamedTuple):
+    """What a message has in common with all that begin with the same bytes and end with a value."""
+
+    head: bytes
+    content: Content
+    headers: Headers | None
+    key: bytes | None
+    filter_value: str | None
+    created: int | None
+    """When it was made, in ms since 1970, if it says so and records may be of that time."""
+    size: int
+    """Bytes of its record besides the value."""
+
+
 class Collected:
     """Records of messages, one after the other, until they are taken away as columns."""
 
@@ -93,6 +109,8 @@ class Collected:
         self._taking = taking
         self.other_count = 0
         """Messages that are none of AMQP 1.0; their bytes are their values."""
+        self._alike: _Alike | None = None
+        """The last message that others may be like: a publisher's mostly are."""
         self._begin()
 
     def _begin(self) -> None:
@@ -114,6 +132,47 @@ class Collected:
         Raises:
             InvalidRequest: it makes no record that a server takes; then nothing is added.
         """
+        alike, value = self._decoded(data, offset)
+        if len(value) > RECORD_VALUE_SIZE_MAX:
+            sentence = f"its value has more than {RECORD_VALUE_SIZE_MAX} bytes"
+            raise _unfit(sentence, Code.RECORD_TOO_LARGE)
+        self._append(alike, [value], timestamp)
+
+    def add_alike(
+        self, messages: list[bytes], start: int, timestamp: int, *, size_max: int, count_max: int
+    ) -> int:
+        """Add the records of messages from number `start` on, until one differs from the last message
+        in more than its value, or there are records enough.
+
+        Returns how many were added. Most messages of a publisher differ in their values alone.
+        """
+        alike = self._alike
+        if alike is None:
+            return 0
+        values: list[bytes] = []
+        room = size_max - self.size
+        # Whatever their size, so many at most; what is larger than a record may be, `add` refuses.
+        for message in islice(messages, start, start + count_max - len(self)):
+            value = value_after(alike.head, message)
+            if value is None or room <= 0 or len(value) > RECORD_VALUE_SIZE_MAX:
+                break
+            room -= len(value) + alike.size
+            values.append(value)
+        self._append(alike, values, timestamp)
+        return len(values)
+
+    def _append(self, alike: _Alike, values: list[bytes], timestamp: int) -> None:
+        count = len(values)
+        moment = _moment(timestamp) if alike.created is None else alike.created
+        self._values += values
+        self._contents += [alike.content] * count
+        self._keys += [alike.key] * count
+        self._headers += [alike.headers] * count
+        self._event_times += [moment] * count
+        self._filter_values += [alike.filter_value] * count
+        self.size += sum(map(len, values)) + alike.size * count
+
+    def _decoded(self, data: bytes, offset: int) -> tuple[_Alike, bytes]:
         try:
             message = decode_message(data)
         except Corrupt:
@@ -123,15 +182,16 @@ class Collected:
         headers = _headers(message, offset if self._taking.keep_offsets else None)
         key = _key(message, self._taking.key_from)
         filter_value = _filter_value(message, self._taking.filter_from)
-        _check(message.value, headers)
-        self._values.append(message.value)
-        self._contents.append(message.content)
-        self._keys.append(key)
-        self._headers.append(headers or None)
-        self._event_times.append(_event_time(message, timestamp))
-        self._filter_values.append(filter_value)
-        self.size += len(message.value) + len(key or b"") + len(filter_value or "")
-        self.size += _ITEM_SIZE + sum(len(name) + len(item) + 16 for name, item in headers)
+        _check(headers)
+        size = _ITEM_SIZE + len(key or b"") + len(filter_value or "")
+        size += sum(len(name) + len(item) + 16 for name, item in headers)
+        head = data[: message.head_size or 0]
+        content = message.content
+        created = _created(message)
+        alike = _Alike(head, content, headers or None, key, filter_value, created, size)
+        if message.head_size is not None and not self._taking.keep_offsets:
+            self._alike = alike
+        return alike, message.value
 
     def take(self) -> Rows:
         """Take the records that wait away, as columns."""
@@ -241,18 +301,16 @@ def _filter_value(message: Message, source: Source | None) -> str | None:
         raise _unfit("its filter value is not UTF-8") from error
 
 
-def _event_time(message: Message, timestamp: int) -> int | None:
+def _created(message: Message) -> int | None:
     created = message.properties.get("creation-time")
-    for moment in (created.milliseconds if isinstance(created, Timestamp) else None, timestamp):
-        if moment is not None and TIMESTAMP_MIN <= moment <= TIMESTAMP_MAX:
-            return moment
-    return None
+    return _moment(created.milliseconds) if isinstance(created, Timestamp) else None
 
 
-def _check(value: bytes, headers: Headers) -> None:
-    if len(value) > RECORD_VALUE_SIZE_MAX:
-        sentence = f"its value has more than {RECORD_VALUE_SIZE_MAX} bytes"
-        raise _unfit(sentence, Code.RECORD_TOO_LARGE)
+def _moment(milliseconds: int) -> int | None:
+    return milliseconds if TIMESTAMP_MIN <= milliseconds <= TIMESTAMP_MAX else None
+
+
+def _check(headers: Headers) -> None:
     if len(headers) > HEADER_COUNT_MAX:
         raise _unfit(f"it has more than {HEADER_COUNT_MAX} properties")
     for name, item in headers:

@@ -102,8 +102,9 @@ class ChunkHeader(NamedTuple):
         return self.chunk_id + self.record_count
 
 
-class Entry(NamedTuple):
-    """One entry of a chunk: its messages, and the codec if it is a sub-entry."""
+class Entries(NamedTuple):
+    """Messages that follow each other in a chunk: those of one sub-entry with its codec, or those of
+    all entries until the next sub-entry."""
 
     codec: SubEntryCodec | None
     messages: list[bytes]
@@ -150,31 +151,42 @@ def verify_data(header: ChunkHeader, data: "bytes | memoryview") -> None:
     check(_WHAT, zlib.crc32(data) == header.data_crc, "the checksum of its data does not match")
 
 
-def entries_of(header: ChunkHeader, data: bytes) -> Iterator[Entry]:
+def entries_of(header: ChunkHeader, data: bytes) -> Iterator[Entries]:
     """Read the entries of a chunk whose data is verified, in order.
 
     Raises:
         Corrupt: the data is not what the header says, or a sub-entry does not decompress.
     """
-    position = record_count = 0
-    for _ in range(header.entry_count):
-        check(_WHAT, position + 4 <= len(data), "an entry begins after the end of the data")
-        (size,) = _U32.unpack_from(data, position)
-        if size < _HIGH_BIT:
-            end = position + 4 + size
-            check(_WHAT, end <= len(data), "an entry goes beyond the data")
-            entry = Entry(None, [data[position + 4 : end]])
-        else:
-            entry, end = _sub_entry(data, position)
-        position = end
-        record_count += len(entry.messages)
-        yield entry
+    position = entry_count = record_count = 0
+    while entry_count < header.entry_count:
+        entries, position, passed = _plain_entries(data, position, header.entry_count - entry_count)
+        if not passed:
+            entries, position = _sub_entry(data, position)
+        entry_count += passed or 1
+        record_count += len(entries.messages)
+        yield entries
     check(_WHAT, position == len(data), "its data goes on after its last entry")
     matches = record_count == header.record_count
     check(_WHAT, matches, f"{record_count} messages, not {header.record_count}")
 
 
-def _sub_entry(data: bytes, position: int) -> tuple[Entry, int]:
+def _plain_entries(data: bytes, position: int, count: int) -> tuple[Entries, int, int]:
+    """Read at most `count` entries, until a sub-entry begins."""
+    messages: list[bytes] = []
+    end, size_of = len(data), _U32.unpack_from
+    for _ in range(count):
+        start = position + 4
+        check(_WHAT, start <= end, "an entry begins after the end of the data")
+        (size,) = size_of(data, position)
+        if size >= _HIGH_BIT:
+            break
+        check(_WHAT, start + size <= end, "an entry goes beyond the data")
+        position = start + size
+        messages.append(data[start:position])
+    return Entries(None, messages), position, len(messages)
+
+
+def _sub_entry(data: bytes, position: int) -> tuple[Entries, int]:
     start = position + _SUB_ENTRY.size
     check(_WHAT, start <= len(data), "a sub-entry begins after the end of the data")
     kind, count, raw_size, size = _SUB_ENTRY.unpack_from(data, position)
@@ -185,7 +197,7 @@ def _sub_entry(data: bytes, position: int) -> tuple[Entry, int]:
     codec = SubEntryCodec(number)
     messages = _split(decompress(codec, data[start:end], raw_size))
     check(_WHAT, len(messages) == count, f"a sub-entry of {len(messages)} messages, not {count}")
-    return Entry(codec, messages), end
+    return Entries(codec, messages), end
 
 
 _CODECS: Final = frozenset(SubEntryCodec)

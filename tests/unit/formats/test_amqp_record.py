@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from support.rabbitmq import MESSAGES, NOT_AMQP
 
 from bottomless.errors import InvalidRequest
@@ -68,6 +70,63 @@ def test_the_size_is_that_of_the_rows() -> None:
     # Rows count keys and filter values with what their columns need besides.
     size = collected.size
     assert size <= collected.take().size <= size + 16 * len(MESSAGES)
+
+
+def data_section(value: bytes) -> bytes:
+    short = len(value) < 256
+    size = len(value).to_bytes(1 if short else 4, "big")
+    return b"\x00\x53\x75" + (b"\xa0" if short else b"\xb0") + size + value
+
+
+HEADS = [
+    b"",
+    # Properties with a message-id and the time of creation.
+    bytes.fromhex("005373c0150aa1016d404040404040404083000001a0d2a45b1e"),
+    # Application properties, of which one is the filter value.
+    bytes.fromhex("005374c11e02a115") + b"x-stream-filter-value" + b"\xa1\x04emea",
+    # An array of 200 values that take no byte each: whether it may be there depends on what follows.
+    bytes.fromhex("005374c10e02a10161f000000005000000c841"),
+    # One section more, of which the value is a part.
+    data_section(b"first"),
+    b"no message",
+]
+ONE = st.tuples(
+    st.sampled_from(HEADS),
+    st.one_of(st.binary(max_size=40), st.just(bytes(300)), st.just(data_section(b"inner"))),
+)
+
+
+@settings(max_examples=150)
+@given(st.lists(ONE, max_size=12), st.integers(1, 2_000), st.integers(1, 12))
+@example([(HEADS[3], bytes(300)), (HEADS[3], b"")], 2_000, 12)
+def test_messages_that_are_taken_together_make_the_records_of_each_alone(
+    made: list[tuple[bytes, bytes]], size_max: int, count_max: int
+) -> None:
+    messages = [head + data_section(value) for head, value in made]
+    together, number = Collected(Taking()), 0
+    while number < len(messages) and together.size < size_max and len(together) < count_max:
+        added = together.add_alike(messages, number, AT, size_max=size_max, count_max=count_max)
+        if not added:
+            together.add(messages[number], number, AT)
+        number += added or 1
+    alone = [Collected(Taking()) for _ in messages[:number]]
+    for offset, collected in enumerate(alone):
+        collected.add(messages[offset], offset, AT)
+    sizes = [collected.size for collected in alone]
+    assert together.size == sum(sizes)
+    # What is one too many is the last one.
+    assert all(sum(sizes[:count]) < size_max for count in range(number))
+    assert together.other_count == sum(collected.other_count for collected in alone)
+    assert columns(together) == [
+        [item for one in column for item in one]
+        for column in zip(*map(columns, [Collected(Taking()), *alone]), strict=True)
+    ]
+
+
+def columns(collected: Collected) -> list[list[Any]]:
+    rows = collected.take()
+    optional = (rows.contents, rows.keys, rows.headers, rows.event_times, rows.filter_values)
+    return [list(rows.values), *(list(column or ()) for column in optional)]
 
 
 @pytest.mark.parametrize(
