@@ -193,7 +193,7 @@ def producer_of(directory: Path) -> str:
 
 
 def _send(importer: Importer, cutter: "Cutter", total: int) -> None:
-    from bottomless.cli.rabbitmq_parts import in_turn  # noqa: PLC0415
+    from bottomless.cli.rabbitmq_parts import in_turn, one_ahead  # noqa: PLC0415
 
     try:
         with interrupts() as taken, progress("import", total, bytes_=True) as advance:
@@ -202,7 +202,7 @@ def _send(importer: Importer, cutter: "Cutter", total: int) -> None:
                 with taken.shielded():
                     importer.append(part)
 
-            for part, _ in in_turn(cutter.parts(importer.start), append):
+            for part, _ in in_turn(one_ahead(cutter.parts(importer.start)), append):
                 advance(part.input_size)
     except StoreError as error:
         if importer.count:

@@ -6,8 +6,9 @@ has come, and the next run begins after that, however large its parts are.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 from bottomless.cli.rabbitmq_files import Chunk, Segments
 from bottomless.errors import Corrupt, InvalidRequest
@@ -173,3 +174,17 @@ def in_turn(parts: Iterable[P], append: Callable[[P], T]) -> Iterator[tuple[P, T
     """
     for part in parts:
         yield part, append(part)
+
+
+def one_ahead(parts: Iterator[P]) -> Iterator[P]:
+    """Give what an iterator gives; while each is used, a thread has the iterator make the next one.
+
+    Raises:
+        Exception: what the iterator raised, after all that it gave before.
+    """
+    end = object()
+    with ThreadPoolExecutor(1, thread_name_prefix="next-part") as maker:
+        following = maker.submit(next, parts, end)
+        while (part := following.result()) is not end:
+            following = maker.submit(next, parts, end)
+            yield cast("P", part)

@@ -1,6 +1,7 @@
 """Import of RabbitMQ segments into a server: every message once, however often it is cut off."""
 
 import shutil
+import threading
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from support.command_line import CommandLine
 from support.guards import remove
 from support.rabbitmq import GOLDEN, Publishing, publish_everything
 
+from bottomless.cli.rabbitmq_parts import one_ahead
 from bottomless.formats.osiris import CHUNK_HEADER_SIZE, SEGMENT_HEADER_SIZE, decode_chunk_header
 
 COUNT = 1_221
@@ -244,3 +246,28 @@ def test_without_one_append_at_a_time_an_import_loses_records(
     remove(monkeypatch, "one append of an import at a time", overtaken)
     with pytest.raises(AssertionError):
         imported_whole(cli, node, "overtaken")
+
+
+def test_the_next_part_is_made_while_one_is_sent_and_what_fails_comes_after_those_before_it() -> (
+    None
+):
+    made: list[int] = []
+    second_is_made, third_is_begun = threading.Event(), threading.Event()
+
+    def parts() -> Iterator[int]:
+        for number in range(2):
+            made.append(number)
+            if number:
+                second_is_made.set()
+            yield number
+        third_is_begun.set()
+        raise ValueError("damaged")
+
+    given = one_ahead(parts())
+    assert next(given) == 0
+    # Nobody has asked for the second one yet.
+    assert second_is_made.wait(60)
+    assert (made, third_is_begun.is_set()) == ([0, 1], False)
+    assert next(given) == 1
+    with pytest.raises(ValueError, match="damaged"):
+        next(given)
