@@ -126,9 +126,9 @@ ROWS: Final = (
         f"{MEMBERS:,} members of {MEMBERS // GROUP_SIZE:,} groups, heartbeats at a third of 30 s",
         "heartbeats",
         (
-            Goal("p99 of a heartbeat ≤ 50 ms", _p99s, at_most=P99_MS_MAX),
-            Goal("share of a core ≤ 0.6", _core_shares, at_most=CPU_MAX),
-            Goal("next holder ≤ 1 s after the lease", _late, at_most=1.0),
+            Goal("p99 of a heartbeat ≤ 50 ms", _p99s, at_most=P99_MS_MAX, unit="ms"),
+            Goal("share of a core ≤ 0.6", _core_shares, at_most=CPU_MAX, unit="of a core"),
+            Goal("next holder ≤ 1 s after the lease", _late, at_most=1.0, unit="s"),
         ),
         _set_up,
         warms_up=False,
