@@ -1,12 +1,13 @@
 """Small changes of queues for tests of rounds: a record is its value, and nothing decides about a life."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from bottomless.errors import Code, Overloaded
 from bottomless_server.queues.core.states import ItemState
-from bottomless_server.queues.ledger.base import Item, NewMessage, QueueRow
+from bottomless_server.queues.ledger.base import Item, Ledger, NewMessage, QueueRow
+from bottomless_server.queues.ports import Record
 from bottomless_server.queues.work import Asked, Change, Work
 from support.ledgers import in_flight
 
@@ -60,6 +61,54 @@ class Publish:
             raise Overloaded("the queue is full", code=Code.OVERLOADED)
         assert not self.bug
         return row.next_sequence
+
+
+@dataclass
+class PublishRecords:
+    """Messages by their ids, with whole records, all of them placed before one is entered."""
+
+    queue_id: bytes
+    records: Mapping[bytes, Record]
+
+    @property
+    def size(self) -> int:
+        return sum(map(_size_of, self.records.values()))
+
+    def apply(self, work: Work) -> None:
+        row = work.ledger.queue(self.queue_id)
+        assert row is not None
+        places = [work.add_record(record) for record in self.records.values()]
+        messages = []
+        for number, (msg_id, record) in enumerate(self.records.items()):
+            item = Item(
+                row.inside,
+                row.next_sequence + number,
+                ItemState.READY,
+                0,
+                None,
+                None,
+                work.now,
+                0,
+                None,
+            )
+            messages.append(NewMessage(msg_id, *places[number], _size_of(record), [item]))
+        work.ledger.add_messages(messages)
+        work.wake(self.queue_id, len(messages))
+
+
+def _size_of(record: Record) -> int:
+    return sum(memoryview(part).nbytes for part in record)
+
+
+@dataclass
+class Do:
+    """Anything with the ledger; answers what that returned, and the number of the round."""
+
+    change: Callable[[Ledger], Any]
+    size: int = 0
+
+    def apply(self, work: Work) -> tuple[Any, int]:
+        return self.change(work.ledger), work.number
 
 
 @dataclass

@@ -1,8 +1,13 @@
-"""Where the records of a round go: to the end of the open file, or into new ones.
+"""Where the records of a round go: to the end of the open file, or into a new one.
 
-A file at its bound is sealed, and the next one begins with the record that did not fit. A large record
-gets a file of its own. Nothing is written here: the rows of the ledger get the places that the
-bytes are about to have, and the writer writes them all at the end of the round.
+A round makes one file at most, so that a start knows the number of a file that has no row
+(docs/decisions/0086). What does not fit into the open file any more begins the next one, and all
+that comes after it in this round goes there. Large records go into a file without small ones, unless
+the round has begun one anyway; it is sealed at once, and its space comes back with it.
+
+Nothing is written here: the rows of the ledger get the places that the bytes are about to have, and the
+writer writes them all at the end of the round. Files are sealed then too, and not before: one that is
+sealed before its messages are entered would count as empty.
 """
 
 from collections.abc import Iterator
@@ -15,7 +20,7 @@ from bottomless_server.queues.ledger.base import Ledger
 from bottomless_server.queues.ports import FIRST_POSITION, Record
 
 ALONE_SIZE: Final = 4_000_000
-"""A record of so many bytes gets a file of its own, which goes with it."""
+"""A record of so many bytes is not written beside small ones."""
 
 
 class Place(NamedTuple):
@@ -33,6 +38,7 @@ class Part:
     position: int
     created: bool
     alone: bool = False
+    """Whether only large records went into a new file so far: then it is no open one."""
     records: list[Record] = field(default_factory=list)
     end: int = 0
 
@@ -40,10 +46,10 @@ class Part:
 class Mark(NamedTuple):
     """How far the records of a round have come, for a change that is taken back."""
 
-    parts: tuple[tuple[int, int], ...]
-    """Records and end of each part."""
-    current: Part | None
-    goes_on: Place | None
+    parts: tuple[tuple[int, int, bool], ...]
+    """Of each part: its records, its end, and whether it is for large ones alone."""
+    old: Part | None
+    fresh: Part | None
 
 
 class RoundBodies:
@@ -65,7 +71,10 @@ class RoundBodies:
         self._file_bytes_max = file_bytes_max
         self._refusal = refusal
         self._parts: list[Part] = []
-        self._current: Part | None = None
+        self._old: Part | None = None
+        """What goes to the end of the open file."""
+        self._fresh: Part | None = None
+        """What goes into a new file."""
 
     def __iter__(self) -> Iterator[Part]:
         return iter(self._parts)
@@ -76,9 +85,12 @@ class RoundBodies:
     @property
     def end(self) -> Place | None:
         """The end of the file that is open after this round."""
-        if self._current is None:
-            return self._goes_on
-        return Place(self._current.file, self._current.end)
+        part = self._fresh if self._has_new_open_file else self._old
+        return self._goes_on if part is None else Place(part.file, part.end)
+
+    @property
+    def _has_new_open_file(self) -> bool:
+        return self._fresh is not None and not self._fresh.alone
 
     def add(self, record: Record) -> Place:
         """Take a record, and say where it is about to be.
@@ -96,45 +108,51 @@ class RoundBodies:
         return place
 
     def mark(self) -> Mark:
-        parts = tuple((len(part.records), part.end) for part in self._parts)
-        return Mark(parts, self._current, self._goes_on)
+        parts = tuple((len(part.records), part.end, part.alone) for part in self._parts)
+        return Mark(parts, self._old, self._fresh)
 
     def undo(self, mark: Mark) -> None:
         """Forget what came since a mark; the ledger has taken its rows back."""
         del self._parts[len(mark.parts) :]
-        for part, (count, end) in zip(self._parts, mark.parts, strict=True):
+        for part, (count, end, alone) in zip(self._parts, mark.parts, strict=True):
             del part.records[count:]
-            part.end = end
-        self._current = mark.current
-        self._goes_on = mark.goes_on
+            part.end, part.alone = end, alone
+        self._old, self._fresh = mark.old, mark.fresh
 
     def enter(self) -> None:
-        """Enter the ends of all files in the ledger, before the round is committed."""
+        """Enter the ends of all files in the ledger, and seal those that get no more, before the round
+        is committed.
+        """
         for part in self._parts:
             self._ledger.set_file_size(part.file, part.end)
             if part.alone:
                 self._ledger.set_file_state(part.file, FileState.SEALED)
+        if self._goes_on is not None and self._has_new_open_file:
+            self._ledger.set_file_state(self._goes_on.file, FileState.SEALED)
 
     def _part_for(self, size: int) -> Part:
-        if size >= ALONE_SIZE:
-            return self._create(alone=True)
+        is_large = size >= ALONE_SIZE
         end = self.end
-        if end is not None and end.position + size > self._file_bytes_max:
-            self._ledger.set_file_size(end.file, end.position)
-            self._ledger.set_file_state(end.file, FileState.SEALED)
-            self._goes_on = self._current = None
-        if self._current is None:
-            self._current = self._create() if self._goes_on is None else self._go_on(self._goes_on)
-        return self._current
+        fits = end is not None and end.position + size <= self._file_bytes_max
+        if not is_large and fits and not self._has_new_open_file:
+            return self._going_on()
+        if self._fresh is None:
+            self._fresh = self._create()
+        if not is_large:
+            self._fresh.alone = False
+        return self._fresh
 
-    def _go_on(self, end: Place) -> Part:
-        part = Part(end.file, end.position, created=False, end=end.position)
-        self._parts.append(part)
-        return part
+    def _going_on(self) -> Part:
+        if self._old is None:
+            assert self._goes_on is not None
+            file, position = self._goes_on
+            self._old = Part(file, position, created=False, end=position)
+            self._parts.append(self._old)
+        return self._old
 
-    def _create(self, *, alone: bool = False) -> Part:
+    def _create(self) -> Part:
         number = self._ledger.add_file(FileState.OPEN)
-        part = Part(number, FIRST_POSITION, created=True, alone=alone, end=FIRST_POSITION)
+        part = Part(number, FIRST_POSITION, created=True, alone=True, end=FIRST_POSITION)
         self._parts.append(part)
         return part
 

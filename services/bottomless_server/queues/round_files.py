@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from bottomless.formats.message_file import encode_file_header
+from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls, write_all
 from bottomless_server.queues.ports import Record, SyncFailed, WriteFailed
 from bottomless_server.queues.store.names import path_of
@@ -77,7 +78,7 @@ class RoundFiles:
         try:
             self._files.fdatasync(self._written[number])
             if created:
-                self._files.fsync_dir(self._directory)
+                sync_new_name(self._files, self._directory)
         except OSError as error:
             raise SyncFailed(str(error)) from error
         self._close(number)
@@ -113,6 +114,12 @@ class RoundFiles:
         fd = self._written.pop(number, None)
         if fd is not None:
             self._files.close(fd)
+
+
+@guard("sync of a new file's directory")
+def sync_new_name(files: FileCalls, directory: Path) -> None:
+    """Make the name of a new file durable before a COMMIT names it."""
+    files.fsync_dir(directory)
 
 
 def _free_bytes(directory: Path) -> int:

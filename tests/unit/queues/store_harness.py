@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from support.power_loss import PowerLossDisk
+from support.queue_changes import Do, PublishRecords, wanted
 
+from bottomless.errors import Outcome, StoreError
 from bottomless.formats.message_file import (
     HEADER_SIZE,
     Finding,
@@ -20,15 +22,18 @@ from bottomless.formats.message_file import (
 )
 from bottomless_server.node.file_calls import read_file
 from bottomless_server.queues.core.states import FileState, ItemState
-from bottomless_server.queues.ledger.base import Item, Message, NewMessage
+from bottomless_server.queues.ledger.base import Ledger, Message
 from bottomless_server.queues.ledger.memory import MemoryLedger
+from bottomless_server.queues.memory_files import MemoryRegistry
+from bottomless_server.queues.round_files import RoundFiles
+from bottomless_server.queues.round_writer import Bounds, RoundWriter
 from bottomless_server.queues.store.bodies import Bodies, BodyPlace
 from bottomless_server.queues.store.descriptors import Descriptors
 from bottomless_server.queues.store.names import path_of
 from bottomless_server.queues.store.pins import Pins
 from bottomless_server.queues.store.start import StartReport, start_store
 from bottomless_server.queues.store.steps import Done, InRound, OnDisk, Step
-from bottomless_server.queues.store.writing import MessageWriter, WriteFailed
+from bottomless_server.queues.work import Change
 from unit.formats.examples import a_msg_id
 
 STORE_ID: Final = bytes(range(16))
@@ -39,8 +44,21 @@ SIZE_MAX: Final = 1_000_000_000
 T = TypeVar("T")
 
 
-class PowerLost(Exception):
+class PowerLost(BaseException):
     """The power is gone before the next file call, or before or after a COMMIT."""
+
+
+class DyingLedger(MemoryLedger):
+    """A ledger whose process may die before and after each COMMIT."""
+
+    def __init__(self, tick: Callable[[], None]) -> None:
+        super().__init__(STORE_ID)
+        self.tick = tick
+
+    def commit(self) -> None:
+        self.tick()
+        super().commit()
+        self.tick()
 
 
 class Store:
@@ -48,7 +66,8 @@ class Store:
 
     def __init__(self, file_size_max: int = SIZE_MAX) -> None:
         self.disk = PowerLossDisk(ROOT, sector_size=512)
-        self.ledger = MemoryLedger(STORE_ID)
+        self.ledger = DyingLedger(self._tick)
+        self.registry = MemoryRegistry()
         self.bodies: dict[bytes, bytes] = {}
         """Of every message that was ever published, also without success."""
         self.file_size_max = file_size_max
@@ -62,14 +81,18 @@ class Store:
     def started(self) -> StartReport:
         """A life begins."""
         self.disk.before = self._before
+        self.ledger.tick = self._tick
         self.pins = Pins()
         self.descriptors = Descriptors(self.disk, 2)
         self.reader = Bodies(self.disk, ROOT, self.descriptors)
-        self.writer = MessageWriter(self.disk, ROOT, self.file_size_max)
         report = start_store(self.disk, ROOT, self.ledger)
-        if report.open_file is not None:
-            self.writer.resume(*report.open_file)
+        self._open_writer()
         return report
+
+    def _open_writer(self) -> None:
+        files = RoundFiles(self.disk, ROOT, self.pins, lambda _: 2**40)
+        bounds = Bounds(file_bytes_max=self.file_size_max)
+        self.writer = RoundWriter(self.ledger, files, self.registry, lambda: 5, bounds)
 
     def _before(self, call: str, path: Path) -> None:
         self._tick()
@@ -82,64 +105,31 @@ class Store:
 
     # Rounds
 
-    def _round(self, change: Callable[[Any], T]) -> tuple[T, int]:
-        number = self.ledger.begin()
-        self.ledger.savepoint()
-        value = change(self.ledger)
-        self.ledger.keep()
-        self._tick()
-        self.ledger.commit()
-        self._tick()
-        return value, number
+    def _round(self, change: Callable[[Ledger], T]) -> tuple[T, int]:
+        found: tuple[T, int] = self._do(Do(change))
+        return found
+
+    def _do(self, change: Change) -> Any:
+        ended = self.writer.round(wanted(change))
+        assert ended is not None
+        (verdict,) = ended.verdicts
+        if verdict.error is not None:
+            raise verdict.error
+        return verdict.answer
 
     def publish(self, bodies: Iterable[bytes], *, checksum: bool = True) -> list[bytes] | None:
         """A round with messages; None if the disk did not take it."""
-        ids = []
+        records = {}
         for body in bodies:
-            ids.append(a_msg_id(len(self.bodies)))
-            self.bodies[ids[-1]] = body
-        records = [encode_record(one, [self.bodies[one]], checksum=checksum) for one in ids]
-        self.ledger.begin()
-        self.ledger.savepoint()
-        row = self.ledger.queue(QUEUE_ID)
-        assert row is not None
-        places = self.writer.place(self.ledger, records)
-        messages = [
-            NewMessage(
-                one,
-                place.file,
-                place.position,
-                sum(len(part) for part in record),
-                [
-                    Item(
-                        row.inside,
-                        row.next_sequence + n,
-                        ItemState.READY,
-                        0,
-                        None,
-                        None,
-                        0,
-                        0,
-                        None,
-                    )
-                ],
-            )
-            for n, (one, place, record) in enumerate(zip(ids, places, records, strict=True))
-        ]
-        self.ledger.add_messages(messages)
-        self.writer.finish(self.ledger)
-        self.ledger.keep()
+            msg_id = a_msg_id(len(self.bodies))
+            self.bodies[msg_id] = body
+            records[msg_id] = encode_record(msg_id, [body], checksum=checksum)
         try:
-            self.writer.write()
-        except WriteFailed:
-            self.ledger.rollback()
-            self.writer.undo()
+            self._do(PublishRecords(QUEUE_ID, records))
+        except StoreError as error:
+            assert error.outcome is Outcome.NONE
             return None
-        self._tick()
-        self.ledger.commit()
-        self._tick()
-        self.writer.committed()
-        return ids
+        return list(records)
 
     def ack(self, ids: Iterable[bytes]) -> None:
         """A round that takes the items of some messages away."""
@@ -172,8 +162,7 @@ class Store:
         opened = [row.number for row in self.ledger.files() if row.state is FileState.OPEN]
         for number in opened:
             self._round(partial(MemoryLedger.set_file_state, number=number, state=FileState.SEALED))
-        self.writer.abandon()
-        self.writer = MessageWriter(self.disk, ROOT, self.file_size_max)
+        self._open_writer()
 
     def drive(
         self,
@@ -200,8 +189,6 @@ class Store:
                 except OSError as failed:
                     error = failed
                 except Exception as failed:
-                    if isinstance(failed, PowerLost):
-                        raise
                     error = failed
             else:
                 while not self.pins.is_free(step.file, step.up_to):
@@ -219,6 +206,7 @@ class Store:
     def after_power_loss(self, chance: random.Random) -> "Store":
         """A store of its own, as one of the many states in which the disk may be found now."""
         self.disk.before = lambda _, __: None
+        self.ledger.tick = lambda: None
         other = copy.copy(self)
         other.disk, other.ledger = copy.deepcopy((self.disk, self.ledger))
         other.bodies = dict(self.bodies)

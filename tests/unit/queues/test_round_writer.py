@@ -5,7 +5,16 @@ from typing import Final
 
 import pytest
 from support.guards import remove
-from support.queue_changes import Ack, CreateQueue, Delete, GiveBack, Publish, Take, wanted
+from support.queue_changes import (
+    Ack,
+    CreateQueue,
+    Delete,
+    GiveBack,
+    Publish,
+    PublishRecords,
+    Take,
+    wanted,
+)
 
 from bottomless.errors import Code, Unavailable
 from bottomless_server.queues.core.states import FileState
@@ -108,10 +117,30 @@ def test_a_file_at_its_bound_is_sealed_and_the_next_one_begun() -> None:
     files = [(row.number, row.size, row.state) for row in rounds.ledger.files()]
     assert files == [
         (0, 74, FileState.SEALED),
-        (1, 67, FileState.SEALED),
-        (2, 74, FileState.OPEN),
-    ]
+        (1, 77, FileState.OPEN),
+    ], "a round makes one file at most, and what comes after it goes there"
     assert rounds.ready == [b"12345", b"67890", b"abc", b"x" * 9, b"y"]
+    rounds.check()
+    rounds.do(Publish(QUEUE, b"z"))
+    states = [row.state for row in rounds.ledger.files()]
+    assert states == [FileState.SEALED, FileState.SEALED, FileState.OPEN]
+
+
+def test_a_file_that_gets_its_last_records_from_one_change_is_not_taken_for_an_empty_one() -> None:
+    """It is sealed in the round that fills it; its records are entered only after all are placed."""
+    rounds = RoundHarness(file_bytes_max=FIRST_POSITION + 10)
+    records = {bytes([n]) * 16: [b"12345"] for n in range(3)}
+    rounds.do(PublishRecords(QUEUE, records))
+    rounds.do(PublishRecords(QUEUE, {bytes([n]) * 16: [b"67890"] for n in range(3, 6)}))
+    states = [row.state for row in rounds.ledger.files()]
+    assert states == [FileState.SEALED, FileState.OPEN]
+    assert rounds.ready == [b"12345"] * 3 + [b"67890"] * 3
+    rounds.check()
+    rounds = RoundHarness(file_bytes_max=FIRST_POSITION + 10)
+    rounds.round(Publish(QUEUE, b"gone"), Ack(QUEUE, [0]))
+    rounds.do(PublishRecords(QUEUE, {bytes([n]) * 16: [b"12345"] for n in range(3)}))
+    assert [row.state for row in rounds.ledger.files()] == [FileState.SEALED, FileState.OPEN]
+    assert rounds.ready == [b"12345"] * 3
     rounds.check()
 
 
@@ -133,7 +162,8 @@ def test_a_refused_change_takes_the_file_back_that_it_has_begun() -> None:
 
 def test_a_large_record_has_a_file_of_its_own(rounds: RoundHarness) -> None:
     large = b"l" * ALONE_SIZE
-    rounds.round(Publish(QUEUE, b"one"), Publish(QUEUE, large), Publish(QUEUE, b"two"))
+    rounds.do(Publish(QUEUE, b"one"))
+    rounds.round(Publish(QUEUE, large), Publish(QUEUE, b"two"))
     files = [(row.number, row.size, row.state) for row in rounds.ledger.files()]
     assert files == [
         (0, FIRST_POSITION + 6, FileState.OPEN),

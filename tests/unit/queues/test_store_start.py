@@ -109,10 +109,9 @@ def cut_to(store: Store, name: str, size: int) -> None:
 
 
 def a_store() -> Store:
-    store = Store(file_size_max=300)
+    store = Store(file_size_max=320)
     for number in range(4):
         store.publish([bytes([number]) * 100])
-    store.writer.abandon()
     return store
 
 

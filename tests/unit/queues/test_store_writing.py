@@ -11,7 +11,7 @@ from support.guards import remove
 
 from bottomless.errors import Corrupt
 from bottomless_server.queues.core.states import FileState
-from bottomless_server.queues.store.writing import ALONE_SIZE_MIN
+from bottomless_server.queues.round_bodies import ALONE_SIZE
 from unit.queues.store_harness import ROOT, PowerLost, Store
 
 
@@ -37,13 +37,13 @@ def test_what_was_published_is_read_and_files_grow_up_to_their_bound() -> None:
         assert store.publish([b"x" * size, b"y"])
     store.check_files()
     store.check_ledger()
-    assert states(store) == [FileState.SEALED, FileState.SEALED, FileState.OPEN]
-    assert store.disk.names(ROOT) == ["0.sqs", "1.sqs", "2.sqs"]
+    assert states(store) == [*[FileState.SEALED] * 3, FileState.OPEN]
+    assert store.disk.names(ROOT) == ["0.sqs", "1.sqs", "2.sqs", "3.sqs"]
 
 
 def test_the_large_bodies_of_a_round_get_a_file_for_themselves() -> None:
     store = Store()
-    large = bytes(ALONE_SIZE_MIN)
+    large = bytes(ALONE_SIZE)
     assert store.publish([b"small"])
     assert store.publish([b"small too", large, large, b"last"])
     assert states(store) == [FileState.OPEN, FileState.SEALED]
@@ -54,9 +54,22 @@ def test_the_large_bodies_of_a_round_get_a_file_for_themselves() -> None:
 
 
 def test_a_round_makes_one_file_at_most() -> None:
+    store = Store(file_size_max=400)
+    for sizes in ((150, 200), (300, 300, 300), (ALONE_SIZE, 300, ALONE_SIZE)):
+        before = len(states(store))
+        assert store.publish([bytes(size) for size in sizes])
+        assert len(states(store)) <= before + 1
+        store.check_ledger()
+        store.check_files()
+    assert states(store) == [FileState.SEALED, FileState.SEALED, FileState.OPEN]
+
+
+def test_large_bodies_without_an_open_file_are_sealed_and_with_a_small_one_are_not() -> None:
     store = Store()
-    assert store.publish([bytes(ALONE_SIZE_MIN), b"small", bytes(ALONE_SIZE_MIN)])
-    assert states(store) == [FileState.OPEN]
+    assert store.publish([bytes(ALONE_SIZE)])
+    assert states(store) == [FileState.SEALED]
+    assert store.publish([bytes(ALONE_SIZE), b"small", bytes(ALONE_SIZE)])
+    assert states(store) == [FileState.SEALED, FileState.OPEN]
     store.check_ledger()
 
 
@@ -94,18 +107,24 @@ def test_a_file_whose_sync_failed_gets_nothing_more() -> None:
     store.check_ledger()
 
 
-def test_what_could_not_be_taken_away_is_taken_away_before_anything_is_added() -> None:
+def test_a_file_that_could_not_be_cut_gets_nothing_more_and_is_cut_at_the_next_start() -> None:
     store = Store()
     assert store.publish([b"before"])
-    store.fault = refusing("fdatasync", errno.EIO, times=2)
-    with pytest.raises(OSError, match="Input/output error"):
-        store.publish([b"lost"])
-    with pytest.raises(AssertionError, match="neither committed nor undone"):
-        store.writer.place(store.ledger, [])
-    store.writer.undo()
+    store.fault = refusing("truncate", errno.EIO)
+    sync_failing = refusing("fdatasync", errno.EIO)
+    cut_failing = store.fault
+
+    def both(call: str, path: Path) -> None:
+        sync_failing(call, path)
+        cut_failing(call, path)
+
+    store.fault = both
+    assert store.publish([b"lost"]) is None
     assert store.publish([b"after"])
+    assert states(store) == [FileState.SEALED, FileState.OPEN]
+    store.died()
+    store.check_started()
     store.check_files()
-    store.check_ledger()
 
 
 def rounds(store: Store) -> None:
@@ -113,7 +132,7 @@ def rounds(store: Store) -> None:
         assert store.publish([bytes([number]) * 300, bytes([number])])
 
 
-def lost_at_any_call(file_size_max: int = 700) -> int:
+def lost_at_any_call(file_size_max: int = 1_000) -> int:
     """The power goes at each call of some rounds; what was answered must be there after a start."""
     for point in range(200):
         store = Store(file_size_max)
@@ -143,7 +162,11 @@ def test_after_a_loss_of_power_at_any_call_what_was_committed_is_there_and_nothi
 
 @pytest.mark.parametrize(
     "name",
-    ["sync of bytes before COMMIT", "sync of a new file's directory", "cut to the row at a start"],
+    [
+        "the bytes of a round are durable before its rows",
+        "sync of a new file's directory",
+        "cut to the row at a start",
+    ],
 )
 def test_without_its_guard_a_store_loses_what_was_committed(
     name: str, monkeypatch: pytest.MonkeyPatch

@@ -378,7 +378,7 @@ class Ledger(Protocol):
         """Enter messages with their items.
 
         The sequences of a queue's items go on at its `next_sequence`, without a hole. A message has a
-        place that no other has, in a file that has a row.
+        place that no other has, in a file that has a row and is not doomed.
         """
         ...
 

@@ -251,6 +251,7 @@ class MemoryLedger:
         for move in moves:
             message = at.get((move.file, move.position, move.msg_id))
             if message is not None:
+                assert self._files[move.new_file].state is not FileState.DOOMED
                 fresh = message._replace(file=move.new_file, position=move.new_position)
                 self._messages.put(message.id, fresh)
                 moved += 1
@@ -394,7 +395,7 @@ class MemoryLedger:
         number = max(self._messages, default=0)
         for msg_id, file, position, size, items in messages:
             assert items
-            assert file in self._files
+            assert self._files[file].state is not FileState.DOOMED
             assert not any(
                 (each.file, each.position) == (file, position) for each in self._messages.values()
             )

@@ -132,7 +132,7 @@ FILE: Final = "SELECT number, size, valid, state FROM file WHERE number = ?"
 FILES: Final = "SELECT number, size, valid, state FROM file ORDER BY number"
 FILE_SIZE: Final = "UPDATE file SET size = ? WHERE number = ?"
 FILE_STATE: Final = "UPDATE file SET state = ? WHERE number = ?"
-FILE_MORE: Final = "UPDATE file SET valid = valid + ? WHERE number = ?"
+FILE_MORE: Final = "UPDATE file SET valid = valid + ? WHERE number = ? AND state <> 4"
 FILE_LESS: Final = """
 UPDATE file SET valid = valid - ?1, state = CASE WHEN state = 1 AND valid = ?1 THEN 4 ELSE state END
 WHERE number = ?2
@@ -313,6 +313,7 @@ SELECT m.id FROM message AS m JOIN file AS f ON f.number = m.file
 WHERE f.state <> 3 AND m.position + m.size > f.size
 """,
     "a sealed file without a live record": "SELECT number FROM file WHERE state = 1 AND valid = 0",
+    "a doomed file with a live record": "SELECT number FROM file WHERE state = 4 AND valid > 0",
     "two open files": "SELECT count(*) FROM file WHERE state = 0 HAVING count(*) > 1",
     "a file above the numbers that were given": (
         "SELECT number FROM file WHERE number >= (SELECT next_file FROM store)"
