@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import sys
 import threading
 from pathlib import Path
 
@@ -98,6 +99,31 @@ def test_a_pin_of_a_later_round_holds_up_nothing() -> None:
     pins.unpin(1, 7)
     assert pins.is_free(1, 9)
     assert pins.count == 1
+
+
+def test_any_threads_pin_and_let_go_at_once() -> None:
+    pins, errors = Pins(), list[Exception]()
+
+    def read() -> None:
+        try:
+            for number in range(3_000):
+                pins.pin(0, number % 3)
+                assert not pins.is_free(0, 2)
+                pins.unpin(0, number % 3)
+        except Exception as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=read) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert (errors, pins.count) == ([], 0)
 
 
 def test_acks_between_any_two_steps_of_a_compaction_disturb_nothing() -> None:

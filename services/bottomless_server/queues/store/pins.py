@@ -7,35 +7,41 @@ crash nobody reads.
 """
 
 from collections import Counter
+from threading import Lock
 
 from bottomless.guards import guard
 
 
 class Pins:
-    """All pins of a store. One thread changes and asks them."""
+    """All pins of a store, for any number of threads: the writer pins, and readers let go."""
 
     def __init__(self) -> None:
         self._pins: dict[int, Counter[int]] = {}
+        self._lock = Lock()
 
     def pin(self, file: int, round_: int) -> None:
         """Keep what a round saw of a file; within the round, before another change is made."""
-        self._pins.setdefault(file, Counter())[round_] += 1
+        with self._lock:
+            self._pins.setdefault(file, Counter())[round_] += 1
 
     def unpin(self, file: int, round_: int) -> None:
         """The reader is done."""
-        rounds = self._pins[file]
-        rounds[round_] -= 1
-        if not rounds[round_]:
-            del rounds[round_]
-        if not rounds:
-            del self._pins[file]
+        with self._lock:
+            rounds = self._pins[file]
+            rounds[round_] -= 1
+            if not rounds[round_]:
+                del rounds[round_]
+            if not rounds:
+                del self._pins[file]
 
     @guard("pins before a destination, the cut and the unlink")
     def is_free(self, file: int, up_to: int) -> bool:
         """Whether nobody reads what rounds up to this one saw of a file."""
-        return all(round_ > up_to for round_ in self._pins.get(file, ()))
+        with self._lock:
+            return all(round_ > up_to for round_ in self._pins.get(file, ()))
 
     @property
     def count(self) -> int:
         """Pins that there are."""
-        return sum(rounds.total() for rounds in self._pins.values())
+        with self._lock:
+            return sum(rounds.total() for rounds in self._pins.values())
