@@ -26,6 +26,8 @@ NUMBER_MAX: Final = 2**63 - 1
 """Every number of the ledger is below 2^63."""
 FORMAT: Final = 1
 ID_SIZE: Final = 16
+FORGET_LATE_MS: Final = 1_000
+"""How much later than it could a publish is forgotten, so that those of a second are forgotten at once."""
 SEQUENCE_BLOCK: Final = 2**20
 """Sequences are reserved in the registry in blocks of this size, before one of them is used."""
 
@@ -411,7 +413,7 @@ class Ledger(Protocol):
         ...
 
     def next_due(self) -> int | None:
-        """When the next item becomes due or expires."""
+        """When the next item becomes due or expires, or FORGET_LATE_MS after a publish may be forgotten."""
         ...
 
     def change_items(self, changes: Sequence[tuple[Stored, Item]]) -> None:

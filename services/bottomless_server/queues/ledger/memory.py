@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from bottomless_server.queues.core.states import FileState, ItemState, QueueState, state_without
 from bottomless_server.queues.ledger.base import (
+    FORGET_LATE_MS,
     SEQUENCE_BLOCK,
     FileRow,
     Item,
@@ -451,6 +452,7 @@ class MemoryLedger:
         items = [item for item, _ in self._items.values()]
         times = [item.due_at for item in items if item.due_at is not None]
         times += [item.expires_at or 0 for item in items if _can_expire(item)]
+        times += [seen.until + FORGET_LATE_MS for seen in self._seen.values()]
         return min(times, default=None)
 
     def change_items(self, changes: Sequence[tuple[Stored, Item]]) -> None:

@@ -14,6 +14,7 @@ from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.queues.core.states import FileState, ItemState, QueueState, state_without
 from bottomless_server.queues.ledger import statements as sql
 from bottomless_server.queues.ledger.base import (
+    FORGET_LATE_MS,
     FORMAT,
     ID_SIZE,
     SEQUENCE_BLOCK,
@@ -316,6 +317,8 @@ class SqliteLedger:
 
     def next_due(self) -> int | None:
         times = [self._number(sql.NEXT_DUE), self._number(sql.NEXT_EXPIRES)]
+        forgotten = self._number(sql.NEXT_FORGOTTEN)
+        times.append(None if forgotten is None else forgotten + FORGET_LATE_MS)
         return min((time for time in times if time is not None), default=None)
 
     def change_items(self, changes: Sequence[tuple[Stored, Item]]) -> None:

@@ -239,6 +239,7 @@ NEXT_DUE: Final = "SELECT min(due_at) FROM item WHERE due_at IS NOT NULL"
 NEXT_EXPIRES: Final = (
     "SELECT min(expires_at) FROM item WHERE expires_at IS NOT NULL AND state <> 1 AND state <> 3"
 )
+NEXT_FORGOTTEN: Final = "SELECT min(until) FROM seen"
 ITEM_CHANGE: Final = (
     "UPDATE item SET state = ?, due_at = ?, deliveries = ? WHERE inside = ? AND sequence = ?"
 )
