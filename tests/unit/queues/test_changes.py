@@ -7,6 +7,7 @@ import pytest
 from support.ledgers import id_of
 from support.queue_changes import Publish, wanted
 
+from bottomless_server.queues.changes import receive as receive_module
 from bottomless_server.queues.changes.receive import Receive, Received
 from bottomless_server.queues.changes.settle import Settled, ack, extend, nack
 from bottomless_server.queues.changes.upkeep import Upkeep
@@ -155,6 +156,36 @@ def test_what_has_expired_is_not_delivered_also_before_upkeep_finds_it(queues: Q
     assert queues.sequences() == [2]
     assert queues.totals == Totals(delivered=1, expired=2)
     queues.check()
+
+
+def test_many_that_have_expired_do_not_hide_what_comes_after_them(queues: Queues) -> None:
+    for _ in range(30):
+        queues.do(Publish(QUEUE, b"old", expires_at=queues.now + 10))
+    queues.publish(3)
+    queues.now += 10
+    assert len(queues.receive(limit=1)) == 1
+    assert queues.totals.expired == 30
+    assert len(queues.receive(limit=5)) == 2
+
+
+def test_a_receive_that_looks_at_too_many_that_have_expired_is_asked_again(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receive_module, "LOOK_SIZE", 1)
+    for _ in range(30):
+        queues.do(Publish(QUEUE, b"old", expires_at=queues.now + 10))
+    queues.publish(1)
+    queues.now += 10
+    woken = 0
+    while True:
+        ended = queues.writer.round(wanted(Receive(QUEUE, 1, 2**20)))
+        assert ended is not None
+        (verdict,) = ended.verdicts
+        if verdict.answer.deliveries:
+            break
+        assert ended.made_ready[QUEUE], "nobody else would wake it"
+        woken += 1
+    assert woken == 3
 
 
 def test_what_has_expired_leaves_by_upkeep_too(queues: Queues) -> None:

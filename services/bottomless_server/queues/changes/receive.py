@@ -14,6 +14,8 @@ from bottomless_server.queues.work import Work
 
 _LOOK_COUNT_MAX: Final = 10
 """Looks at the front of a queue in one receive: what has expired there leaves, and others come after it."""
+LOOK_SIZE: Final = 200
+"""Messages of a further look, at least: where one has expired many may have."""
 
 
 class Delivery(NamedTuple):
@@ -50,12 +52,15 @@ class Receive:
         row = live_queue(work, self.queue_id)
         store = work.ledger.store().store_id[:STORE_SIZE]
         taken: list[tuple[Stored, Life]] = []
-        for _ in range(_LOOK_COUNT_MAX):
-            found, goes_on = self._look(work, row, taken)
+        for look in range(_LOOK_COUNT_MAX):
+            found, goes_on = self._look(work, row, taken, LOOK_SIZE if look else 0)
             carry_out(work, row, found)
             taken += [(stored, fate) for stored, fate in found if isinstance(fate, Life)]
             if not goes_on:
                 break
+        else:
+            # Others may come after all that has expired: so it is not left waiting for new ones.
+            work.wake(row.queue_id, 1)
         again = sum(life.deliveries > 1 for _, life in taken)
         if taken:
             totals = Totals(delivered=len(taken), redelivered=again)
@@ -65,16 +70,19 @@ class Receive:
         return Received(deliveries, [work.pin(file) for file in sorted(files)])
 
     def _look(
-        self, work: Work, row: QueueRow, taken: Sequence[tuple[Stored, Life]]
+        self, work: Work, row: QueueRow, taken: Sequence[tuple[Stored, Life]], at_least: int
     ) -> tuple[list[tuple[Stored, Fate]], bool]:
         """What becomes of the first ready items, and whether it is worth looking again."""
         wanted = self.limit - len(taken)
         size = sum(stored.message.size for stored, _ in taken)
-        there = work.ledger.ready(row.inside, wanted)
+        asked = max(wanted, at_least)
+        there = work.ledger.ready(row.inside, asked)
         found: list[tuple[Stored, Fate]] = []
         left = 0
         config = config_of(row.config)
         for stored in there:
+            if len(found) - left == wanted:
+                return found, False
             fate = received(config, life_of(stored.item), work.now, self.visibility_ms)
             if isinstance(fate, Life):
                 size += stored.message.size
@@ -83,7 +91,7 @@ class Receive:
             else:
                 left += 1
             found.append((stored, fate))
-        return found, left > 0 and len(there) == wanted
+        return found, left > 0 and len(there) == asked
 
     def is_empty(self, answer: Received) -> bool:
         return not answer.deliveries
