@@ -71,7 +71,11 @@ class MessageFiles(Protocol):
         ...
 
     def free_bytes(self) -> int:
-        """Room that is left on the disk, in bytes."""
+        """Room that is left on the disk, in bytes.
+
+        Raises:
+            WriteFailed: the disk does not say.
+        """
         ...
 
 

@@ -102,7 +102,10 @@ class RoundFiles:
         return FilePin(self._pins, file, number)
 
     def free_bytes(self) -> int:
-        return self._free_bytes(self._directory)
+        try:
+            return self._free_bytes(self._directory)
+        except OSError as error:
+            raise WriteFailed(str(error)) from error
 
     def _remove(self, number: int) -> None:
         path = path_of(self._directory, number)

@@ -386,9 +386,12 @@ class RoundWriter:
 
     def _refusal(self) -> StoreError | None:
         """Why no record is taken at present."""
-        if self._files.free_bytes() < self._bounds.free_bytes_min:
-            return not_stored(full=True)
-        return None
+        try:
+            free = self._files.free_bytes()
+        except WriteFailed as error:
+            log.warning("the disk does not say how much room it has", error=str(error))
+            return not_stored()
+        return not_stored(full=True) if free < self._bounds.free_bytes_min else None
 
     def _open_end(self) -> Place | None:
         for row in self._ledger.files():
@@ -405,7 +408,7 @@ def _uncertain(ended: Ended) -> Ended:
     """What is said where a round is there, and not all that was to be written after it."""
     return ended._replace(
         verdicts=[
-            each if each.error else Verdict(error=not_stored(outcome=Outcome.COMMITTED))
+            each if each.error else each._replace(error=not_stored(outcome=Outcome.COMMITTED))
             for each in ended.verdicts
         ]
     )

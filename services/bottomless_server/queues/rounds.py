@@ -141,6 +141,8 @@ class Rounds:
         self._stopping = asyncio.Event()
         self._upkeep_timer: asyncio.TimerHandle | None = None
         self._upkeep_waits = False
+        self._upkeep_again = False
+        """Whether a round left something to be done while an upkeep was waiting already."""
         self._next_due: int | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -221,6 +223,11 @@ class Rounds:
         """How many receives wait for messages of a queue."""
         return self._waiting.count(queue_id)
 
+    @property
+    def is_upkeep_waiting(self) -> bool:
+        """Whether an upkeep waits for its round, or is in it."""
+        return self._upkeep_waits
+
     def _put(self, job: _Job) -> None:
         if self._stopping.is_set() or self._writer is None:
             raise Unavailable("queues are stopping", code=Code.DRAINING, retry_after_seconds=1)
@@ -289,6 +296,7 @@ class Rounds:
                 self._turn.set()
         self._next_due = ended.next_due
         if ended.needs_upkeep:
+            self._upkeep_again = self._upkeep_waits
             self._plan_upkeep(0)
         elif ended.next_due is not None:
             self._plan_upkeep(self._seconds_until(ended.next_due))
@@ -296,6 +304,9 @@ class Rounds:
     def _hear_one(self, job: _Job, verdict: Verdict) -> None:
         taking = job.taking
         if verdict.error is not None:
+            if taking is not None and verdict.answer is not None:
+                # It is done, and nobody hears of it.
+                self.give_back(taking, verdict.answer)
             if not job.future.done():
                 job.future.set_exception(verdict.error)
         elif taking is None:
@@ -356,7 +367,8 @@ class Rounds:
         self._upkeep_waits = False
         if done.cancelled() or done.exception() is not None:
             self._plan_upkeep(UPKEEP_PAUSE_SECONDS)
-        elif done.result():
+        elif done.result() or self._upkeep_again:
+            self._upkeep_again = False
             self._plan_upkeep(0)
         elif self._next_due is not None:
             # What was due and is so still would else be tried again without a pause.

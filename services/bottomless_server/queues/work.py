@@ -91,6 +91,7 @@ class Verdict(NamedTuple):
 
     answer: Any = None
     error: Exception | None = None
+    """What is raised instead of the answer. With both it was done, and what it took goes back."""
 
 
 class Ended(NamedTuple):

@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from support.queue_changes import Ack, Delete, Publish, Take
+from support.ledgers import id_of
+from support.queue_changes import Ack, CreateQueue, Delete, Do, Publish, Take
 from support.waiting import eventually
 
 from bottomless.errors import Code, Outcome, Overloaded, StoreError, Unavailable
 from bottomless_server.queues import rounds as rounds_module
+from bottomless_server.queues.changes.receive import Receive, Received
+from bottomless_server.queues.changes.upkeep import Upkeep as RealUpkeep
 from bottomless_server.queues.core.line import OVERHEAD_SIZE
+from bottomless_server.queues.ledger.base import FORGET_LATE_MS, Seen
 from bottomless_server.queues.round_writer import RoundWriter
 from bottomless_server.queues.rounds import Limits, Rounds
-from bottomless_server.queues.work import Ended, Work
+from bottomless_server.queues.work import Change, Ended, Work
 from unit.queues.round_harness import QUEUE, RoundHarness
 
 LONG = 240.0
@@ -35,7 +39,7 @@ class Upkeep:
 
 
 class Asking:
-    def __init__(self, limits: Limits = Limits(), upkeep: Upkeep | None = None) -> None:  # noqa: B008
+    def __init__(self, limits: Limits = Limits(), upkeep: Change | None = None) -> None:  # noqa: B008
         self.harness = RoundHarness()
         self.rounds = Rounds(lambda: self.harness.writer, self.harness.clock, upkeep, limits)
         self.round_sizes: list[int] = []
@@ -269,6 +273,24 @@ async def test_a_bug_in_the_writer_is_an_answer_and_no_end(
     assert await asking.rounds.do(Publish(QUEUE, b"one")) == 0
 
 
+async def test_what_was_taken_while_the_registry_failed_goes_back_and_its_pins_are_released(
+    asking: Asking,
+) -> None:
+    await asking.rounds.do(Publish(QUEUE, b"one"))
+    asking.harness.registry.fails = True
+    answers = await asyncio.gather(
+        asking.rounds.do(CreateQueue(id_of(2), "other")),
+        asking.rounds.take(Receive(QUEUE, 10, 2**20)),
+        return_exceptions=True,
+    )
+    outcomes = [each.outcome for each in answers if isinstance(each, StoreError)]
+    assert outcomes == [Outcome.COMMITTED] * 2
+    received = await asking.rounds.take(Receive(QUEUE, 10, 2**20), LONG)
+    assert isinstance(received, Received)
+    assert [each.item.deliveries for each in received.deliveries] == [2]
+    assert [pin.released for pin in asking.harness.files.pins] == [True, False]
+
+
 # The end
 
 
@@ -309,4 +331,50 @@ async def test_upkeep_comes_when_something_is_due_or_was_left() -> None:
     await eventually(lambda: upkeep.count == 1)
     await asking.rounds.do(Delete(QUEUE))
     await eventually(lambda: upkeep.count == 2)
+    await asking.rounds.stop()
+
+
+async def test_what_is_left_by_a_round_with_an_upkeep_in_it_has_another_one() -> None:
+    upkeep = Upkeep()
+    asking = Asking(upkeep=upkeep)
+    inside, free = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    class Slow(Publish):
+        def apply(self, work: Work) -> int:
+            loop.call_soon_threadsafe(inside.set)
+            asyncio.run_coroutine_threadsafe(free.wait(), loop).result()
+            return super().apply(work)
+
+    await asking.rounds.start()
+    await eventually(lambda: upkeep.count == 1)
+    slow = asking.ask(asking.rounds.do(Slow(QUEUE, b"one")))
+    await inside.wait()
+    # Both wait for the next round: the upkeep that the first deletion asks for, and the second.
+    asking.rounds.hear([], Ended((), {}, None, needs_upkeep=True))
+    await eventually(lambda: asking.rounds.is_upkeep_waiting)
+    deleted = asking.ask(asking.rounds.do(Delete(QUEUE)))
+    await asyncio.sleep(0)
+    free.set()
+    await asyncio.gather(slow, deleted)
+    assert asking.round_sizes[-1] == 2
+    await eventually(lambda: upkeep.count == 3)
+    await asking.rounds.stop()
+
+
+async def test_repeats_are_forgotten_where_nothing_else_ever_falls_due() -> None:
+    asking = Asking(upkeep=RealUpkeep())
+    await asking.rounds.start()
+    until = asking.harness.now + 5
+    seen = Seen(id_of(1), id_of(2), 0, id_of(3), 1, until)
+    await asking.rounds.do(Do(lambda ledger: ledger.remember(QUEUE, seen)))
+    asking.harness.now = until + FORGET_LATE_MS
+    await asking.rounds.do(Do(lambda _: None))
+
+    def remembered() -> int:
+        row = asking.harness.ledger.queue(QUEUE)
+        assert row is not None
+        return row.remembered
+
+    await eventually(lambda: not remembered())
     await asking.rounds.stop()
