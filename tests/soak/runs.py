@@ -139,8 +139,10 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_TEST_EXAMPLES="60",
     ),
     "ledger": _test(
-        "2,000 kills and losses of power in the file calls of SQLite, and 500 kills of a process",
-        "tests/unit/queues/test_ledger_power_losses.py tests/unit/queues/test_ledger_kills.py",
+        "2,000 kills and losses of power in the file calls of SQLite, 2,000 in those of a whole"
+        " store of queues, and 500 kills of a process",
+        "tests/unit/queues/test_ledger_power_losses.py"
+        " tests/unit/queues/test_store_power_losses.py tests/unit/queues/test_ledger_kills.py",
         BOTTOMLESS_TEST_POWER_LOSSES="2000",
         BOTTOMLESS_TEST_KILLS="500",
     ),

@@ -2,7 +2,8 @@
  *
  * RECORD_DIR   absolute path of the directory
  * RECORD_LOG   where the calls are written, one after the other, each when it has returned
- * RECORD_FAIL  calls that fail instead, by their numbers from 1: "sync 7,19 write 120"
+ * RECORD_FAIL  calls that fail instead, by their numbers from 1: "sync 7,19 write 120"; of a write that is
+ *              to come "short 30", the first half is written
  *
  * A call in the log: kind (1 byte), failed (1), length of the name (2), position (8), length of the
  * data (4), all little-endian; then the name within the directory, and the data.
@@ -126,12 +127,17 @@ static ssize_t refuse(const char *name, int64_t position) {
     return -1;
 }
 
+/* How many bytes of a write are to be written: fewer where it is to come short. */
+static size_t allowed(size_t size) {
+    return size > 1 && is_to_fail("short", write_count) ? size / 2 : size;
+}
+
 #define PWRITE(name, offset) \
     ssize_t name(int fd, const void *data, size_t size, offset position) { \
         REAL(ssize_t, #name, int, const void *, size_t, offset); \
         if (!known(fd)) return real(fd, data, size, position); \
         if (is_to_fail("write", ++write_count)) return refuse(known(fd), position); \
-        ssize_t done = real(fd, data, size, position); \
+        ssize_t done = real(fd, data, allowed(size), position); \
         if (done > 0) note('W', 0, known(fd), position, data, done); \
         return done; \
     }
@@ -152,7 +158,7 @@ static void note_parts(const char *name, const struct iovec *parts, int count, i
         REAL(ssize_t, #name, int, const struct iovec *, int, offset); \
         if (!known(fd)) return real(fd, parts, count, position); \
         if (is_to_fail("write", ++write_count)) return refuse(known(fd), position); \
-        ssize_t done = real(fd, parts, count, position); \
+        ssize_t done = real(fd, parts, allowed(count), position); \
         note_parts(known(fd), parts, count, position, done); \
         return done; \
     }
@@ -164,7 +170,7 @@ PWRITEV(pwritev64, off64_t)
         REAL(ssize_t, #name, int, const struct iovec *, int, offset, int); \
         if (!known(fd)) return real(fd, parts, count, position, flags); \
         if (is_to_fail("write", ++write_count)) return refuse(known(fd), position); \
-        ssize_t done = real(fd, parts, count, position, flags); \
+        ssize_t done = real(fd, parts, allowed(count), position, flags); \
         note_parts(known(fd), parts, count, position, done); \
         return done; \
     }

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from support.power_loss import PowerLossDisk
@@ -54,10 +55,18 @@ def recorder() -> Path:
     return library
 
 
-def record(directory: Path, program: str, faults: str = "") -> list[Call]:
-    """Run a Python program, and return what it did to the files of an empty directory."""
+def record(
+    directory: Path,
+    program: str,
+    faults: str = "",
+    folders: Sequence[str] = (),
+    files: Mapping[str, bytes] = MappingProxyType({}),
+) -> list[Call]:
+    """Run a Python program, and return what it did to the files of a directory, which is made with
+    folders and files in it.
+    """
     log = directory.with_suffix(".log")
-    directory.mkdir()
+    put_down(directory, files, folders=folders)
     environment = {
         **os.environ,
         "LD_PRELOAD": str(recorder()),
@@ -91,8 +100,27 @@ def _calls(log: bytes) -> Iterator[Call]:
 class Replay:
     """A disk on which recorded calls are carried out, one after the other."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self.disk = PowerLossDisk(_DISK)
+    def __init__(
+        self,
+        chance: random.Random,
+        folders: Sequence[str] = (),
+        files: Mapping[str, bytes] = MappingProxyType({}),
+        *,
+        sector_size: int | None = None,
+    ) -> None:
+        """Folders and files are there, durably, before the first call."""
+        self.disk = PowerLossDisk(_DISK, sector_size=sector_size)
+        self._folders = {"": _DISK} | {folder: _DISK / folder for folder in folders}
+        for folder in self._folders.values():
+            self.disk.make_dir(folder)
+            self.disk.fsync_dir(_DISK)
+        for name, data in files.items():
+            fd = self.disk.open(_DISK / name, create=True)
+            self.disk.pwritev(fd, [data], 0)
+            self.disk.fdatasync(fd)
+            self.disk.close(fd)
+        for folder in self._folders.values():
+            self.disk.fsync_dir(folder)
         self._chance = chance
 
     def do(self, call: Call) -> None:
@@ -103,10 +131,10 @@ class Replay:
             self.disk.unlink(path)
         elif call.kind == "R":
             self.disk.rename(path, _DISK / call.data.decode())
-        elif not call.name:
+        elif call.name in self._folders:
             assert call.kind == "S"
             if not call.failed or self._chance.random() < 0.5:
-                self.disk.fsync_dir(_DISK)
+                self.disk.fsync_dir(path)
         else:
             self._change(call, path)
 
@@ -136,12 +164,23 @@ class Replay:
 
     def left_by_a_kill(self) -> Mapping[str, bytes]:
         """What programs see."""
-        return _files(self.disk)
+        return self._files(self.disk)
 
     def left_by_a_loss_of_power(self) -> Mapping[str, bytes]:
         disk = deepcopy(self.disk)
         disk.lose_power(self._chance)
-        return _files(disk)
+        return self._files(disk)
+
+    def _files(self, disk: PowerLossDisk) -> dict[str, bytes]:
+        found = {}
+        for folder in self._folders.values():
+            for name in disk.names(folder):
+                path = folder / name
+                if path not in self._folders.values():
+                    fd = disk.open(path)
+                    found[str(path.relative_to(_DISK))] = disk.pread(fd, disk.size(fd), 0)
+                    disk.close(fd)
+        return found
 
 
 def _fail(call: str, path: Path) -> None:
@@ -149,18 +188,16 @@ def _fail(call: str, path: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
 
-def _files(disk: PowerLossDisk) -> dict[str, bytes]:
-    found = {}
-    for name in disk.names(_DISK):
-        fd = disk.open(_DISK / name)
-        found[name] = disk.pread(fd, disk.size(fd), 0)
-        disk.close(fd)
-    return found
-
-
-def put_down(directory: Path, files: Mapping[str, bytes], without: Sequence[str] = ()) -> None:
+def put_down(
+    directory: Path,
+    files: Mapping[str, bytes],
+    without: Sequence[str] = (),
+    folders: Sequence[str] = (),
+) -> None:
     """Write files into a directory that is not there yet."""
     directory.mkdir()
+    for folder in folders:
+        (directory / folder).mkdir()
     for name, data in files.items():
         if name not in without:
             (directory / name).write_bytes(data)
