@@ -106,12 +106,21 @@ def test_a_gap_whose_first_bytes_just_fit_a_sector_is_a_destination() -> None:
 
 
 @pytest.mark.parametrize(
-    ("valid", "size", "candidate"), [(0, 100, True), (49, 100, True), (50, 100, False)]
+    ("valid", "size", "candidate"), [(0, 164, True), (49, 164, True), (50, 164, False)]
 )
 def test_a_file_is_a_candidate_while_less_than_its_share_is_needed(
     valid: int, size: int, candidate: bool
 ) -> None:
     assert is_candidate(valid, size, 0.5) is candidate
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 1.0])
+@pytest.mark.parametrize("valid", [25, 64, 1_000])
+def test_a_file_that_was_just_written_anew_is_no_candidate_whatever_the_share(
+    valid: int, share: float
+) -> None:
+    assert not is_candidate(valid, HEADER_SIZE + valid, share)
+    assert is_candidate(valid, HEADER_SIZE + valid + 2 * valid, share)
 
 
 def test_any_file_of_which_half_is_needed_shrinks_to_what_is_needed_or_is_better_rewritten() -> (

@@ -62,8 +62,12 @@ class CompactionPlan(NamedTuple):
 
 
 def is_candidate(valid: int, size: int, live_share: float) -> bool:
-    """Whether so little of a file is needed that it is worth being compacted."""
-    return valid < size * live_share
+    """Whether so little of a file is needed that it is worth being compacted.
+
+    Its header counts for nothing: of a file that was just written anew all the rest is needed, so it
+    is no candidate, whatever the share.
+    """
+    return valid < (size - HEADER_SIZE) * live_share
 
 
 def is_enough(plan: CompactionPlan, valid: int, live_share: float) -> bool:
