@@ -1,6 +1,6 @@
 """The envelope: what is kept of a message of work queues beside its value, in the body of its record.
 
-    | fixed 28 | queue 24 | queue 24 | ... | header | header | ... | value ... |
+    | fixed 36 | queue 24 | queue 24 | ... | header | header | ... | value ... |
 
     queue:  | queue_id 16 | sequence 8 |          where it was published, for a rebuild of the ledger
     header: | size 2 | name | size 4 | value |
@@ -25,12 +25,13 @@ _FIXED = struct.Struct(
     "1x"  # reserved
     "q"  # published_at
     "q"  # expires_at
+    "q"  # due_at
     "H"  # queue_count
     "H"  # header_count
     "I"  # headers_size
 )
 FIXED_SIZE: Final = _FIXED.size
-assert FIXED_SIZE == 28  # docs/message-files.md, "Envelope"
+assert FIXED_SIZE == 36  # docs/message-files.md, "Envelope"
 _QUEUE: Final = struct.Struct(">16sQ")
 QUEUE_SIZE: Final = _QUEUE.size
 assert QUEUE_SIZE == 24  # docs/message-files.md, "Envelope"
@@ -59,6 +60,7 @@ def encode_envelope(message: QueueMessage) -> list[bytes | memoryview]:
         message.priority,
         message.published_at,
         message.expires_at or 0,
+        message.due_at or 0,
         len(message.queues),
         len(message.headers),
         len(headers),
@@ -81,9 +83,8 @@ def decode_envelope(data: bytes | memoryview) -> QueueMessage:
     """
     view = memoryview(data)
     check(_WHAT, len(view) >= FIXED_SIZE, f"{len(view)} bytes are too few")
-    version, content, priority, at, expires_at, queue_count, header_count, headers_size = (
-        _FIXED.unpack_from(view)
-    )
+    version, content, priority, at, expires_at, due_at, *sizes = _FIXED.unpack_from(view)
+    queue_count, header_count, headers_size = sizes
     check(_WHAT, version == VERSION, f"version {version} is not known, only {VERSION}")
     check(_WHAT, content in _CONTENTS, f"content {content} is not known")
     start = FIXED_SIZE + QUEUE_SIZE * queue_count
@@ -94,6 +95,7 @@ def decode_envelope(data: bytes | memoryview) -> QueueMessage:
         priority=priority,
         published_at=at,
         expires_at=expires_at or None,
+        due_at=due_at or None,
         queues=tuple(
             QueuePlace(*_QUEUE.unpack_from(view, FIXED_SIZE + QUEUE_SIZE * number))
             for number in range(queue_count)
@@ -137,6 +139,7 @@ def _check(message: QueueMessage) -> None:
     for name, at in (
         ("published_at", message.published_at),
         ("expires_at", message.expires_at or 0),
+        ("due_at", message.due_at or 0),
     ):
         check(_WHAT, TIMESTAMP_MIN <= at <= TIMESTAMP_MAX, f"{name}={at} is no timestamp")
     check(_WHAT, 1 <= len(message.queues) <= _COUNT_MAX, f"it names {len(message.queues)} queues")

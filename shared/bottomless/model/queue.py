@@ -53,6 +53,10 @@ class QueueMessage:
     queues: tuple[QueuePlace, ...]
     headers: tuple[tuple[str, bytes], ...]
     value: bytes | memoryview
+    due_at: int | None = None
+    """When it becomes ready, as whoever published it has asked, in ms since 1970; None where it is
+    as each queue is configured.
+    """
 
 
 class LeaveReason(StrEnum):

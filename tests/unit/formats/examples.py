@@ -450,6 +450,7 @@ QUEUE_MESSAGE = QueueMessage(
     queues=(QueuePlace(QUEUE_ID, 41), QueuePlace(QUEUE_ID[::-1], 7)),
     headers=(("trace", b"\x00\xff"), ("größe", b"")),
     value=b'{"id":7}',
+    due_at=TIMESTAMP + 5_000,
 )
 
 

@@ -28,6 +28,7 @@ queue_messages = st.builds(
     ).map(tuple),
     headers=st.lists(st.tuples(names, st.binary(max_size=9)), max_size=4).map(tuple),
     value=st.binary(max_size=50),
+    due_at=st.none() | timestamps.filter(bool),
 )
 
 
@@ -60,11 +61,12 @@ def test_an_envelope_that_is_cut_before_its_value_is_refused() -> None:
         (2, b"\x0a", "priority 10 is above 9"),
         (4, b"\x7f", "published_at=.* is no timestamp"),
         (12, b"\x7f", "expires_at=.* is no timestamp"),
-        (20, b"\0\0", "names 0 queues|fill their size|cut off|longer"),
-        (20, b"\xff\xff", "shorter than its parts"),
-        (22, b"\0\3", "a header is cut off"),
-        (22, b"\0\1", "do not fill their size"),
-        (24, b"\0\0\0\x19", "longer than all headers|cut off"),
+        (20, b"\x7f", "due_at=.* is no timestamp"),
+        (28, b"\0\0", "names 0 queues|fill their size|cut off|longer"),
+        (28, b"\xff\xff", "shorter than its parts"),
+        (30, b"\0\3", "a header is cut off"),
+        (30, b"\0\1", "do not fill their size"),
+        (32, b"\0\0\0\x19", "longer than all headers|cut off"),
         (FIXED_SIZE + 16, b"\xff", "sequence .* is above"),
         (FIXED_SIZE + 48, b"\0\0", "a header"),
         (FIXED_SIZE + 50, b"\xff", "not UTF-8"),

@@ -420,13 +420,13 @@ def test_the_message_file_is_read() -> None:
     check_file_header(data)
     found = list(scan(reads_of(data), len(data)))
     assert [(one.what, one.size) for one in found] == [
-        (Finding.MESSAGE, 135),
+        (Finding.MESSAGE, 143),
         (Finding.HOLE, 37),
         (Finding.HOLE, 3),
         (Finding.MESSAGE, 21),
-        (Finding.REPEATED, 135),
+        (Finding.REPEATED, 143),
     ]
-    message = decode_message(data[64 : 64 + 135])
+    message = decode_message(data[64 : 64 + 143])
     assert message.msg_id == a_msg_id(1)
     read = decode_envelope(message.body)
     assert dataclasses.replace(read, value=bytes(read.value)) == QUEUE_MESSAGE
