@@ -14,7 +14,7 @@ What fails, and what is answered:
 | Failed | Then | Who brought records hears | The others |
 |---|---|---|---|
 | a statement | the round is taken back | `storage-full` or `storage-failed`, none | the same |
-| the write | taken back, the file is cut | the same | go again, without records |
+| the write | taken back, the file is cut; unless the disk is full it is sealed too | the same | go again, without records |
 | the sync | taken back, the file is cut and sealed where it ended | `storage-failed`, none | go again |
 | COMMIT | the ledger is opened anew before a file is cut and anything is answered | what is true then | the same |
 | a registry object | written again after each round | `storage-failed`, committed | the same |
@@ -212,6 +212,9 @@ class RoundWriter:
             self._write(bodies)
         except WriteFailed as error:
             log.warning("message files take no records", error=str(error))
+            if not error.full:
+                # The place may stay bad, and another file have others.
+                self._to_seal.update(part.file for part in bodies if not part.created)
             return self._without_records(asked, taken, not_stored(full=error.full))
         try:
             self._sync(bodies)

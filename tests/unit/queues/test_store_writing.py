@@ -107,6 +107,22 @@ def test_a_file_whose_sync_failed_gets_nothing_more() -> None:
     store.check_ledger()
 
 
+def test_a_file_that_cannot_be_written_to_any_more_is_left_for_another() -> None:
+    store = Store()
+    assert store.publish([b"before"])
+
+    def bad_place(call: str, path: Path) -> None:
+        if call == "pwritev" and path.name == "0.sqs":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    store.fault = bad_place
+    assert store.publish([b"refused"]) is None
+    assert store.publish([b"after"])
+    assert states(store) == [FileState.SEALED, FileState.OPEN]
+    store.check_files()
+    store.check_ledger()
+
+
 def test_a_file_that_could_not_be_cut_gets_nothing_more_and_is_cut_at_the_next_start() -> None:
     store = Store()
     assert store.publish([b"before"])
