@@ -11,6 +11,7 @@ from bottomless_server.queues.changes import receive as receive_module
 from bottomless_server.queues.changes.receive import Receive, Received
 from bottomless_server.queues.changes.settle import Settled, ack, extend, nack
 from bottomless_server.queues.changes.upkeep import Upkeep
+from bottomless_server.queues.core.life import DELIVERIES_MAX
 from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.ledger.base import Sums, Totals
 from unit.queues.round_harness import QUEUE, RoundHarness
@@ -156,6 +157,22 @@ def test_what_has_expired_is_not_delivered_also_before_upkeep_finds_it(queues: Q
     assert queues.sequences() == [2]
     assert queues.totals == Totals(delivered=1, expired=2)
     queues.check()
+
+
+def test_a_message_may_be_delivered_more_often_than_can_be_counted(queues: Queues) -> None:
+    queues.publish(1)
+    queues.ledger.begin()
+    row = queues.ledger.queue(QUEUE)
+    assert row is not None
+    (stored,) = queues.ledger.ready(row.inside, 1)
+    often = stored.item._replace(deliveries=DELIVERIES_MAX - 1)
+    queues.ledger.change_items([(stored, often)])
+    queues.ledger.commit()
+    for _ in range(3):
+        (receipt,) = queues.receive()
+        assert queues.do(nack(QUEUE, [receipt])) == Settled(1, [], [])
+    (receipt,) = queues.receive()
+    assert queues.do(ack(QUEUE, [receipt])) == Settled(1, [], [])
 
 
 def test_many_that_have_expired_do_not_hide_what_comes_after_them(queues: Queues) -> None:

@@ -44,6 +44,8 @@ class Leaves(NamedTuple):
 
 
 Fate = Life | Leaves
+DELIVERIES_MAX: Final = 2**32 - 1
+"""Deliveries of one item that are counted; further ones are not told apart."""
 _DUE: Final = frozenset({ItemState.IN_FLIGHT, ItemState.DELAYED})
 
 
@@ -74,8 +76,10 @@ def received(config: QueueConfig, life: Life, now: int, visibility_ms: int | Non
     if is_expired(life, now):
         return expired(config)
     visibility = config.visibility_ms if visibility_ms is None else visibility_ms
+    # Nobody comes there but who has nothing better to do; receipts have no room for more.
+    deliveries = min(life.deliveries + 1, DELIVERIES_MAX)
     return life._replace(
-        state=ItemState.IN_FLIGHT, due_at=now + visibility, deliveries=life.deliveries + 1
+        state=ItemState.IN_FLIGHT, due_at=now + visibility, deliveries=deliveries
     )
 
 
