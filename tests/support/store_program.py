@@ -10,11 +10,12 @@ import json
 import os
 import random
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bottomless.errors import Corrupt, Outcome, StoreError
+from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.message_file import (
     HEADER_SIZE,
     Finding,
@@ -112,7 +113,9 @@ class Store:
         """
         files = self.files = RealFileCalls()
         self.messages = directory / MESSAGES
-        self.ledger = SqliteLedger(directory / "ledger.db", files, STORE_ID, cache_bytes=CACHE_BYTES)
+        self.ledger = SqliteLedger(
+            directory / "ledger.db", files, STORE_ID, cache_bytes=CACHE_BYTES
+        )
         self.now = clock
         try:
             self.report: StartReport = start_store(files, self.messages, self.ledger)
@@ -183,7 +186,10 @@ class Store:
             assert state is FileState.DOOMED or len(data) == rows[int(path.stem)].size
             check_file_header(data[:HEADER_SIZE])
             for found in scan(reads_of(data), len(data)):
-                assert found.what in (Finding.HOLE, Finding.MESSAGE, Finding.REPEATED), (path, found)
+                assert found.what in (Finding.HOLE, Finding.MESSAGE, Finding.REPEATED), (
+                    path,
+                    found,
+                )
                 if found.what is Finding.MESSAGE:
                     record = data[found.position : found.position + found.size]
                     shown[found.msg_id] = bytes(decode_record(record).body)
@@ -318,18 +324,14 @@ class Program:
             return None
         number = self.chance.choice(worth)
         if self.chance.random() < 0.6:
-            return compact(
-                store.files, store.messages, number, live_share=1.0, has_room=False
-            )
+            return compact(store.files, store.messages, number, live_share=1.0, has_room=False)
         return rewrite(store.files, store.messages, number)
 
     def _restart(self) -> None:
         self._let_go()
-        try:
-            # Nobody says that a store is in order whose files are being moved.
+        # Nobody says that a store is in order whose files are being moved.
+        with suppress(LedgerFailed):
             self.store.close(clean=self.work is None)
-        except LedgerFailed:
-            pass
         self.work = None
         self.store = self._started()
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from support.power_loss import PowerLossDisk
 from support.queue_changes import Do, PublishRecords, wanted
 
-from bottomless.errors import Outcome, StoreError
+from bottomless.errors import Corrupt, Outcome, StoreError
 from bottomless.formats.message_file import (
     HEADER_SIZE,
     Finding,
@@ -21,13 +21,14 @@ from bottomless.formats.message_file import (
     scan,
 )
 from bottomless_server.node.file_calls import read_file
-from bottomless_server.queues.core.states import FileState, ItemState
+from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import Ledger, Message
 from bottomless_server.queues.ledger.memory import MemoryLedger
 from bottomless_server.queues.memory_files import MemoryRegistry
 from bottomless_server.queues.round_files import RoundFiles
 from bottomless_server.queues.round_writer import Bounds, RoundWriter
 from bottomless_server.queues.store.bodies import Bodies, BodyPlace
+from bottomless_server.queues.store.compaction import MisplacedRecord
 from bottomless_server.queues.store.descriptors import Descriptors
 from bottomless_server.queues.store.names import path_of
 from bottomless_server.queues.store.pins import Pins
@@ -127,7 +128,8 @@ class Store:
         try:
             self._do(PublishRecords(QUEUE_ID, records))
         except StoreError as error:
-            assert error.outcome is Outcome.NONE
+            if error.outcome is not Outcome.NONE:
+                raise
             return None
         return list(records)
 
@@ -186,9 +188,7 @@ class Store:
             elif isinstance(step, OnDisk):
                 try:
                     sent = step.call()
-                except OSError as failed:
-                    error = failed
-                except Exception as failed:
+                except (OSError, Corrupt, MisplacedRecord) as failed:
                     error = failed
             else:
                 while not self.pins.is_free(step.file, step.up_to):
