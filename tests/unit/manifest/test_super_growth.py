@@ -13,6 +13,7 @@ from bottomless.errors import (
     Code,
     Exists,
     InvalidRequest,
+    Outcome,
     Overloaded,
     StoreError,
     Unavailable,
@@ -262,6 +263,42 @@ async def test_a_growth_goes_with_the_coordination_that_alone_knew_of_it() -> No
     assert (record.state, record.layouts) == (SuperState.ACTIVE, before.layouts)
     assert await is_gone(harness, named(3))
     await later.registry.declare(named(3), StreamConfig())
+
+
+async def test_who_slept_through_a_rebuild_ends_no_growth_of_the_next_generation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would name partitions that nobody entered, in place of those of the later growth."""
+    harness = ManifestHarness(manifest_close_ms=0)
+    await agree(harness, 1)
+    process = Growing(harness)
+    process.registry.generation = 1
+    before, _ = await process.registry.supers.declare(NAME, THREE)
+    later = Growing(harness)
+
+    async def asleep(record: SuperRecord) -> bool:
+        harness.coordination.lose()
+        await rebuild(harness)
+        later.registry.generation = 2
+        await own(harness, record.partitions[0].stream_id)
+        harness.owners.closing = False
+        _, operation = await later.grow(FIVE._replace(partition_count=4))
+        assert operation is not None
+        return True
+
+    monkeypatch.setattr(process.growth, "_all_told", asleep)
+    with pytest.raises(Unavailable) as caught:
+        await process.grow()
+    assert caught.value.outcome is Outcome.UNKNOWN
+    record = await later.find()
+    assert (record.state, record.partitions) == (SuperState.GROWING, before.partitions)
+
+    harness.owners.closing = True
+    await later.finish()
+    record = await later.find()
+    assert [one.count for one in record.layouts] == [3, 4]
+    for place in record.partitions:
+        assert (await later.registry.find(named(place.index))).stream_id == place.stream_id
 
 
 async def test_what_has_grown_is_deleted_as_a_whole() -> None:

@@ -14,7 +14,9 @@ What is there after a crash at each step; the operation goes on with the next on
 4. The registry objects of the new partitions are put, then the super object; whoever finds the super
    stream puts them first. Then consumer groups share the new partitions too.
 
-Where coordination is lost before 4 is done, so is the growth: the bucket does not know of it.
+Where coordination is lost before 4 is done, so is the growth: the bucket does not know of it. Whoever
+slept through the rebuild ends nothing then: the super stream has another generation, and may grow to
+other partitions.
 """
 
 import asyncio
@@ -24,7 +26,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import NotFound, StoreError
+from bottomless.errors import NotFound, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.names import FullName, SuperId
 from bottomless.model.routing import Strategy
@@ -161,6 +163,7 @@ class SuperGrowth:
             tenant=name.tenant,
             arguments={
                 "super_id": before.super_id,
+                "generation": before.generation,
                 "layout": before.layouts[-1].version,
                 "partitions": [
                     [one.index, one.stream_id, one.name, one.binding_key] for one in places
@@ -218,6 +221,11 @@ class SuperGrowth:
                 return await self._supers.supers.load(super_id), operation
             await asyncio.sleep(min(left, _PAUSE_SECONDS))
         record = await self._supers.load(super_id)
+        if record.generation != operation.arguments["generation"]:
+            raise Unavailable(
+                "coordination was lost while the super stream grew; look whether it has grown",
+                outcome=Outcome.UNKNOWN,
+            )
         return record, None
 
     async def step(self, context: Context, operation: Operation) -> Again | Done:
@@ -230,9 +238,13 @@ class SuperGrowth:
         """Do what can be done now; whether it is all done. The same again is right."""
         arguments = operation.arguments
         super_id, layout = SuperId(str(arguments["super_id"])), int(arguments["layout"])
+        generation = int(arguments["generation"])
         try:
             record = await self._supers.supers.load(super_id)
         except NotFound:
+            return True
+        if record.generation != generation:
+            # Lost with its coordination; what grows now is another growth.
             return True
         if record.state is SuperState.GROWING and record.layouts[-1].version == layout:
             if not await self._all_told(record):
@@ -240,9 +252,9 @@ class SuperGrowth:
             await reach("manifest.super-growth.after-owners")
             places = tuple(Partition(*one) for one in arguments["partitions"])
             try:
-                record = await self._end(super_id, layout, places)
+                record = await self._end(super_id, layout, places, generation)
             except CoordinationUnknown:
-                record = await self._end(super_id, layout, places)
+                record = await self._end(super_id, layout, places, generation)
             log.info("a super stream has grown", super_id=super_id, count=len(record.partitions))
             await reach("manifest.super-growth.after-second-exec")
         if record.state is not SuperState.DELETING:
@@ -251,7 +263,7 @@ class SuperGrowth:
         return True
 
     async def _end(
-        self, super_id: SuperId, layout: int, places: tuple[Partition, ...]
+        self, super_id: SuperId, layout: int, places: tuple[Partition, ...], generation: int
     ) -> SuperRecord:
         """The second EXEC."""
         now = self._context.clock()
@@ -259,6 +271,9 @@ class SuperGrowth:
         def decide(record: SuperRecord) -> SuperRecord:
             if record.state is not SuperState.GROWING or record.layouts[-1].version != layout:
                 # The attempt whose reply was lost did arrive, or somebody else's.
+                return record
+            if record.generation != generation:
+                # Another growth, of after a rebuild: its partitions are others.
                 return record
             partitions = (*record.partitions, *places)
             created_at = max(now, record.layouts[-1].created_at)
