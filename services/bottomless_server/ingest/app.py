@@ -72,6 +72,10 @@ def _boot_seconds() -> float:
 _SUPER_SHARE: Final = 2
 """Requests to super streams have this part of the room of appends, beside it."""
 
+_PARTS_MS_MAX: Final = 600_000
+_PARTS_SHARE: Final = 4
+"""Parts of a request are sent for this part of the time for which producers are remembered."""
+
 REAL_CLOCKS: Final = Clocks(
     wall=lambda: time.time_ns() // 1_000_000,
     monotonic=time.monotonic,
@@ -129,7 +133,7 @@ def create_diskless_service(
         room,
         counts,
         frame_size_max=settings.ingest_chunk_size_max,
-        supers=Supers(supers, owners, super_room, settings.ingest_parts_in_flight),
+        supers=_supers(settings, clocks, supers, owners, super_room),
         broker=_broker(settings),
     )
     wal_api = create_api("Bottomless ingest, internal")
@@ -214,7 +218,7 @@ def create_service(
         room,
         counts,
         frame_size_max=settings.ingest_chunk_size_max,
-        supers=Supers(supers, owners, super_room, settings.ingest_parts_in_flight),
+        supers=_supers(settings, clocks, supers, owners, super_room),
         broker=_broker(settings),
     )
     return IngestService(
@@ -240,6 +244,24 @@ def create_service(
         super_room=super_room,
         counts=counts,
         leaderless=half,
+    )
+
+
+def _supers(
+    settings: IngestSettings,
+    clocks: Clocks,
+    names: SuperNames,
+    owners: PartitionOwners,
+    room: MemoryRoom,
+) -> Supers:
+    return Supers(
+        names,
+        owners,
+        room,
+        settings.ingest_parts_in_flight,
+        clocks.since_boot,
+        # Long before a partition may forget who sent the request.
+        min(_PARTS_MS_MAX, settings.ingest_key_keep_ms // _PARTS_SHARE),
     )
 
 

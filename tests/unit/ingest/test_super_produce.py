@@ -16,6 +16,7 @@ from support.raw_server import answer as raw_answer
 from support.raw_server import problem as raw_problem
 
 from bottomless.model.super_stream import SuperState
+from bottomless_server.ingest.front import super_produce
 from bottomless_server.ingest.producers.super_requests import coordinating_partition
 from bottomless_server.protocol.parts import StepSaid, encode_step_said
 from bottomless_server.runtime.http.app import wrap
@@ -36,6 +37,7 @@ from unit.ingest.super_streams import (
     values,
 )
 
+HOUR_MS: Final = 3_600_000
 HELLO = ["hello2", "hello1", "hello4"]
 """Keys of the partitions 0, 1 and 2."""
 
@@ -388,6 +390,44 @@ async def test_a_repeat_after_a_growth_is_stored_once_whatever_the_clocks_say(
     assert again.status_code == 200, again.text
     stored = len(await all_values(three, 5))
     assert stored == 16 if guarded else stored > 16
+
+
+@pytest.mark.parametrize(
+    ("guarded", "pause"), [(True, "sleep"), (True, "advance"), (False, "advance")]
+)
+async def test_a_node_that_slept_sends_no_part_that_may_be_stored_since(
+    three: IngestHarness, guarded: bool, pause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Meanwhile another node has stored the request, and the partitions have forgotten that."""
+    if not guarded:
+        remove(monkeypatch, "no part long after the beginning of its request", lambda *_: None)
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def asleep(point: str) -> None:
+        if point == "ingest.super.after-begin" and not begun.is_set():
+            begun.set()
+            await goes_on.wait()
+
+    monkeypatch.setattr(super_produce, "reach", asleep)
+    first = asyncio.create_task(send(three, TEN, producer_id="p", producer_seq=0))
+    await begun.wait()
+    assert (await send(three, TEN, producer_id="p", producer_seq=0)).status_code == 200
+    getattr(three.time, pause)(3 * HOUR_MS)
+    await three.lease.renew()
+    for index in range(3):
+        # What a node does where it has no room for all producers.
+        while appender_of(three, index).tracking.forget_producer(three.time.elapsed):
+            pass
+    goes_on.set()
+    answer = await first
+
+    stored = sum(appender_of(three, index).log.next_offset for index in range(3))
+    if not guarded:
+        assert stored == 20
+        return
+    assert stored == 10
+    assert problem(answer)[0] == 503
+    assert (answer.json()["outcome"], answer.json()["retryable"]) == ("none", True)
 
 
 async def begin_two(three: IngestHarness) -> list[int]:

@@ -1,6 +1,6 @@
 """The public application of ingest, made of the parts that the routes share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from fastapi import FastAPI, Request
@@ -46,6 +46,10 @@ class Supers(NamedTuple):
     """Memory for the requests alone: their parts take that of appends, here or at another node, and
     must not wait for the requests that they are parts of."""
     parts_in_flight: int
+    since_boot: Callable[[], int]
+    """The ms since boot, by a clock that goes on while the machine sleeps."""
+    parts_ms: int
+    """Until when after its beginning parts of a request with numbers are sent."""
 
 
 class Broker(NamedTuple):
@@ -91,6 +95,8 @@ def create_public_app(
             counts,
             frame_size_max=frame_size_max,
             parts_in_flight=supers.parts_in_flight,
+            since_boot=supers.since_boot,
+            parts_ms=supers.parts_ms,
         )
         add_super_routes(api, produce)
     if broker is not None:

@@ -14,12 +14,16 @@ producers/super_requests.py. What is on disk after a crash of this node:
 In each case the producer sends it again as it was, and no later one gets ahead of it. A request
 without numbers leaves the same parts, and who repeats it stores them twice.
 
+Partitions forget a producer that is idle for long. A node that slept between the first step of a
+request and a part of it does not send that part: another node may have stored all of the request
+meanwhile, and its partition have forgotten so.
+
 On the record's path: after super_routes.py, before remote_partitions.py or local/owned_partitions.py.
 """
 
 import asyncio
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -28,6 +32,7 @@ import structlog
 from starlette.types import Receive, Scope
 
 from bottomless.errors import Code, Outcome, StoreError, Unavailable, WrongOffset
+from bottomless.guards import guard
 from bottomless.model.chunk import AppendMode
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.super_stream import Layout, SuperState
@@ -97,8 +102,12 @@ class SuperProduce:
         *,
         frame_size_max: int,
         parts_in_flight: int,
+        since_boot: Callable[[], int],
+        parts_ms: int,
     ) -> None:
-        """`parts_in_flight`: how many owners one request is under way to at once."""
+        """`parts_in_flight`: how many owners one request is under way to at once. `parts_ms`: until
+        when after its beginning parts of a request with numbers are sent, by `since_boot`, which
+        tells the ms since boot and goes on while the machine sleeps."""
         self._supers = supers
         self.owners: Final = owners
         self._requests = requests
@@ -107,6 +116,8 @@ class SuperProduce:
         self._counts = counts
         self.frame_size_max: Final = frame_size_max
         self.parts_in_flight: Final = parts_in_flight
+        self.since_boot: Final = since_boot
+        self.parts_ms: Final = parts_ms
         self.dividing: Final = asyncio.Semaphore(_DIVIDINGS_MAX)
 
     async def take(self, text: str, scope: Scope, receive: Receive) -> list[PartResult]:
@@ -260,6 +271,7 @@ class _Run:
         self._pointer = pointer
         self._request_id = request_id_of(scope)
         self._steps = Steps(produce.owners, found, produce.parts_in_flight)
+        self._begun_at = produce.since_boot()
 
     async def divide(self, layout: Layout) -> Mapping[int, Divided]:
         """The parts of the request by a layout.
@@ -336,6 +348,8 @@ class _Run:
     ) -> Appended | StoreError:
         try:
             owner = await self._produce.owners.at(self._found.partitions[index].stream_id)
+            if conditions.identity is not None:
+                self._require_soon()
             appended = await owner.append_part(with_conditions(append, conditions))
             await reach("ingest.super.after-part")
         except StoreError as error:
@@ -344,6 +358,19 @@ class _Run:
             log.exception("a part met a bug", request_id=self._request_id)
             return unexpected(error, Outcome.UNKNOWN)
         return appended
+
+    @guard("no part long after the beginning of its request")
+    def _require_soon(self) -> None:
+        """Refuse to send a part so late that its partition may have forgotten that it has it.
+
+        Raises:
+            Unavailable: outcome none.
+        """
+        if self._produce.since_boot() - self._begun_at > self._produce.parts_ms:
+            raise Unavailable(
+                "this node stood still while the request was under way; send it again as it was",
+                retry_after_seconds=1,
+            )
 
     async def _begin(self, request: Request) -> StepSaid:
         newest = self._found.layout.version
