@@ -337,39 +337,83 @@ async def test_a_repeat_at_a_router_that_has_not_heard_of_a_growth_is_refused_an
     assert places[0] == places[1]
 
 
-async def test_a_repeat_after_a_growth_waits_for_a_round_that_began_before(
-    three: IngestHarness,
-) -> None:
-    """The lease ran out while a part was on its way into the log, so the growth did not wait for it."""
-    for _ in range(3):
-        assert (await send(three, HELLO)).status_code == 200
-    assert (await send(three, ["hello2"], producer_id="p", producer_seq=0)).status_code == 200
-    claim, asked, goes_on = appender_of(three, 1).claim, asyncio.Event(), asyncio.Event()
-    reserve = claim.reserve
+def held_up(
+    patch: pytest.MonkeyPatch, owner: object, method: str
+) -> tuple[asyncio.Event, asyncio.Event]:
+    """Let the next call of a method wait: for the second event, after it has set the first one."""
+    asked, goes_on, real = asyncio.Event(), asyncio.Event(), getattr(owner, method)
 
-    async def slow(count: int) -> None:
-        claim.reserve = reserve  # type: ignore[method-assign]
+    async def slow(*arguments: object) -> object:
+        patch.setattr(owner, method, real)
         asked.set()
         await goes_on.wait()
-        await reserve(count)
+        return await real(*arguments)
 
-    claim.reserve = slow  # type: ignore[method-assign,assignment]
-    moving = ["hello1", "hello8"]
-    first = asyncio.create_task(send(three, moving, producer_id="p", producer_seq=1))
-    await asked.wait()
+    patch.setattr(owner, method, slow)
+    return asked, goes_on
+
+
+async def lapse_and_grow(three: IngestHarness) -> None:
+    """The lease of the owner is over, the super stream grows, and the owner takes the lease again."""
     three.time.advance(60_000)
     await grow(three, 5, three.time.wall, tells=False)
     await three.lease.renew()
     three.service.supers.forget(FULL_EVENTS)
-    again = asyncio.create_task(send(three, moving, producer_id="p", producer_seq=1))
+
+
+MOVING: Final = ["hello1", "hello8"]
+"""Keys of partition 1 of three, and of the partitions 3 and 4 of five."""
+
+
+async def test_a_repeat_after_a_growth_waits_for_a_round_that_began_before(
+    three: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lease ran out while a part was written, so the growth did not wait for it."""
+    for _ in range(3):
+        assert (await send(three, HELLO)).status_code == 200
+    assert (await send(three, ["hello2"], producer_id="p", producer_seq=0)).status_code == 200
+    asked, goes_on = held_up(monkeypatch, appender_of(three, 1), "_write")
+    first = asyncio.create_task(send(three, MOVING, producer_id="p", producer_seq=1))
+    await asked.wait()
+    await lapse_and_grow(three)
+    again = asyncio.create_task(send(three, MOVING, producer_id="p", producer_seq=1))
     for _ in range(50):
         await asyncio.sleep(0.01)
     goes_on.set()
 
-    answers = [(await one).json() for one in (first, again)]
+    refused, found = await first, await again
 
-    assert sum(one["count"] for one in answers if "count" in one) == 2
+    assert problem(refused) == (503, "not-owner")
+    assert refused.json()["outcome"] == "unknown"
+    assert found.status_code == 200, found.text
+    assert found.json()["duplicates"] == 2
     assert [await values(three, index) for index in (3, 4)] == [[], []]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_round_that_was_chosen_before_a_lapse_is_not_written_after_it(
+    three: IngestHarness, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys go to other partitions by now, and what is written there comes after it."""
+    if not guarded:
+        remove(monkeypatch, "the term of the lease in which a round was chosen", lambda *_: None)
+    assert (await send(three, HELLO)).status_code == 200
+    claim = appender_of(three, 1).claim
+    asked, goes_on = held_up(monkeypatch, claim, "reserve")
+    first = asyncio.create_task(send(three, MOVING))
+    await asked.wait()
+    await lapse_and_grow(three)
+    # Somebody asks for the partition, so its claim is good again.
+    await three.service.owners.at(an_id(1))
+    assert (await send(three, MOVING)).status_code == 200
+    goes_on.set()
+
+    answer = await first
+
+    assert len(await values(three, 1)) == (1 if guarded else 3)
+    if guarded:
+        assert problem(answer) == (503, "not-owner")
+        assert answer.json()["outcome"] == "none"
 
 
 @pytest.mark.parametrize("guarded", [True, False])

@@ -8,6 +8,9 @@ offsets reserved in coordination → bytes written → synced → visible → an
 After a crash before the sync recovery cuts the round, and nobody had an answer. After a crash that
 comes later the round is there, answered or not.
 
+A round ends in the term of the lease in which it was chosen, or is refused: what was true of the
+stream then, such as the layouts of which it takes parts, may be otherwise after a lapse.
+
 On the record's path: after log/core/batcher.py, before feed.py, from where the uploader takes it.
 In between log/rounds.py and log/segments.py make it durable.
 """
@@ -265,6 +268,7 @@ class LocalAppender:
 
     async def _round(self) -> None:
         """Do one round. What fails only this round is answered here; what stops the stream is raised."""
+        term = self.claim.term
         try:
             self.claim.require()
             timestamp = self._timestamp()
@@ -286,12 +290,13 @@ class LocalAppender:
                 self._waiting.settle(one.waiting, error)
 
         try:
-            await self._attempt(self._append_chosen(taken, timestamp), refuse)
+            await self._attempt(self._append_chosen(taken, timestamp, term), refuse)
         finally:
             self.tracking.end()
 
     async def _change_round(self) -> None:
         """Write the changes of what is known of producers that wait, in a chunk of their own."""
+        term = self.claim.term
         try:
             self.claim.require()
             timestamp = self._timestamp()
@@ -302,7 +307,7 @@ class LocalAppender:
         try:
             chosen = self._changing.choose(self.tracking, timestamp)
             if chosen.changes:
-                await self._attempt(self._write_changes(chosen, timestamp), chosen.settle)
+                await self._attempt(self._write_changes(chosen, timestamp, term), chosen.settle)
         finally:
             self.tracking.end()
 
@@ -322,9 +327,10 @@ class LocalAppender:
             refuse(StoreError("an unexpected error", outcome=Outcome.UNKNOWN))
             raise
 
-    async def _append_chosen(self, taken: Sequence[Chosen], timestamp: int) -> None:
+    async def _append_chosen(self, taken: Sequence[Chosen], timestamp: int, term: int) -> None:
         last_offset = self.log.next_offset + sum(one.append.record_count for one in taken)
         await self.claim.reserve(last_offset)
+        self._require_same(term, Outcome.NONE)
         sealed = seal_round(
             [one.append for one in taken],
             next_offset=self.log.next_offset,
@@ -336,14 +342,15 @@ class LocalAppender:
         self._changed(self)
         self.advanced.fire()
         # Durable, but perhaps no longer ours to confirm. Readers are asked for the same claim.
-        self.claim.require(Outcome.UNKNOWN)
+        self._require_same(term, Outcome.UNKNOWN)
         for one, (first, count) in zip(taken, sealed.placements, strict=True):
             answer = Appended(first, first + count, timestamp, count, one.duplicates)
             self._waiting.settle(one.waiting, answer)
 
-    async def _write_changes(self, chosen: ChosenChanges, timestamp: int) -> None:
+    async def _write_changes(self, chosen: ChosenChanges, timestamp: int, term: int) -> None:
         # Takes no offset, but makes the stream dirty: nobody else may own it without this.
         await self.claim.reserve(self.log.next_offset)
+        self._require_same(term, Outcome.NONE)
         chunk = seal_state(
             chosen.entries,
             first_offset=self.log.next_offset,
@@ -351,8 +358,20 @@ class LocalAppender:
             epoch=self.claim.epoch,
         )
         await self._write(Round([chunk], [], timestamp, self.log.next_offset))
-        self.claim.require(Outcome.UNKNOWN)
+        self._require_same(term, Outcome.UNKNOWN)
         chosen.settle()
+
+    @guard("the term of the lease in which a round was chosen")
+    def _require_same(self, term: int, outcome: Outcome) -> None:
+        """Refuse to write or confirm a round after a lapse of the lease, though the claim is good
+        again: whoever waited for the end of the lease goes by it that nothing of before is stored.
+
+        Raises:
+            Unavailable: `not-owner`.
+        """
+        self.claim.require(outcome)
+        if self.claim.term != term:
+            raise not_owner(outcome=outcome)
 
     async def _write(self, sealed: Round) -> None:
         """Write and sync, and only then let it count for readers and for repeats."""
