@@ -154,8 +154,6 @@ def test_the_command_line_does_the_same(cli: CommandLine, client: Client) -> Non
     assert cli.ok("tail", "shops", "-n", 1, "--details").split()[:2] == ["1", "3"]
     assert cli.ok("tail", "shops", "--consumer", "billing").split() == [str(n) for n in range(8)]
     assert cli.ok("tail", "shops", "--consumer", "billing") == ""
-    refused = cli.run("tail", "shops", "--group", "billing")
-    assert (refused.exit_code, "does not share a super stream yet" in refused.stderr) == (2, True)
     refused = cli.run("tail", "shops", "--from", "3")
     assert (refused.exit_code, "in one partition" in refused.stderr) == (2, True)
     assert cli.run("tail", "nothing").exit_code == 3

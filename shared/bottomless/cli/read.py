@@ -292,11 +292,12 @@ def _tables(client: "Client", stream: str, span: Span, columns: str | None) -> I
             page = page_from(offset)
 
 
-def tell_gaps(gaps: Any) -> None:
-    """Tell the user on stderr which offsets were given up for good."""
+def tell_gaps(gaps: Any, partition: int | None = None) -> None:
+    """Tell the user on stderr which offsets were given up for good, of a partition where it is one."""
+    where = "" if partition is None else f" of partition {partition}"
     for gap in gaps:
         tell(
-            f"offsets {gap['first_offset']} to {gap['next_offset'] - 1} were given up for good; "
+            f"offsets {gap['first_offset']} to {gap['next_offset'] - 1}{where} were given up for good; "
             "reading goes on after them"
         )
 

@@ -31,8 +31,11 @@ class Asked:
     start: str | None
     consumer: str | None
     group: str | None
+    """The group that shares it, of a stream or a super stream alike."""
     wanted: "Mapping[str, Parameter]"
     follow: bool
+    lease_seconds: float | None = None
+    """With a group: how long others wait for this program if it says nothing; None: the default."""
 
     @property
     def spec(self) -> str:
@@ -44,12 +47,8 @@ def tail_super_stream(client: "Client", asked: Asked, writer: Writer) -> None:
     """Write what is asked for of a super stream.
 
     Raises:
-        typer.BadParameter: its members would share it as a group, or the place is one offset.
+        typer.BadParameter: the place is one offset.
     """
-    if asked.group is not None:
-        raise typer.BadParameter(
-            "this command does not share a super stream yet", param_hint="--group"
-        )
     if asked.start is not None and asked.start.isdigit():
         raise typer.BadParameter(
             "an offset is a place in one partition; give another place, or name a partition",

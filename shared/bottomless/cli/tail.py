@@ -6,7 +6,7 @@ one: records may be written twice, and none is left out.
 """
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -26,6 +26,10 @@ from bottomless.errors import Code, NotFound, StoreError
 if TYPE_CHECKING:
     from bottomless.client import Client
     from bottomless.client.parameters import Parameter
+
+
+LEASE_SECONDS: Final = 30.0
+"""How long others wait for a member that says nothing, unless something else is said."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -70,8 +74,15 @@ def _tail(
         str | None,
         typer.Option(
             help="Share the stream with others that say the same: one of them writes it at a time, "
-            "and the next goes on when that one ends. Keeps running.",
+            "and the next goes on when that one ends. Of a super stream each writes some of the "
+            "partitions. Keeps running.",
             callback=checked_reference,
+        ),
+    ] = None,
+    lease_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=5, max=300, help="With --group: others go on after this long without a word of it."
         ),
     ] = None,
     filter_values: FilterValues = None,
@@ -93,7 +104,11 @@ def _tail(
         raise typer.BadParameter("give one of --consumer and --group")
     if group is not None and wanted:
         raise typer.BadParameter("goes without --filter and --key", param_hint="--group")
-    asked = Asked(stream, count, start, consumer, group, wanted, follow=follow)
+    if lease_seconds is not None and group is None:
+        raise typer.BadParameter("goes with --group", param_hint="--lease-seconds")
+    asked = Asked(
+        stream, count, start, consumer, group, wanted, follow=follow, lease_seconds=lease_seconds
+    )
     writer = writer_of(output, details=details)
     try:
         _tail_stream(context, asked, writer)
@@ -110,7 +125,7 @@ def _tail_stream(context: typer.Context, asked: Asked, writer: Writer) -> None:
     stream, start, consumer, wanted = asked.stream, asked.start, asked.consumer, asked.wanted
     if asked.group is not None:
         with open_client(context) as client:
-            _share(client, stream, asked.group, start or "first", writer)
+            _share(client, asked, asked.group, writer)
         return
     if consumer is not None:
         with open_client(context) as client:
@@ -169,13 +184,16 @@ def _consume(
                 outage.note(error)
 
 
-def _share(client: "Client", stream: str, group: str, start: str, writer: Writer) -> None:
+def _share(client: "Client", asked: Asked, group: str, writer: Writer) -> None:
     outage = Outage()
-    with client.group(stream, group, start=start, on_outage=outage.note) as member:
+    start, seconds = asked.start or "first", asked.lease_seconds or LEASE_SECONDS
+    with client.group(
+        asked.stream, group, start=start, lease_seconds=seconds, on_outage=outage.note
+    ) as member:
         tell(f"joined {group} as {member.member}")
         for batch in member:
             outage.over()
-            tell_gaps(batch.gaps)
+            tell_gaps(batch.gaps, batch.partition)
             writer.write(batch.records)
             # Whoever reads this pipe has it before it counts as processed.
             sys.stdout.flush()

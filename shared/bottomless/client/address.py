@@ -109,14 +109,19 @@ def consumer_path(name: str, consumer: str) -> str:
     return f"{stream_path(name)}/consumers/{check_reference(consumer)}"
 
 
-def group_path(name: str, group: str) -> str:
-    """Make the path of a consumer group of a stream."""
-    return f"{stream_path(name)}/groups/{check_reference(group)}"
+def groups_path(name: str, *, super_stream: bool = False) -> str:
+    """Make the path below which the consumer groups of a stream are, or of a super stream."""
+    return f"{super_path(name) if super_stream else stream_path(name)}/groups"
 
 
-def member_path(name: str, group: str, member_id: str) -> str:
+def group_path(name: str, group: str, *, super_stream: bool = False) -> str:
+    """Make the path of a consumer group of a stream, or of a super stream."""
+    return f"{groups_path(name, super_stream=super_stream)}/{check_reference(group)}"
+
+
+def member_path(name: str, group: str, member_id: str, *, super_stream: bool = False) -> str:
     """Make the path of a member of a consumer group."""
-    return f"{group_path(name, group)}/members/{check_id(member_id)}"
+    return f"{group_path(name, group, super_stream=super_stream)}/members/{check_id(member_id)}"
 
 
 def producer_path(name: str, producer: str) -> str:

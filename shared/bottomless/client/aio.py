@@ -257,7 +257,8 @@ class AsyncClient(
     ) -> AsyncGroup:
         """Make a member of a consumer group, for `async with` and `async for`.
 
-        One member reads the stream, the others wait; when it leaves, or has not been heard for
+        `stream` is a stream, or a super stream whose partitions the members divide. One member reads
+        the stream, or a partition, the others wait; when it leaves, or has not been heard for
         `lease_seconds`, the next one goes on after what it has committed. `start` is where a group
         begins that has stored nothing. `member` is a name that no other program of the group has;
         who comes again under its name takes its place.

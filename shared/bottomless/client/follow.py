@@ -40,6 +40,8 @@ class Batch(NamedTuple):
     """Offsets between the records that were given up for good."""
     stream_id: str = ""
     """The id of the stream that holds them; its name may be that of another stream by now."""
+    partition: int | None = None
+    """The index of their partition, where a group shares a super stream; None of any other stream."""
 
 
 class FollowCalls(Wire):

@@ -1,4 +1,5 @@
-"""`AsyncGroup`: one program of several that share a stream, of which one reads at a time.
+"""`AsyncGroup`: one program of several that share a stream, of which one reads at a time; or that
+share the partitions of a super stream, each of which one of them reads at a time.
 
 It joins, says that it lives beside the work of its program, reads what it holds, and stores how far
 it has come. What is asked back from it it gives over after the batch in hand:
@@ -26,13 +27,17 @@ from bottomless.client.membership import GroupMemberCalls, Held, Membership, Sha
 from bottomless.errors import StoreError
 
 LEASE_SECONDS_DEFAULT: Final = 30.0
+READ_COUNT_MAX: Final = 48
+"""Partitions that one member reads: each is an answer that stays open on a connection."""
 
 
 class AsyncGroup:
     """A member of a consumer group; made by `AsyncClient.group`, used with `async with`.
 
     Only one task may use it at a time. It gives batches while it holds the stream, and waits while
-    another member does. Leaving the block commits what is processed and leaves the group.
+    another member does. Of a super stream the members divide the partitions: each batch is of one of
+    them, and says of which. A member reads up to 48 partitions; where it holds more, the others wait
+    until there are more members. Leaving the block commits what is processed and leaves the group.
     """
 
     def __init__(self, client: GroupMemberCalls, sharing: Sharing) -> None:
@@ -192,6 +197,9 @@ class AsyncGroup:
             if held.lost or held.revoked:
                 continue
             if held.pull is None:
+                held.begun = held.begun or self._has_room()
+                if not held.begun:
+                    continue
                 held.pull = asyncio.ensure_future(_next_of(held.consumer))
             elif held.pull.done():
                 pull, held.pull = held.pull, None
@@ -204,12 +212,18 @@ class AsyncGroup:
                     membership.changed.set()
                     continue
                 assert batch is not None
+                if membership.super_stream:
+                    batch = of_partition(batch, held.partition)
                 # The next one looks at the others first.
                 membership.held[held.partition] = membership.held.pop(held.partition)
                 self._hand, self._last = held, batch
                 self._given += 1
                 return batch
         return None
+
+    def _has_room(self) -> bool:
+        """Whether one more partition may be read beside those that are."""
+        return sum(one.begun for one in self._membership.held.values()) < READ_COUNT_MAX
 
     async def _wait(self, seconds: float | None) -> None:
         """Wait for a batch, or until the group has said something."""
@@ -222,6 +236,13 @@ class AsyncGroup:
             )
         finally:
             changed.cancel()
+
+
+def of_partition(batch: Batch, partition: int) -> Batch:
+    """A batch, and each of its records, with the index of the partition that it is of."""
+    for record in batch.records:
+        record["partition"] = partition
+    return batch._replace(partition=partition)
 
 
 def member_name() -> str:

@@ -7,6 +7,7 @@ from bottomless.client.wire import understood
 from bottomless.errors import Outcome
 
 _NOTHING_STORED: Final = "none"
+_BY_GROWTH: Final = "growth"
 
 
 class Assigned(NamedTuple):
@@ -18,6 +19,9 @@ class Assigned(NamedTuple):
     generation: int
     is_new: bool
     """The group has stored nothing of it yet."""
+    by_growth: bool
+    """It came when the super stream grew, after the group had begun: its first record is the next one
+    of the group, wherever the group has begun."""
 
 
 class Heard(NamedTuple):
@@ -53,12 +57,14 @@ def member_id_in(answer: Mapping[str, Any]) -> str:
 
 
 def _assigned(one: Mapping[str, Any]) -> Assigned:
+    source = _text(one, "source")
     return Assigned(
         _number(one, "partition"),
         _text(one, "stream"),
         _text(one, "stream_id"),
         _number(one, "generation"),
-        _text(one, "source") == _NOTHING_STORED,
+        source in (_NOTHING_STORED, _BY_GROWTH),
+        source == _BY_GROWTH,
     )
 
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 from bottomless.client.address import check_reference, check_stream
 from bottomless.client.consumer import AsyncConsumer, ConsumerCalls, Consuming
 from bottomless.client.follow import Batch
-from bottomless.client.groups import GroupCalls
+from bottomless.client.groups import GroupCalls, of_either
 from bottomless.client.heard import Assigned, Heard, heard_in, member_id_in
-from bottomless.client.place import Place
+from bottomless.client.place import Place, spec_of
 from bottomless.client.reads import ReadCalls
 from bottomless.errors import Code, InvalidRequest, StoreError
 from bottomless.guards import guard
@@ -40,7 +40,7 @@ class GroupMemberCalls(ConsumerCalls, GroupCalls, ReadCalls):
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The stream that is shared, in which group, as whom, and how it is consumed."""
+    """The stream or super stream that is shared, in which group, as whom, and how it is consumed."""
 
     stream: str
     group: str
@@ -76,6 +76,8 @@ class Held:
     """It is asked back, and is released after the batch in hand."""
     lost: bool = False
     """It is another's by now: nothing of it is committed any more."""
+    begun: bool = False
+    """It is read: an answer stays open for it."""
 
 
 class Membership:
@@ -85,6 +87,8 @@ class Membership:
         self._client = client
         self._sharing = sharing
         self._member_id: str | None = None
+        self.super_stream: bool | None = None
+        """Whether it is a super stream that is shared; None before it is known."""
         self._heard_at = 0.0
         """When a request was sent that the group answered last, by the monotonic clock."""
         self._beating: asyncio.Task[None] | None = None
@@ -156,24 +160,39 @@ class Membership:
         if member_id is None:
             return
         try:
-            await self._client.leave_group(self._sharing.stream, self._sharing.group, member_id)
+            await self._client.leave_group(
+                self._sharing.stream,
+                self._sharing.group,
+                member_id,
+                super_stream=bool(self.super_stream),
+            )
         except StoreError as error:
             self._sharing.consuming.on_outage(error)
 
     async def _join(self) -> None:
-        sharing, asked_at = self._sharing, time.monotonic()
+        asked_at, known = time.monotonic(), self.super_stream
+        joined = await (of_either(self._joined) if known is None else self._joined(known))
+        self._member_id = member_id_in(joined)
+        # Only who asks for batches closes what it read: nobody else is using it then.
+        self.ending += self.held.values()
+        self.held, self._released = {}, {}
+        await self._hear(heard_in(joined), asked_at)
+
+    async def _joined(self, super_stream: bool) -> dict[str, Any]:
+        """Join as what has the name: a stream, or a super stream."""
+        sharing = self._sharing
+        if super_stream and isinstance(spec_of(sharing.start), int):
+            raise InvalidRequest("start: an offset is a place in one partition; give another place")
         joined = await self._client.join_group(
             sharing.stream,
             sharing.group,
             sharing.member,
             lease_ms=sharing.lease_ms,
             strategy=sharing.strategy,
+            super_stream=super_stream,
         )
-        self._member_id = member_id_in(joined)
-        # Only who asks for batches closes what it read: nobody else is using it then.
-        self.ending += self.held.values()
-        self.held, self._released = {}, {}
-        await self._hear(heard_in(joined), asked_at)
+        self.super_stream = super_stream
+        return joined
 
     async def _keep_alive(self) -> None:
         """Send heartbeats until one meets what trying again does not mend."""
@@ -201,6 +220,7 @@ class Membership:
                 released=released,
                 # What is released is another's at once, so nothing is waited for then.
                 wait_ms=0 if released else wait_ms,
+                super_stream=bool(self.super_stream),
             )
         )
         try:
@@ -241,7 +261,7 @@ class Membership:
             if known is not None:
                 self.ending.append(self.held.pop(partition))
             consuming = self._consuming_of(assigned)
-            start = self._sharing.start
+            start = "first" if assigned.by_growth else self._sharing.start
             if assigned.is_new and not await store_start(self._client, consuming, start):
                 continue
             consumer = AsyncConsumer(self._client, consuming)

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs
 
 import orjson
 import pytest
@@ -13,7 +13,15 @@ from support.raw_server import Asked, Cut, answer, problem, raw_server
 from support.waiting import eventually
 
 from bottomless.client import AsyncClient, AsyncGroup
-from bottomless.errors import Code, StoreError, Unavailable, WrongOffset
+from bottomless.client import group as client_group
+from bottomless.errors import (
+    Code,
+    InvalidRequest,
+    NotFound,
+    StoreError,
+    Unavailable,
+    WrongOffset,
+)
 
 PATIENCE = 240
 """Decides nothing: only what waits for ever meets it."""
@@ -57,11 +65,24 @@ class Shared:
         self.left = False
         self.readers: list[tuple[str | None, str | None]] = []
         """As whom was read."""
+        self.supers = False
+        """Whether the name is that of a super stream."""
+        self.places: list[tuple[str, Any]] = []
+        """Where which stream was resolved."""
         self.more = asyncio.Event()
         """There is another heartbeat to answer."""
 
     def __call__(self, asked: Asked) -> bytes | Awaitable[bytes]:
-        path = urlsplit(asked.path).path
+        path, _, query = asked.path.partition("?")
+        if "/groups" in path and path.startswith("/v1/super-streams/") is not self.supers:
+            return problem(404, "stream-not-found")
+        if asked.method == "GET" and path.endswith("/groups/billing"):
+            return answer(value={"group": "billing"})
+        if asked.method == "GET" and path.endswith("/groups"):
+            return answer(value={"items": [{"group": "billing"}, {"group": "other"}]})
+        if path.endswith("/offsets/resolve"):
+            self.places.append((path.split("/")[3], parse_qs(query)["spec"]))
+            return answer(value={"offset": 0, "clamped": False, "stream_id": "id"})
         if path.endswith("/members"):
             joined = {"member_id": "m1", "assignments": self.holds, "revoked": []}
             return answer(201, joined)
@@ -246,3 +267,83 @@ async def test_records_that_are_enough_are_committed_whichever_partition_comes_n
             await group.poll(PATIENCE)
         assert await group.poll(0.01) is None
         await eventually(lambda: len(shared.commits) >= 2)
+
+
+async def test_members_of_a_super_stream_are_given_batches_of_its_partitions() -> None:
+    shared = Shared(assignment(0), assignment(1))
+    shared.supers = True
+    shared.batches = {"orders-0": [records(0, 3)], "orders-1": [records(0, 5)]}
+    async with sharing(shared, commit_seconds=PATIENCE) as group:
+        given = {}
+        for _ in range(2):
+            batch = await group.poll(PATIENCE)
+            assert batch is not None
+            given[batch.partition] = {one.partition for one in batch.records}
+        await group.commit()
+        await eventually(lambda: shared.heartbeats)
+    assert given == {0: {0}, 1: {1}}
+    assert sorted(shared.commits) == [("orders-0", 3), ("orders-1", 5)]
+    assert shared.left
+
+
+async def test_a_batch_of_a_stream_is_of_no_partition() -> None:
+    shared = Shared(assignment(0))
+    shared.batches = {"orders-0": [records(0, 3)]}
+    async with sharing(shared) as group:
+        batch = await group.poll(PATIENCE)
+    assert batch is not None
+    assert (batch.partition, batch.records[0].partition) == (None, None)
+
+
+async def test_one_offset_is_no_start_of_a_super_stream() -> None:
+    shared = Shared()
+    shared.supers = True
+    with pytest.raises(InvalidRequest, match="one partition"):
+        async with sharing(shared, start=5):
+            raise AssertionError
+
+
+async def test_a_partition_that_came_by_growth_begins_with_its_first_record() -> None:
+    """Else a group that began with what came next would leave out what came before its member."""
+    shared = Shared(assignment(0, source="none"), assignment(3, source="growth"))
+    shared.supers = True
+    async with sharing(shared, start="next"):
+        pass
+    assert shared.places == [("orders-0", ["next"]), ("orders-3", ["first"])]
+
+
+async def test_a_member_reads_so_many_partitions_and_holds_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_group, "READ_COUNT_MAX", 2)
+    shared = Shared(*(assignment(number) for number in range(3)))
+    shared.supers = True
+    shared.batches = {f"orders-{number}": [records(0, 1)] for number in range(3)}
+    async with sharing(shared) as group:
+        for _ in range(2):
+            assert await group.poll(PATIENCE) is not None
+        assert len(group.holding) == 3
+        # One of those that are read goes to another member.
+        shared.say(heard(assignment(1), assignment(2)))
+        assert await group.poll(PATIENCE) is not None
+
+
+@pytest.mark.parametrize("supers", [False, True])
+async def test_groups_are_shown_of_either(supers: bool) -> None:
+    shared = Shared()
+    shared.supers = supers
+    async with raw_server(shared) as server, AsyncClient(server.url) as client:
+        assert (await client.describe_group("orders", "billing"))["group"] == "billing"
+        listed = [one["group"] async for one in client.list_groups("orders")]
+        await client.delete_group("orders", "billing")
+    assert listed == ["billing", "other"]
+
+
+async def test_where_neither_is_there_it_is_said_of_the_stream() -> None:
+    def nothing(asked: Asked) -> bytes:
+        kind = "super stream" if "super" in asked.path else "stream"
+        return problem(404, "stream-not-found", detail=f"there is no such {kind}")
+
+    async with raw_server(nothing) as server, AsyncClient(server.url) as client:
+        with pytest.raises(NotFound, match="no such stream"):
+            await client.describe_group("orders", "billing")

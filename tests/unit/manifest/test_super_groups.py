@@ -143,6 +143,18 @@ async def test_members_share_what_came_by_growth(service: Service) -> None:
     assert abs(len(first.holding) - len(second.holding)) == 1
 
 
+async def test_a_group_is_told_what_came_by_growth_after_it_had_begun(service: Service) -> None:
+    await Member(service, "a").join()
+    await grow(service)
+    joined = await service.public.post(f"{GROUP}/members", json={"member": "a"})
+    told = {one["partition"]: one["source"] for one in joined.json()["assignments"]}
+    assert told == {0: "none", 1: "none", 2: "none", 3: "growth", 4: "growth"}
+
+    service.harness.clock.now += 3_600_000
+    later = await service.public.post(f"{EVENTS}/groups/later/members", json={"member": "a"})
+    assert {one["source"] for one in later.json()["assignments"]} == {"none"}
+
+
 async def test_who_leaves_gives_over_and_a_group_ends_with_its_super_stream(
     service: Service,
 ) -> None:

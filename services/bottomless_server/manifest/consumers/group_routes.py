@@ -58,6 +58,9 @@ _BEAT_SIZE_MAX: Final = 128 * KIB
 """Two numbers of each of a thousand partitions, twice."""
 _AT_ONCE: Final = 32
 """Partitions of one answer that are asked about side by side."""
+_CLOCKS_MS: Final = 60_000
+"""How far the clocks of a manifest and of coordination may be apart: a group that began that long after
+a growth may have begun before it."""
 _PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,2}", re.ASCII)
 _UNSEEN: Final = {"cache-control": "no-store"}
 
@@ -249,7 +252,7 @@ class _GroupRoutes:
         now = await self._context.coordination.clock()
         return {
             "assignments": await _side_by_side(
-                [partial(self._assignment, found, group.name, one, holding) for one in held]
+                [partial(self._assignment, found, group, one, holding) for one in held]
             ),
             "revoked": [
                 {
@@ -262,13 +265,13 @@ class _GroupRoutes:
         }
 
     async def _assignment(
-        self, found: GroupScope, group: Reference, one: Partition, holding: dict[int, int]
+        self, found: GroupScope, group: ConsumerGroup, one: Partition, holding: dict[int, int]
     ) -> dict[str, Any]:
         next_offset, source, place = None, "held", found.places[one.number]
         if holding.get(one.number) != one.generation:
-            stored = await self._offsets.find(place.stream_id, group)
+            stored = await self._offsets.find(place.stream_id, group.name)
             next_offset = None if stored is None else stored.next_offset
-            source = "none" if stored is None else "stored"
+            source = "stored" if stored is not None else _source_of_new(found, group, one.number)
         return {
             "partition": one.number,
             "stream": place.name,
@@ -335,6 +338,17 @@ class _GroupRoutes:
         committed_next = await self._bounds.committed_next(record)
         (lag,) = await self._lags.of(record, root, committed_next, [stored.next_offset])
         return {"next_offset": stored.next_offset, **describe_lag(lag)}
+
+
+def _source_of_new(found: GroupScope, group: ConsumerGroup, number: int) -> str:
+    """Where a member begins that the group has stored nothing for: where groups begin, or at the first
+    record of a partition that came by growth after the group had begun."""
+    shared = found.shared
+    if not isinstance(shared, SuperRecord):
+        return "none"
+    came_by = next(one for one in shared.layouts if one.count > number)
+    grown = came_by.version > shared.layouts[0].version
+    return "growth" if grown and came_by.created_at + _CLOCKS_MS > group.created_at else "none"
 
 
 def _headers(found: GroupScope) -> dict[str, str]:
