@@ -76,7 +76,9 @@ class ManifestService:
         self._group_watch = GroupWatch(context.coordination, context.counts.groups)
         groups = GroupChanges(context, self._group_watch.tell)
         self._group_checks = GroupChecks(context, groups)
-        self._growth = SuperGrowth(context, self._registry, self._operations, groups.replan)
+        self._growth = SuperGrowth(
+            context, self._registry, self._operations, self._deletions, groups.replan
+        )
         keys = Keys(context)
         self._key_upkeep = KeyUpkeep(context, keys)
         self._root_key = RootKey(context.settings.root_key_file)

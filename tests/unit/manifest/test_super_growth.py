@@ -1,5 +1,6 @@
 """A super stream gets more partitions only when nobody can store by the older layout any more."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,10 @@ from unit.manifest.test_super_registry import NAME, THREE, WEEK, a_harness, name
 
 from bottomless.errors import (
     Code,
+    Corrupt,
     Exists,
     InvalidRequest,
+    NotFound,
     Outcome,
     Overloaded,
     StoreError,
@@ -22,6 +25,7 @@ from bottomless.errors import (
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import Reference, StreamId
 from bottomless.model.super_stream import SuperRecord, SuperState
+from bottomless_server.coordination.base import Changes
 from bottomless_server.core.consumer_group import Strategy
 from bottomless_server.manifest.consumers.core.groups import new_group
 from bottomless_server.manifest.consumers.group_changes import GroupChanges
@@ -29,7 +33,7 @@ from bottomless_server.manifest.registry.super_asked import AskedSuper
 from bottomless_server.manifest.registry.super_description import super_etag
 from bottomless_server.manifest.streams.super_growth import AskedGrowth, SuperGrowth, asked_growth
 from bottomless_server.stores.operations import OPERATIONS_KEY, Operation
-from bottomless_server.stores.streams import STREAMS_KEY
+from bottomless_server.stores.streams import STREAMS_KEY, stream_key
 
 FIVE = AskedGrowth(5, (), accept_rehash=True)
 LEASE = f"bottomless:node:{NODE}"
@@ -42,7 +46,11 @@ class Growing(Deleting):
         super().__init__(harness)
         self.groups = GroupChanges(harness.context)
         self.growth = SuperGrowth(
-            harness.context, self.registry, self.operations, self.groups.replan
+            harness.context,
+            self.registry,
+            self.operations,
+            self.deletions,
+            self.groups.replan,
         )
 
     async def grow(
@@ -160,10 +168,9 @@ async def test_an_owner_that_does_not_answer_is_waited_out() -> None:
     assert await is_gone(harness, named(3))
     with pytest.raises(Exists):
         await process.registry.declare(named(3), StreamConfig())
-    for refused in (process.begin(), process.grow(FIVE._replace(partition_count=6))):
-        with pytest.raises(Unavailable) as caught:
-            await refused
-        assert caught.value.code is Code.SUPER_STREAM_GROWING
+    with pytest.raises(Unavailable) as caught:
+        await process.grow(FIVE._replace(partition_count=6))
+    assert caught.value.code is Code.SUPER_STREAM_GROWING
     # The configuration may change meanwhile.
     await process.registry.supers.update(NAME, lambda _: WEEK)
 
@@ -263,6 +270,73 @@ async def test_a_growth_goes_with_the_coordination_that_alone_knew_of_it() -> No
     assert (record.state, record.layouts) == (SuperState.ACTIVE, before.layouts)
     assert await is_gone(harness, named(3))
     await later.registry.declare(named(3), StreamConfig())
+
+
+async def damage(harness: ManifestHarness, stream_id: StreamId) -> bytes:
+    """Make the record of a stream one that cannot be read; what it was."""
+    value = await harness.coordination.get(stream_key(stream_id))
+    assert value is not None
+    harness.coordination.write(Changes({stream_key(stream_id): b"{"}))
+    return value
+
+
+async def test_a_growth_with_a_partition_that_cannot_be_read_has_not_begun() -> None:
+    process = await a_growing()
+    before = await process.find()
+    await damage(process.harness, before.partitions[1].stream_id)
+    with pytest.raises(Corrupt):
+        await process.grow()
+    assert await process.find() == before
+    assert await process.harness.coordination.member_count(OPERATIONS_KEY) == 0
+
+
+async def test_a_super_stream_whose_growth_does_not_end_is_deleted_with_what_it_was_to_get() -> (
+    None
+):
+    process = await a_growing()
+    harness, before = process.harness, await process.find()
+    await own(harness, before.partitions[2].stream_id)
+    harness.owners.closing = False
+    await process.grow()
+    value = await damage(harness, before.partitions[0].stream_id)
+
+    with pytest.raises(Unavailable) as caught:
+        await process.begin()
+    assert caught.value.outcome is Outcome.COMMITTED
+    harness.owners.closing = True
+    await process.finish()
+    for index in (3, 4):
+        await process.registry.declare(named(index), StreamConfig())
+    # Nobody can tell whose tail that one is.
+    assert await harness.coordination.member_count(STREAMS_KEY) == 3
+    harness.coordination.write(Changes({stream_key(before.partitions[0].stream_id): value}))
+    for index in (3, 4):
+        await process.deletions.begin(named(index), None)
+    await process.finish()
+    await nothing_is_left(harness)
+    await process.aclose()
+
+
+async def test_wherever_a_deletion_meets_a_growth_nothing_is_left() -> None:
+    """It ends before the growth looks, or in the middle of it."""
+    for place in range(0, 40, 3):
+        process = await a_growing()
+        harness, before = process.harness, await process.find()
+        await own(harness, before.partitions[2].stream_id)
+        harness.owners.closing = False
+        await process.grow()
+        harness.owners.closing = True
+        harness.fuse.left = place
+        with suppress(Crash, StoreError):
+            await process.begin()
+        harness.fuse.left = None
+        later = Growing(harness)
+        with suppress(NotFound, StoreError):
+            await later.begin()
+        await later.finish()
+        await nothing_is_left(harness)
+        await process.aclose()
+        await later.aclose()
 
 
 async def test_who_slept_through_a_rebuild_ends_no_growth_of_the_next_generation(

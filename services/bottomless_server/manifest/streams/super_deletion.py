@@ -13,23 +13,29 @@ What is there after a crash at each step; the operation goes on with the next on
    of them have stopped is the 202 sent.
 4. When all of their records are gone, the consumer groups of the super stream go, then its objects, the
    tombstone last, then its record. A crash between the last two leaves a record that says deleting.
+
+One that grows is deleted too: the operation of its growth finds the tombstone, and deletes the partitions
+that it was to get (`super_growth.py`).
+
+A partition whose record cannot be read stops no other; it is deleted when it can be read again, and until
+then the operation waits.
 """
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
-from bottomless.errors import Code, NotFound, Outcome, Unavailable
+from bottomless.errors import Code, Corrupt, NotFound, Outcome, Unavailable
 from bottomless.formats.keys import parse_super_key, super_prefix
 from bottomless.model.names import FullName, SuperId
-from bottomless.model.stream import StreamState
+from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.super_stream import Partition, SuperRecord, SuperState
 from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.core.not_found import super_not_found
-from bottomless_server.core.super_growing import super_growing
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_match
 from bottomless_server.manifest.operations.operations import Operations
@@ -72,7 +78,6 @@ class SuperDeletions:
 
         Raises:
             NotFound: there is no such super stream.
-            Unavailable: `super-stream-growing`.
             WrongOffset: `etag-mismatch`.
             Overloaded: too many operations are under way.
             Unavailable: with outcome committed where it is deleted, but not all owners of partitions
@@ -98,9 +103,6 @@ class SuperDeletions:
         def decide(record: SuperRecord) -> SuperRecord:
             if record.state is SuperState.DELETING:
                 raise super_not_found()
-            if record.state is SuperState.GROWING:
-                # Else its new partitions, which its record does not name yet, would be left.
-                raise super_growing()
             require_match(if_match, super_etag(record))
             return replace(
                 record,
@@ -147,13 +149,15 @@ class SuperDeletions:
 
     async def _end(self, place: Partition) -> None:
         try:
-            stream = await self._context.streams.load(place.stream_id)
-            if stream.state is StreamState.ACTIVE:
-                await self._deletions.begin_partition(stream)
+            await self._end_stream(await self._context.streams.load(place.stream_id))
         except NotFound:
             # Somebody else did it.
             return
         await reach("manifest.super-deletion.after-partition")
+
+    async def _end_stream(self, stream: StreamRecord) -> None:
+        if stream.state is StreamState.ACTIVE:
+            await self._deletions.begin_partition(stream)
 
     async def step(self, context: Context, operation: Operation) -> Again | Done:
         """One step of a deletion that has begun."""
@@ -169,7 +173,10 @@ class SuperDeletions:
             await self._supers.ensure_object(record)
             page = record.partitions[begun : begun + _PAGE_COUNT]
             for place in page:
-                await self._end(place)
+                try:
+                    await self._end(place)
+                except Corrupt as error:
+                    log.warning("a partition cannot be read", stream=place.name, error=str(error))
             begun += len(page)
             more = begun < len(record.partitions)
             return Again({"phase": phase if more else "waiting", "partitions": begun})
@@ -180,11 +187,14 @@ class SuperDeletions:
         return await self._forget(record, {"partitions": begun})
 
     async def _left(self, record: SuperRecord) -> int:
-        """How many partitions still have a record."""
+        """How many partitions still have a record; those that could not be read before are deleted."""
         stream_ids = [one.stream_id for one in record.partitions]
         count = 0
         for start in range(0, len(stream_ids), _READ_COUNT):
             page = await self._context.streams.load_many(stream_ids[start : start + _READ_COUNT])
+            for stream in page.records:
+                with suppress(NotFound):
+                    await self._end_stream(stream)
             count += len(page.records) + len(page.unreadable)
         return count
 

@@ -2,7 +2,8 @@
 
 What is there after a crash at each step; the operation goes on with the next one:
 
-1. One EXEC lets the super stream be one that grows, enters the new partitions (records, names, places
+1. The records of all partitions are read: of one that cannot be read nobody could tell who owns it, and
+   the growth would never end. Then one EXEC lets the super stream be one that grows, enters the new partitions (records, names, places
    in indexes) and the operation. From here on ingest answers 503 `super-stream-growing`. The super
    record does not name the new partitions, so nobody finds them.
 2. The owner of each older partition says that it takes no part of an older layout any more. One that
@@ -17,20 +18,24 @@ What is there after a crash at each step; the operation goes on with the next on
 Where coordination is lost before 4 is done, so is the growth: the bucket does not know of it. Whoever
 slept through the rebuild ends nothing then: the super stream has another generation, and may grow to
 other partitions.
+
+A super stream that grows can be deleted (super_deletion.py). Its tombstone names the partitions of before
+alone, so the operation of the growth deletes the new ones, whenever it finds the tombstone or nothing:
+their ids are in its arguments. After a crash in between it does so again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import NotFound, Outcome, StoreError, Unavailable
+from bottomless.errors import Corrupt, NotFound, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.names import FullName, SuperId
 from bottomless.model.routing import Strategy
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperState
 from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.core.not_found import super_not_found
@@ -46,6 +51,7 @@ from bottomless_server.manifest.registry.super_asked import (
     refused,
 )
 from bottomless_server.manifest.registry.super_description import super_etag
+from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.operations import Operation, entered
 from bottomless_server.stores.streams import node_key
@@ -60,6 +66,8 @@ _MEMBERS: Final = frozenset({"partitions", "binding_keys", "accept_rehash"})
 _ASK_SECONDS: Final = 5.0
 _AT_ONCE: Final = 16
 _ASK_AGAIN_MS: Final = 1_000
+_PAGE_COUNT: Final = 100
+"""Records of partitions that are read in one question."""
 _PAUSE_SECONDS: Final = 0.2
 """Between two questions of a request whether all owners have heard of it."""
 
@@ -127,10 +135,16 @@ class SuperGrowth:
     """Begins growths of super streams and carries them out; registered with `Operations`."""
 
     def __init__(
-        self, context: Context, registry: Registry, operations: Operations, replan: Replan
+        self,
+        context: Context,
+        registry: Registry,
+        operations: Operations,
+        deletions: Deletions,
+        replan: Replan,
     ) -> None:
         self._context = context
         self._supers = registry.supers
+        self._deletions = deletions
         self._operations = operations
         self._replan = replan
         operations.register(KIND, self.step, endless=True)
@@ -148,6 +162,7 @@ class SuperGrowth:
             WrongOffset: `etag-mismatch`.
             Exists: a name of a new partition is taken.
             Overloaded: `quota-exceeded`, or too many operations are under way.
+            Corrupt: the record of a partition cannot be read; nothing has begun.
             Unavailable: `super-stream-growing`; or the outcome says whether it may have grown.
         """
         before = await self._supers.find(name)
@@ -155,6 +170,7 @@ class SuperGrowth:
         keys = asked.new_of(before)
         if keys is None:
             return before, None
+        await self._require_readable(before)
         await self._operations.make_room()
         indexes = range(len(before.partitions), asked.partition_count)
         places = self._supers.new_places(name, indexes, keys)
@@ -173,6 +189,18 @@ class SuperGrowth:
         await self._grow(before, places, if_match, operation)
         await reach("manifest.super-growth.after-exec")
         return await self._wait_grown(operation)
+
+    async def _require_readable(self, record: SuperRecord) -> None:
+        """Refuse to begin what could not end.
+
+        Raises:
+            Corrupt: the record of a partition cannot be read.
+        """
+        stream_ids = [one.stream_id for one in record.partitions]
+        for start in range(0, len(stream_ids), _PAGE_COUNT):
+            page = await self._context.streams.load_many(stream_ids[start : start + _PAGE_COUNT])
+            for error in page.unreadable.values():
+                raise error
 
     async def _grow(
         self,
@@ -239,10 +267,11 @@ class SuperGrowth:
         arguments = operation.arguments
         super_id, layout = SuperId(str(arguments["super_id"])), int(arguments["layout"])
         generation = int(arguments["generation"])
+        places = tuple(Partition(*one) for one in arguments["partitions"])
         try:
             record = await self._supers.supers.load(super_id)
         except NotFound:
-            return True
+            return await self._give_up(places)
         if record.generation != generation:
             # Lost with its coordination; what grows now is another growth.
             return True
@@ -250,17 +279,35 @@ class SuperGrowth:
             if not await self._all_told(record):
                 return False
             await reach("manifest.super-growth.after-owners")
-            places = tuple(Partition(*one) for one in arguments["partitions"])
             try:
                 record = await self._end(super_id, layout, places, generation)
             except CoordinationUnknown:
                 record = await self._end(super_id, layout, places, generation)
             log.info("a super stream has grown", super_id=super_id, count=len(record.partitions))
             await reach("manifest.super-growth.after-second-exec")
-        if record.state is not SuperState.DELETING:
-            record = await self._supers.ensure_object(record, committed=True)
-            await self._replan(record)
+        if record.state is SuperState.DELETING:
+            named = {one.stream_id for one in record.partitions}
+            # Those that it names go by its own deletion.
+            return await self._give_up([one for one in places if one.stream_id not in named])
+        record = await self._supers.ensure_object(record, committed=True)
+        await self._replan(record)
         return True
+
+    async def _give_up(self, places: Sequence[Partition]) -> bool:
+        """Delete new partitions of a super stream that was deleted while it grew; whether no record of
+        them is active any more."""
+        done = True
+        for place in places:
+            try:
+                stream = await self._context.streams.load(place.stream_id)
+                if stream.state is StreamState.ACTIVE:
+                    await self._deletions.begin_partition(stream)
+            except NotFound:
+                continue
+            except Corrupt as error:
+                log.warning("a partition cannot be read", stream=place.name, error=str(error))
+                done = False
+        return done
 
     async def _end(
         self, super_id: SuperId, layout: int, places: tuple[Partition, ...], generation: int
