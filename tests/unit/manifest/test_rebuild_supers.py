@@ -137,6 +137,36 @@ async def test_without_the_guard_a_late_super_object_counts(
     assert (await rebuild(harness))["super_streams"] == 1
 
 
+async def put_after_its_deletion() -> ManifestHarness:
+    """A put of the super object that nobody had an answer to arrives when all else is gone."""
+    harness = await a_harness()
+    record = await declared(harness)
+    deleting = Deleting(harness)
+    deleting.registry.generation = 1
+    await deleting.begin()
+    await deleting.finish()
+    await nothing_is_left(harness)
+    await deleting.aclose()
+    await put(harness, super_key(record.super_id, 1, "default"), encode_super_object(record))
+    harness.coordination.lose()
+    return harness
+
+
+async def test_without_the_guard_a_super_stream_comes_back_that_was_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness = await put_after_its_deletion()
+    assert (await rebuild(harness))["super_streams"] == 0
+    assert (await a_registry(harness).supers.declare(NAME, THREE)).created
+
+    async def left(*_: object) -> bool:
+        return True
+
+    harness = await put_after_its_deletion()
+    remove(monkeypatch, "a super stream of which something is left, in a rebuild", left)
+    assert (await rebuild(harness))["super_streams"] == 1
+
+
 async def test_a_deletion_goes_on_after_a_rebuild() -> None:
     harness = await a_harness()
     await declared(harness)

@@ -8,6 +8,10 @@ names was made by a creation, or by a growth, that was cut off before anybody co
 it ever resolved, nothing was acknowledged in it, and so it is deleted. Where a super object cannot be
 read nobody can tell that. Then nothing is deleted: the partitions come back as streams by themselves.
 
+The objects of partitions come before the super object, and go before it. So a super object of whose
+partitions the bucket has nothing at all was put late: after the super stream was deleted, and its
+tombstone too. It does not count.
+
 Nothing is deleted here. After a crash anywhere the same step puts another object, and goes on.
 """
 
@@ -17,6 +21,7 @@ from typing import Final
 import structlog
 from cachetools import LRUCache
 
+from bottomless.drives.base import Drive
 from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import stream_prefix, super_key, super_prefix
@@ -83,6 +88,9 @@ class RebuiltSupers:
             return None
         counting = [one for one in sound if counts(one, generation)]
         best = max(counting, key=lambda one: one.registry_version, default=None)
+        if best is not None and not await is_left(drive, best):
+            log.warning("a super object was put after its deletion", super_id=super_id)
+            best = None
         if best is None and not damaged:
             return None
         versions = [*damaged, *(one.registry_version for one in sound)]
@@ -229,6 +237,20 @@ def counts(record: SuperRecord, generation: int) -> bool:
     it, and has deleted what was there of its partitions.
     """
     return record.generation == generation - 1
+
+
+@guard("a super stream of which something is left, in a rebuild")
+async def is_left(drive: Drive, record: SuperRecord) -> bool:
+    """Whether the bucket has anything of a super stream beside what says that it is one.
+
+    Of one that is being deleted it does not matter: the deletion goes on.
+    """
+    if record.state is SuperState.DELETING:
+        return True
+    for place in record.partitions:
+        async for _ in drive.list(stream_prefix(place.stream_id, record.tenant)):
+            return True
+    return False
 
 
 @guard("the super object that names a partition, in a rebuild")
