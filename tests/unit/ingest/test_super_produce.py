@@ -17,6 +17,7 @@ from support.raw_server import problem as raw_problem
 
 from bottomless.model.super_stream import SuperState
 from bottomless_server.ingest.front import super_produce
+from bottomless_server.ingest.front.request_steps import Steps
 from bottomless_server.ingest.producers.super_requests import coordinating_partition
 from bottomless_server.protocol.parts import StepSaid, encode_step_said
 from bottomless_server.runtime.http.app import wrap
@@ -472,6 +473,44 @@ async def test_a_node_that_slept_sends_no_part_that_may_be_stored_since(
     assert stored == 10
     assert problem(answer)[0] == 503
     assert (answer.json()["outcome"], answer.json()["retryable"]) == ("none", True)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_request_that_could_not_be_noted_as_whole_leaves_no_part(
+    tmp_path: Path, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        remove(monkeypatch, "a place for a request before its parts are stored", lambda *_: None)
+    harness = IngestHarness(tmp_path / "full", ingest_producer_count_max=2)
+    await declare_super(harness)
+    await harness.start()
+    first, second, third = [f"p{number}" for number in range(20) if at_home(f"p{number}")][:3]
+    for other in (first, second):
+        sent = await send(harness, ["hello2"], producer_id=other, producer_seq=0)
+        assert sent.status_code == 200, sent.text
+    answer = await send(harness, ["hello4"], producer_id=third, producer_seq=0)
+    assert problem(answer) == (429, "quota-exceeded")
+    assert answer.json()["outcome"] == ("none" if guarded else "committed")
+    assert await values(harness, 2) == ([] if guarded else ["0 hello4"])
+    await harness.aclose()
+
+
+def at_home(producer_id: str) -> bool:
+    """Whether partition 1 coordinates its requests."""
+    return coordinating_partition(producer_id, 3) == 1
+
+
+async def test_an_epoch_that_is_not_known_after_it_was_raised_stores_nothing(
+    three: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forgotten(*_: object) -> StepSaid:
+        return StepSaid()
+
+    monkeypatch.setattr(Steps, "raise_epoch", forgotten)
+    answer = await send(three, HELLO, producer_id="p", producer_seq=0, producer_epoch=3)
+    assert answer.status_code == 503
+    assert answer.json()["outcome"] == "none"
+    assert await all_values(three) == []
 
 
 async def begin_two(three: IngestHarness) -> list[int]:

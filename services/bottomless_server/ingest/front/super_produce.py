@@ -379,7 +379,11 @@ class _Run:
         if begun.state != "raise":
             return begun
         await self._steps.raise_epoch(request.producer_id, request.epoch)
-        return await self._steps.at_coordinating(asked)
+        begun = await self._steps.at_coordinating(asked)
+        if begun.state == "raise":
+            # Forgotten in between. Were parts stored now, a run of before could still store some.
+            raise Unavailable("the epoch of this run was not kept; send the request again")
+        return begun
 
     async def _layout(self, request: Request, begun: StepSaid) -> Layout:
         """The layout by which the request goes: the newest, or that by which it was begun."""

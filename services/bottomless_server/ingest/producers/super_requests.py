@@ -131,6 +131,21 @@ def decide_begin(tracking: Tracking, request: Request) -> Begun:
     return _state_of(tracking, request)
 
 
+@guard("a place for a request before its parts are stored")
+def require_place(tracking: Tracking, request: Request) -> None:
+    """Refuse to begin a request which could not be noted as whole: the stream remembers as many other
+    producers as it may.
+
+    The place is not kept. Where others take it while the parts are stored, the answer says that all of
+    them are (outcome committed), and the same request again ends it when there is room.
+
+    Raises:
+        Overloaded: `quota-exceeded`.
+    """
+    identity = FromProducer(whole_name(request.producer_id), request.epoch, AppendMode.STRICT)
+    check_place(tracking, identity, Places(tracking))
+
+
 def _state_of(tracking: Tracking, request: Request) -> Begun:
     known = tracking.producers.get(whole_name(request.producer_id))
     # Parts of an older run may be stored where no request of it was ever whole.

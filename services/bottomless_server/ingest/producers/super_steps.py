@@ -27,6 +27,7 @@ from bottomless_server.ingest.producers.super_requests import (
     part_name,
     remembered_part,
     require_free_epoch,
+    require_place,
     whole_name,
 )
 from bottomless_server.protocol.parts import PartSaid, StepAsked, StepSaid
@@ -92,6 +93,8 @@ def answer_to_step(tracking: Tracking, asked: StepAsked, next_offset: int, layou
         # Who does not know the newest one would divide a request otherwise than it is stored.
         require_all_layouts(asked, layout)
         begun = decide_begin(tracking, request_of(asked))
+        if begun is Begun.GO_ON:
+            require_place(tracking, request_of(asked))
         before = layout_before(tracking, request_of(asked))
         return _of_whole(tracking, asked)._replace(
             state=_STATES[begun],  # type: ignore[arg-type]
