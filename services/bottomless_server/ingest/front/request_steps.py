@@ -6,8 +6,9 @@ On the record's path: beside super_produce.py, before remote_partitions.py or lo
 import asyncio
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
+from bottomless.errors import Code, Unavailable, WrongOffset
 from bottomless.model.super_stream import Layout
 from bottomless_server.ingest.front.remote_partitions import PartitionOwners
 from bottomless_server.ingest.producers.super_requests import (
@@ -19,6 +20,9 @@ from bottomless_server.protocol.parts import StepAsked, StepSaid
 from bottomless_server.protocol.supers import SuperSaid
 
 T = TypeVar("T")
+
+_TAKES_MAX: Final = 8
+"""Epochs that are tried for one run."""
 
 
 class Steps:
@@ -123,3 +127,29 @@ async def all_of(works: Iterable[Awaitable[T]]) -> list[T]:
     if failed:
         raise failed[0]
     return [one for one in done if not isinstance(one, BaseException)]
+
+
+async def begin_run(steps: Steps, producer_id: str, epoch: int) -> StepSaid:
+    """Take the first epoch from this one on that is free, and raise it everywhere.
+
+    Where the coordinating partition has forgotten the producer, others may know higher ones; and
+    other runs may begin at this moment.
+    """
+    for _ in range(_TAKES_MAX):
+        try:
+            await steps.take_epoch(producer_id, epoch)
+            said = await steps.raise_epoch(producer_id, epoch)
+        except WrongOffset as error:
+            known = error.facts.get("current_epoch")
+            if error.code is not Code.PRODUCER_FENCED or not isinstance(known, int):
+                raise
+            epoch = max(epoch, known) + 1
+            continue
+        if said.epoch == epoch:
+            return said
+        # Another run has begun after this one, before it could be told.
+        epoch = max(epoch, said.epoch or 0) + 1
+    raise Unavailable(
+        "other runs of this producer begin all the time; the same again is right",
+        retry_after_seconds=1,
+    )

@@ -31,9 +31,8 @@ from typing import Final, TypeVar
 import structlog
 from starlette.types import Receive, Scope
 
-from bottomless.errors import Code, Outcome, StoreError, Unavailable, WrongOffset
+from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
-from bottomless.model.chunk import AppendMode
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.super_stream import Layout, SuperState
 from bottomless_server.core.not_found import super_not_found
@@ -49,9 +48,10 @@ from bottomless_server.ingest.front.forms import (
 )
 from bottomless_server.ingest.front.metrics import AppendCounts
 from bottomless_server.ingest.front.remote_partitions import PartitionOwners
-from bottomless_server.ingest.front.request_steps import Steps, all_of, step_of
+from bottomless_server.ingest.front.request_steps import Steps, all_of, begin_run, step_of
 from bottomless_server.ingest.front.super_answers import PartResult
 from bottomless_server.ingest.front.super_names import SuperNames
+from bottomless_server.ingest.front.super_senders import check_producer_id, sender_of
 from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.super_requests import (
@@ -80,12 +80,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 _OBJECT: Final = re.compile(rb"\s*\{")
 
-PRODUCER_ID_SIZE_MAX: Final = 240
-"""Characters of the name of a producer of super streams: ours are longer, by the layout."""
 _DIVIDINGS_MAX: Final = 2
 """Requests that are divided at once: of each all records are there twice meanwhile."""
-_TAKES_MAX: Final = 8
-"""Epochs that are tried for one run."""
 
 
 class SuperProduce:
@@ -163,7 +159,7 @@ class SuperProduce:
             steps = Steps(self.owners, found, self.parts_in_flight)
             known = await steps.at_coordinating(StepAsked("show", producer_id))
             try:
-                return await _begin_run(steps, producer_id, (known.epoch or 0) + 1)
+                return await begin_run(steps, producer_id, (known.epoch or 0) + 1)
             except StoreError as error:
                 self.note_refusal(name, error)
                 raise
@@ -188,66 +184,6 @@ class SuperProduce:
         """Ask anew about a super stream, if what was known of it is outdated."""
         if error.code in (Code.SUPER_STREAM_GROWING, Code.STREAM_NOT_FOUND):
             self._supers.forget(name)
-
-
-async def _begin_run(steps: Steps, producer_id: str, epoch: int) -> StepSaid:
-    """Take the first epoch from this one on that is free, and raise it everywhere.
-
-    Where the coordinating partition has forgotten the producer, others may know higher ones; and
-    other runs may begin at this moment.
-    """
-    for _ in range(_TAKES_MAX):
-        try:
-            await steps.take_epoch(producer_id, epoch)
-            said = await steps.raise_epoch(producer_id, epoch)
-        except WrongOffset as error:
-            known = error.facts.get("current_epoch")
-            if error.code is not Code.PRODUCER_FENCED or not isinstance(known, int):
-                raise
-            epoch = max(epoch, known) + 1
-            continue
-        if said.epoch == epoch:
-            return said
-        # Another run has begun after this one, before it could be told.
-        epoch = max(epoch, said.epoch or 0) + 1
-    raise Unavailable(
-        "other runs of this producer begin all the time; the same again is right",
-        retry_after_seconds=1,
-    )
-
-
-def sender_of(conditions: Conditions) -> FromProducer | None:
-    """The producer that numbers a request; None if it has no numbers.
-
-    Raises:
-        InvalidRequest: `bad-header`: conditions that one stream alone can look after.
-    """
-    identity = conditions.identity
-    if conditions.expected_offset is not None:
-        raise bad_header("stream-expected-offset", _ONE_STREAM)
-    if identity is None:
-        return None
-    if not isinstance(identity, FromProducer):
-        raise bad_header("idempotency-key", _ONE_STREAM)
-    if identity.mode is not AppendMode.STRICT:
-        header = "txn-number" if identity.mode is AppendMode.TRANSACTION else "producer-id"
-        raise bad_header(header, f"{_ONE_STREAM}; number the records by Producer-Seq")
-    check_producer_id(identity.producer_id)
-    return identity
-
-
-_ONE_STREAM: Final = "goes with appends to one stream, and not to a super stream"
-
-
-def check_producer_id(producer_id: str) -> None:
-    """Refuse a name under which nothing could be kept.
-
-    Raises:
-        InvalidRequest: `bad-header`.
-    """
-    if len(producer_id) > PRODUCER_ID_SIZE_MAX:
-        sentence = f"must have at most {PRODUCER_ID_SIZE_MAX} characters, to a super stream"
-        raise bad_header("producer-id", sentence)
 
 
 class _Run:
