@@ -141,7 +141,7 @@ def test_who_follows_is_given_what_comes_to_any_partition(running: AllInOne) -> 
     asyncio.run(run())
 
 
-def test_the_command_line_does_the_same(cli: CommandLine, client: Client) -> None:
+def test_the_command_line_does_the_same(cli: CommandLine, client: Client, tmp_path: Path) -> None:
     created = cli.ok("super", "create", "shops", "--partitions", 2, "--max-age", "7d")
     assert created.startswith("shops ")
     assert created.endswith(" 2 partitions\n")
@@ -156,6 +156,20 @@ def test_the_command_line_does_the_same(cli: CommandLine, client: Client) -> Non
     assert cli.ok("tail", "shops", "--consumer", "billing") == ""
     refused = cli.run("tail", "shops", "--from", "3")
     assert (refused.exit_code, "in one partition" in refused.stderr) == (2, True)
+    assert cli.ok("read", "shops").split() == [str(n) for n in range(8)]
+    assert cli.ok("read", "shops", "--limit", 3, "-f", "%s,") == "0,1,2,"
+    assert cli.ok("read", "shops", "--from", "stored", "--consumer", "billing") == ""
+    into = tmp_path / "shops.csv"
+    assert cli.ok("read", "shops", "-o", "csv", "--to", into) == "wrote 8 records\n"
+    assert len(into.read_text().splitlines()) == 9
+    for words, said in (
+        (("--from", "3"), "in one partition"),
+        (("--until", "last"), "goes with one partition"),
+        (("-o", "parquet", "--to", into), "Spark"),
+    ):
+        refused = cli.run("read", "shops", *words)
+        assert (refused.exit_code, said in refused.stderr) == (2, True), refused.stderr
+    assert cli.run("read", "nothing").exit_code == 3
     assert cli.run("tail", "nothing").exit_code == 3
     assert cli.run("super", "create", "more").exit_code == 2
     assert "2 partitions" in cli.ok("super", "rm", "shops", "--dry-run")

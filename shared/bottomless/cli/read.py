@@ -19,8 +19,11 @@ from bottomless.cli.places import CHOICES, checked_place
 from bottomless.cli.progress import progress
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
+from bottomless.cli.super_names import is_super_stream
+from bottomless.cli.super_read import SuperRead, read_super_stream
 from bottomless.cli.wanted import FilterValues, Keys, MatchUnfiltered, RawKeys, wanted_of
 from bottomless.cli.whole_file import whole_file
+from bottomless.errors import Code, NotFound
 from bottomless.model.limits import MIB, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -105,23 +108,56 @@ def _read(
 ) -> None:
     """Write records to stdout, up to the end that the stream had when the command began.
 
+    Those of a super stream come in the order of their timestamps.
+
     With --to they go into a file, which has its name when all of them are in it.
     """
     _check_together(output, template, file, columns, details=details)
     _check_order(start, until)
     wanted = wanted_of(filter_values, keys, raw_keys, match_unfiltered=match_unfiltered)
     parts = None if template is None else parse_template(template, stream)
-    with open_client(context) as client:
-        span = span_of(client, stream, start, until=until, limit=limit, consumer=consumer)
-        span = span._replace(wanted=wanted)
+
+    def plain() -> Writer:
+        written = writer_of(output, details=details)
+        return written if parts is None else TemplateWriter(parts)
+
+    try:
+        with open_client(context) as client:
+            span = span_of(client, stream, start, until=until, limit=limit, consumer=consumer)
+            span = span._replace(wanted=wanted)
+    except NotFound as error:
+        asked = SuperRead(stream, start, until, limit, consumer, wanted)
+        if error.code is not Code.STREAM_NOT_FOUND or not _read_super(
+            context, asked, output, plain, file
+        ):
+            raise
+        return
     with open_client(context, patient=True) as client:
         if file is not None:
             _read_into(client, stream, span, output, file, columns)
         elif output is RecordForm.ARROW:
             _read_arrow(client, stream, span, columns)
         else:
-            plain = writer_of(output, details=details)
-            read_span(client, stream, span, plain if parts is None else TemplateWriter(parts))
+            read_span(client, stream, span, plain())
+
+
+def _read_super(
+    context: typer.Context,
+    asked: SuperRead,
+    output: RecordForm,
+    plain: Callable[[], Writer],
+    file: Path | None,
+) -> bool:
+    """Do the same for a super stream; false if none has the name."""
+    with open_client(context, patient=True) as client:
+        if not is_super_stream(client, asked.stream):
+            return False
+        asked.require(output)
+        if file is None:
+            read_super_stream(client, asked, plain())
+        else:
+            _into(file, lambda opened: read_super_stream(client, asked, CsvWriter(opened.write)))
+    return True
 
 
 def _check_together(
@@ -159,13 +195,19 @@ def _read_into(
     path: Path,
     columns: str | None,
 ) -> None:
+    def write(file: BinaryIO) -> int:
+        if form is RecordForm.CSV:
+            return read_span(client, stream, span, CsvWriter(file.write))
+        return _read_parquet(client, stream, span, file, columns)
+
+    _into(path, write)
+
+
+def _into(path: Path, write: Callable[[BinaryIO], int]) -> None:
     """Write a file whole, and say how many records it has."""
     try:
         with whole_file(path) as file:
-            if form is RecordForm.CSV:
-                count = read_span(client, stream, span, CsvWriter(file.write))
-            else:
-                count = _read_parquet(client, stream, span, file, columns)
+            count = write(file)
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+import typer
+
 from bottomless.errors import Denied, NotFound
 
 if TYPE_CHECKING:
@@ -15,3 +17,16 @@ def is_super_stream(client: "Client", name: str) -> bool:
     except (NotFound, Denied):
         return False
     return True
+
+
+def refuse_offset(place: str | None, option: str) -> None:
+    """Refuse a number as a place in a super stream.
+
+    Raises:
+        typer.BadParameter: it is one.
+    """
+    if place is not None and place.isdigit():
+        raise typer.BadParameter(
+            "an offset is a place in one partition; give another place, or name a partition",
+            param_hint=option,
+        )

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import typer
-
 from bottomless.cli.failures import tell
 from bottomless.cli.outages import Outage
 from bottomless.cli.outputs import Writer
+from bottomless.cli.super_names import refuse_offset
 from bottomless.errors import StoreError
 
 if TYPE_CHECKING:
@@ -49,11 +48,7 @@ def tail_super_stream(client: "Client", asked: Asked, writer: Writer) -> None:
     Raises:
         typer.BadParameter: the place is one offset.
     """
-    if asked.start is not None and asked.start.isdigit():
-        raise typer.BadParameter(
-            "an offset is a place in one partition; give another place, or name a partition",
-            param_hint="--from",
-        )
+    refuse_offset(asked.start, "--from")
     if asked.consumer is not None:
         _consume(client, asked, asked.consumer, writer)
         return
@@ -79,7 +74,7 @@ def _last(
     newest: deque[Record] = deque(maxlen=None if asked.start else asked.count)
     for batch in client.read_super(asked.stream, asked.spec, consumer=None, **encoded):
         positions |= batch.positions
-        _tell_gaps(batch.gaps)
+        tell_super_gaps(batch.gaps)
         if asked.start is None:
             newest.extend(batch.records)
         else:
@@ -120,13 +115,14 @@ def _consume(client: "Client", asked: Asked, consumer: str, writer: Writer) -> N
 
 
 def _write(batch: "MergedBatch", writer: Writer) -> None:
-    _tell_gaps(batch.gaps)
+    tell_super_gaps(batch.gaps)
     writer.write(batch.records)
     # Now: whoever reads this pipe shall see what there is.
     sys.stdout.flush()
 
 
-def _tell_gaps(gaps: "Iterable[Mapping[str, object]]") -> None:
+def tell_super_gaps(gaps: "Iterable[Mapping[str, object]]") -> None:
+    """Tell the user on stderr which offsets of which partitions were given up for good."""
     for gap in gaps:
         tell(
             f"offsets {gap['first_offset']} to {int(str(gap['next_offset'])) - 1} of "
