@@ -188,6 +188,7 @@ class ManifestService:
             unreadable_count=self._retention.unreadable_count,
             clock_doubted=context.time.doubt is not None,
             regressed=self._regression.regressed,
+            growth_ms=context.counts.growths.oldest_ms(context.clock(), context.elapsed()),
         )
         prices = context.settings.prices
         yield from stored_metrics(context.counts.stored, prices, now=context.clock())

@@ -30,11 +30,11 @@ class Asked:
     start: str | None
     consumer: str | None
     group: str | None
-    """The group that shares it, of a stream or a super stream alike."""
+    """The group that shares the stream or super stream."""
     wanted: "Mapping[str, Parameter]"
     follow: bool
     lease_seconds: float | None = None
-    """With a group: how long others wait for this program if it says nothing; None: the default."""
+    """How long the others of a group wait for this program if it says nothing; None: the default."""
 
     @property
     def spec(self) -> str:

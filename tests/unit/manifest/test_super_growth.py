@@ -180,9 +180,14 @@ async def test_an_owner_that_does_not_answer_is_waited_out() -> None:
         await process.operations.settled()
         return (await process.find()).state
 
+    def growth_ms() -> int:
+        return harness.context.counts.growths.oldest_ms(harness.clock(), harness.context.elapsed())
+
     assert await a_pass() is SuperState.GROWING
+    assert growth_ms() > 0
     await harness.coordination.release(LEASE, b"alive")
     assert await a_pass() is SuperState.ACTIVE
+    assert growth_ms() == 0
     assert [(await process.registry.find(named(i))).config for i in range(5)] == [WEEK] * 5
     assert (await process.operations.find(operation.operation_id)).finished
 

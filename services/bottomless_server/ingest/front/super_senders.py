@@ -1,4 +1,4 @@
-"""Who numbers a request to a super stream: a producer, by what one stream alone cannot look after.
+"""The producer that numbers a request to a super stream, as the headers of the request name it.
 
 On the record's path: beside super_produce.py.
 """

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from bottomless_server.core.store_prices import StorePrices, dollars_of_month
+from bottomless_server.manifest.common.unended_growths import UnendedGrowths
 from bottomless_server.runtime.observe.metrics import counted, gauged, gauged_by
 from bottomless_server.stores.stored_sizes import StoredSizes
 
@@ -58,6 +59,7 @@ class ManifestCounts:
     pruned_entries: int = 0
     wal: WalCounts = field(default_factory=WalCounts)
     groups: GroupCounts = field(default_factory=GroupCounts)
+    growths: UnendedGrowths = field(default_factory=UnendedGrowths)
     stored: StoredSizes | None = None
     """What lies in the bucket, as far as anybody has looked."""
     unreadable_consumers: int = 0
@@ -101,6 +103,7 @@ def manifest_metrics(
     unreadable_count: int,
     clock_doubted: bool,
     regressed: bool,
+    growth_ms: int,
 ) -> Iterable[Metric]:
     name = "bottomless_manifest"
     yield counted(f"{name}_publishes", "Roots that were published.", counts.publishes)
@@ -174,6 +177,11 @@ def manifest_metrics(
         counts.unreadable_consumers,
     )
     yield from _group_metrics(counts.groups)
+    yield gauged(
+        f"{name}_super_growth_seconds",
+        "For how long the oldest growth of a super stream that has not ended is under way.",
+        growth_ms / 1000,
+    )
     yield gauged(
         f"{name}_clock_doubted",
         "1 while nothing is deleted for its age, since clocks disagree.",

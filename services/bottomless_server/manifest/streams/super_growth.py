@@ -258,7 +258,10 @@ class SuperGrowth:
 
     async def step(self, context: Context, operation: Operation) -> Again | Done:
         """One step of a growth that has begun."""
+        growths = context.counts.growths
+        growths.note(operation.operation_id, operation.created_at, context.elapsed())
         if await self._go_on(operation):
+            growths.end(operation.operation_id)
             return Done({"super_id": operation.arguments["super_id"]})
         return Again({"phase": "telling owners"}, context.clock() + _ASK_AGAIN_MS)
 
@@ -344,7 +347,13 @@ class SuperGrowth:
                 return await self._told(place, record.layouts[-1].version + 1)
 
         # All of them, though one says no: the next try finds most of them told.
-        return all(await asyncio.gather(*(told(one) for one in record.partitions)))
+        answers = await asyncio.gather(*(told(one) for one in record.partitions))
+        waited = [
+            one.name for one, heard in zip(record.partitions, answers, strict=True) if not heard
+        ]
+        if waited:
+            log.warning("a growth waits for owners", partition=waited[0], count=len(waited))
+        return not waited
 
     async def _told(self, place: Partition, layout: int) -> bool:
         try:
