@@ -63,12 +63,12 @@ class Programs:
         self.metrics_port = metrics_port
         self.stream = stream
         self.tails: list[Tail] = []
-        self._cli = CommandLine(server.url, directory)
+        self.cli = CommandLine(server.url, directory)
         self._directory = directory
         self._appended = 0
 
     def start(self) -> Tail:
-        tail = Tail(self._cli, self.stream, self._directory, f"tail-{len(self.tails)}")
+        tail = Tail(self.cli, self.stream, self._directory, f"tail-{len(self.tails)}")
         self.tails.append(tail)
         return tail
 
@@ -143,6 +143,12 @@ def test_programs_that_come_and_die_write_each_record_and_none_twice_but_the_bat
     programs.await_shared(first, second, third)
     if not programs.was_pushed():
         assert len(programs.all_written()) == 2 * MORE, "nobody died, and something came twice"
+
+    shown = programs.cli.json("groups", "describe", "events", "billing")
+    assert [one["stream"] for one in shown["partitions"]] == [f"events-{n}" for n in range(4)]
+    assert programs.cli.ok("groups", "ls", "events", "-o", "name") == "billing\n"
+    refused = programs.cli.run("groups", "rm", "events", "billing", "--yes")
+    assert "group-not-empty" in refused.stderr
 
     held = [one for one in programs.shown() if one["member"] == first.member]
     assert held

@@ -23,6 +23,7 @@ class SuperRead:
     start: str
     until: str | None
     limit: int | None
+    """Records that are read at most; None for all."""
     consumer: str | None
     wanted: "Mapping[str, Parameter]"
 

@@ -373,7 +373,7 @@ async def test_a_repeat_after_a_growth_waits_for_a_round_that_began_before(
     for _ in range(3):
         assert (await send(three, HELLO)).status_code == 200
     assert (await send(three, ["hello2"], producer_id="p", producer_seq=0)).status_code == 200
-    asked, goes_on = held_up(monkeypatch, appender_of(three, 1), "_write")
+    asked, goes_on = held_up(monkeypatch, three.service.context.rounds, "write")
     first = asyncio.create_task(send(three, MOVING, producer_id="p", producer_seq=1))
     await asked.wait()
     await lapse_and_grow(three)

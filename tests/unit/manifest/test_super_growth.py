@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from support.guards import remove
+from support.guards import guarded, remove
 from support.manifest import NODE, OWNER, Crash, Fault, ManifestHarness
 from support.rebuilding import agree, rebuild
 from unit.manifest.test_super_deletion import Deleting, is_gone, nothing_is_left
@@ -36,6 +36,7 @@ from bottomless_server.stores.operations import OPERATIONS_KEY, Operation
 from bottomless_server.stores.streams import STREAMS_KEY, stream_key
 
 FIVE = AskedGrowth(5, (), accept_rehash=True)
+HEARD = "owners that have heard of a growth before it is done"
 LEASE = f"bottomless:node:{NODE}"
 
 
@@ -198,14 +199,14 @@ async def test_without_the_guard_a_super_stream_grows_beside_an_owner_that_has_n
     async def believed(*_: object) -> bool:
         return True
 
-    for guarded in (True, False):
+    for is_guarded in (True, False):
         process = await a_growing()
         await own(process.harness, (await process.find()).partitions[2].stream_id)
         process.harness.owners.closing = False
-        if not guarded:
-            remove(monkeypatch, "owners that have heard of a growth before it is done", believed)
+        if not is_guarded:
+            remove(monkeypatch, HEARD, believed)
         record, _ = await process.grow()
-        assert record.state is (SuperState.GROWING if guarded else SuperState.ACTIVE)
+        assert record.state is (SuperState.GROWING if is_guarded else SuperState.ACTIVE)
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_APPLIED, Fault.LOST_LATE])
@@ -355,7 +356,11 @@ async def test_who_slept_through_a_rebuild_ends_no_growth_of_the_next_generation
     before, _ = await process.registry.supers.declare(NAME, THREE)
     later = Growing(harness)
 
-    async def asleep(record: SuperRecord) -> bool:
+    real = guarded(HEARD)
+
+    async def asleep(growth: SuperGrowth, record: SuperRecord) -> bool:
+        if growth is not process.growth:
+            return bool(await real(growth, record))
         harness.coordination.lose()
         await rebuild(harness)
         later.registry.generation = 2
@@ -365,7 +370,7 @@ async def test_who_slept_through_a_rebuild_ends_no_growth_of_the_next_generation
         assert operation is not None
         return True
 
-    monkeypatch.setattr(process.growth, "_all_told", asleep)
+    remove(monkeypatch, HEARD, asleep)
     with pytest.raises(Unavailable) as caught:
         await process.grow()
     assert caught.value.outcome is Outcome.UNKNOWN
