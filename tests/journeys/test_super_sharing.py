@@ -166,6 +166,12 @@ def test_programs_that_come_and_die_write_each_record_and_none_twice_but_the_bat
         by_first = set(first.written())
         assert all(one in by_first and one.partition in numbers(held) for one in twice)
 
+    # And what comes by growth is theirs, too.
+    programs.client.grow_super_stream("events", partitions=PARTITIONS + 2, accept_rehash=True)
+    programs.append()
+    programs.await_shared(second, third)
+    assert {one.partition for one in programs.all_written()} == set(range(PARTITIONS + 2))
+
 
 def numbers(partitions: list[dict[str, Any]]) -> set[int]:
     return {one["partition"] for one in partitions}

@@ -113,7 +113,8 @@ def _tail(
     try:
         _tail_stream(context, asked, writer)
     except NotFound as error:
-        if error.code is not Code.STREAM_NOT_FOUND:
+        # A group is asked for by either name.
+        if error.code is not Code.STREAM_NOT_FOUND or group is not None:
             raise
         with open_client(context) as client:
             if not is_super_stream(client, stream):

@@ -181,7 +181,8 @@ class Membership:
     async def _joined(self, super_stream: bool) -> dict[str, Any]:
         """Join as what has the name: a stream, or a super stream."""
         sharing = self._sharing
-        if super_stream and isinstance(spec_of(sharing.start), int):
+        start = spec_of(sharing.start)
+        if super_stream and (isinstance(start, int) or start.isdigit()):
             raise InvalidRequest("start: an offset is a place in one partition; give another place")
         joined = await self._client.join_group(
             sharing.stream,

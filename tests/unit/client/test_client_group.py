@@ -295,11 +295,12 @@ async def test_a_batch_of_a_stream_is_of_no_partition() -> None:
     assert (batch.partition, batch.records[0].partition) == (None, None)
 
 
-async def test_one_offset_is_no_start_of_a_super_stream() -> None:
+@pytest.mark.parametrize("start", [5, "5"])
+async def test_one_offset_is_no_start_of_a_super_stream(start: int | str) -> None:
     shared = Shared()
     shared.supers = True
     with pytest.raises(InvalidRequest, match="one partition"):
-        async with sharing(shared, start=5):
+        async with sharing(shared, start=start):
             raise AssertionError
 
 
