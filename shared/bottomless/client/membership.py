@@ -20,6 +20,7 @@ from bottomless.client.groups import GroupCalls, of_either
 from bottomless.client.heard import Assigned, Heard, heard_in, member_id_in
 from bottomless.client.place import Place, spec_of
 from bottomless.client.reads import ReadCalls
+from bottomless.client.super_reads import gathered
 from bottomless.errors import Code, InvalidRequest, StoreError
 from bottomless.guards import guard
 
@@ -255,19 +256,26 @@ class Membership:
                 held.revoked = True
             elif assigned is None or assigned.generation != held.generation:
                 held.lost = True
+        new = []
         for partition, assigned in heard.assigned.items():
             known = self.held.get(partition)
             if known is not None and not known.lost:
                 continue
             if known is not None:
                 self.ending.append(self.held.pop(partition))
-            consuming = self._consuming_of(assigned)
-            start = "first" if assigned.by_growth else self._sharing.start
-            if assigned.is_new and not await store_start(self._client, consuming, start):
-                continue
-            consumer = AsyncConsumer(self._client, consuming)
-            self.held[partition] = Held(partition, assigned.generation, consumer)
+            new.append(assigned)
+        # Some at once: who holds many has to be heard of again within its lease.
+        await gathered(self._begin_with(one) for one in new)
         self.changed.set()
+
+    async def _begin_with(self, assigned: Assigned) -> None:
+        """Begin with a partition that was given to this member, where the group has come to."""
+        consuming = self._consuming_of(assigned)
+        start = "first" if assigned.by_growth else self._sharing.start
+        if assigned.is_new and not await store_start(self._client, consuming, start):
+            return
+        consumer = AsyncConsumer(self._client, consuming)
+        self.held[assigned.partition] = Held(assigned.partition, assigned.generation, consumer)
 
     def _consuming_of(self, assigned: Assigned) -> Consuming:
         asked = self._sharing.consuming
