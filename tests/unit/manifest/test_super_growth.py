@@ -324,8 +324,8 @@ async def test_a_super_stream_whose_growth_does_not_end_is_deleted_with_what_it_
 
 
 async def test_wherever_a_deletion_meets_a_growth_nothing_is_left() -> None:
-    """It ends before the growth looks, or in the middle of it."""
-    for place in range(0, 40, 3):
+    """Cut off in the request, or in what goes on after it."""
+    for place in range(0, 60, 4):
         process = await a_growing()
         harness, before = process.harness, await process.find()
         await own(harness, before.partitions[2].stream_id)
@@ -335,6 +335,9 @@ async def test_wherever_a_deletion_meets_a_growth_nothing_is_left() -> None:
         harness.fuse.left = place
         with suppress(Crash, StoreError):
             await process.begin()
+        with suppress(Crash, StoreError):
+            await process.operations.make_pass()
+            await process.operations.settled()
         harness.fuse.left = None
         later = Growing(harness)
         with suppress(NotFound, StoreError):
