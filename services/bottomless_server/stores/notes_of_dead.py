@@ -13,7 +13,7 @@ that went back would not have all entries, and what is undecided stays so.
 After a crash: some of the objects, or none. The next pass finds the notes in them, and puts the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import structlog
@@ -99,7 +99,8 @@ async def note_for_dead(
         log.error("no sequence is left for some notes", instance=instance, count=len(parts) - room)
     parts = parts[:room]
     for sequence, some in enumerate(parts, own + 1 - len(parts)):
-        await _put(drive, instance, pack_wal(instance, sequence, [], some, **header._asdict()))
+        packed = pack_wal(instance, sequence, [], some, **header._asdict())
+        await _put(drive, instance, packed, some)
     log.warning("noted what a dead writer had committed", instance=instance, count=len(missing))
     return len(missing)
 
@@ -153,6 +154,17 @@ def _note(stream_id: StreamId, entry: TailEntry, epoch: int, directory: WalDirec
     )
 
 
-async def _put(drive: Drive, instance: Uid, packed: PackedWal) -> None:
-    key = wal_key(instance, packed.header.sequence)
-    await put_object(drive, key, packed.parts, packed.crc, deadline_seconds=_PUT_SECONDS)
+async def _put(drive: Drive, instance: Uid, packed: PackedWal, notes: Sequence[Note]) -> None:
+    """Put an object of notes. Another vacuum may have put the same notes meanwhile, at another time.
+
+    Raises:
+        Corrupt: what lies there has not all of them.
+    """
+    sequence = packed.header.sequence
+    key = wal_key(instance, sequence)
+    try:
+        await put_object(drive, key, packed.parts, packed.crc, deadline_seconds=_PUT_SECONDS)
+    except Corrupt:
+        there = await load_directory(drive, instance, sequence)
+        if not {*notes} <= {there.note(number) for number in range(there.header.note_count)}:
+            raise

@@ -14,13 +14,17 @@ from support.rebuilding import put_registry, rebuild
 from unit.manifest.test_rebuild_wal import a_stream, a_writer, found
 
 from bottomless.drives.base import DriveUnavailable
-from bottomless.errors import Code, Unavailable
+from bottomless.errors import Code, Corrupt, Unavailable
+from bottomless.formats.keys import wal_key
+from bottomless.formats.wal import pack_wal
 from bottomless_server.leaderless.instance import RESERVED_COUNT
 from bottomless_server.leaderless.noted import UNDECIDED_COUNT
 from bottomless_server.manifest.leaderless.vacuum import Vacuum
 from bottomless_server.stores import notes_of_dead
 from bottomless_server.stores.noted_entries import is_noted
+from bottomless_server.stores.notes_of_dead import note_for_dead
 from bottomless_server.stores.put_retries import put_object
+from bottomless_server.stores.wal import settle
 from bottomless_server.stores.wal_check import check_wal
 
 LAST = RESERVED_COUNT - 1
@@ -70,6 +74,48 @@ async def test_it_is_done_once_and_goes_with_the_instance() -> None:
     await writer.release()
     await Vacuum(harness.context).make_pass()
     assert (await writer.objects(), writer.record()) == ([], None)
+
+
+async def test_two_vacuums_at_once_put_the_same_notes_and_neither_takes_the_others_for_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each says when it was put. A put whose reply is late met an object of the other, and was told that
+    another object has its key."""
+    harness, writer = await a_dead_writer()
+    record = await settle(harness.coordination, writer.instance, 0)
+    assert record is not None
+
+    async def note(clock: int) -> int:
+        stores = harness.drive, harness.coordination
+        return await note_for_dead(*stores, writer.instance, record, clock)
+
+    async def after_another(*given: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        assert await note(1) == 2
+        await put_object(*given, **named)
+
+    monkeypatch.setattr(notes_of_dead, "put_object", after_another)
+    assert await note(2) == 2
+    assert await writer.objects() == [0, 1, LAST]
+
+
+async def test_an_object_without_those_notes_in_their_place_is_damage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness, writer = await a_dead_writer()
+    record = await settle(harness.coordination, writer.instance, 0)
+    assert record is not None
+
+    async def after_another(*given: Any, **named: Any) -> None:
+        other = pack_wal(
+            writer.instance, LAST, [], [], noted_below=0, attempt=0, created_at=0, generation=0
+        )
+        await harness.drive.put(wal_key(writer.instance, LAST), other.parts, other.crc)
+        await put_object(*given, **named)
+
+    monkeypatch.setattr(notes_of_dead, "put_object", after_another)
+    with pytest.raises(Corrupt):
+        await note_for_dead(harness.drive, harness.coordination, writer.instance, record, 2)
 
 
 async def test_more_notes_than_fit_into_an_object_get_several(
