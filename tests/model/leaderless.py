@@ -472,6 +472,8 @@ class World:
         while True:
             try:
                 return await decide_lost(self.coordination, numbers)
+            except Unchecked:
+                numbers.checked = await self._check()
             except (CoordinationUnavailable, CoordinationUnknown, CoordinationConflict) as error:
                 self.events["a lost bump"] += isinstance(error, CoordinationUnknown)
 

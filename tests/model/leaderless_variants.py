@@ -51,7 +51,7 @@ async def index_first(coordination: Coordination, instance: Uid, stream_ids: Any
     return first._replace(settled=later.settled)
 
 
-def same_number(numbers: AttemptNumbers) -> int:
+def same_number(numbers: AttemptNumbers, **_: bool) -> int:
     """A bump has the number of the commit that it decides about."""
     return numbers.attempt + 1
 

@@ -3,6 +3,10 @@
 Each EXEC that speaks of a flush, and each that decides about a lost one, writes its own number into
 the record of the instance. So a record that has the number of the lost commit proves that it was
 applied; any other number breaks the watch of that commit for ever.
+
+Even numbers say as well that nothing of the writer is missing in the store. An odd one says that of
+what it has acknowledged alone: a commit whose reply was lost with an earlier run of the store may have
+been seen by readers, and is not there any more. Its pieces come first of all, at their offsets.
 """
 
 from collections.abc import Callable
@@ -16,7 +20,12 @@ class AttemptNumbers:
     commits, or decides about a lost commit, takes the numbers by itself."""
 
     def __init__(
-        self, instance: Uid, generation: int, is_held: Callable[[], bool], checked: int
+        self,
+        instance: Uid,
+        generation: int,
+        is_held: Callable[[], bool],
+        checked: int,
+        run_id: str = "",
     ) -> None:
         self.instance = instance
         self.generation = generation
@@ -24,35 +33,68 @@ class AttemptNumbers:
         """Tells whether the writer's lease was held without a break from the begin until now, by
         what it knows itself: then nobody can have taken its record away."""
         self.checked = checked
-        """The run of the coordination store that was compared with the bucket (`check_wal`)."""
+        """The connection to the coordination store that was compared with the bucket (`check_wal`)."""
+        self.run_id = run_id
+        """The run of the store that this connection is to."""
         self.attempt = 0
         """The `attempt` that the record has, as far as the writer knows."""
         self.lost: int | None = None
         """The number of a commit of which nobody knows whether it was applied. Nothing else is
         committed before that is decided."""
+        self.owes = False
+        """Whether a commit may have been seen that the store has not got any more: it is made again
+        before anything else."""
         self._lost_from = 0
+        self._lost_with = ""
+        """The run of the store that the lost commit was sent to."""
         self._used = 0
 
     @guard("a number of its own for each attempt")
-    def take(self) -> int:
-        """Take the number of the next EXEC. It is never given again, whatever becomes of that one."""
+    def take(self, *, owing: bool = False) -> int:
+        """Take the number of the next EXEC: an odd one while the writer owes something. It is never
+        given again, whatever becomes of that EXEC."""
         self._used += 1
-        return self._used
+        return 2 * self._used - owing
 
     def lose(self, attempt: int, sequence: int) -> None:
         """Note that nobody knows whether the commit with this number was applied; `sequence` is the
         lowest of its objects."""
-        self.lost, self._lost_from = attempt, sequence
+        self.lost, self._lost_from, self._lost_with = attempt, sequence, self.run_id
+
+    def compared(self, checked: int, run_id: str) -> None:
+        """Note that another connection was compared with the bucket, and which run of the store it
+        is to."""
+        self.checked, self.run_id = checked, run_id
+
+    @property
+    def is_outlived(self) -> bool:
+        """Whether the run of the store is over that the lost commit was sent to. If the next one does
+        not have it, it may have been there all the same."""
+        return self.lost is not None and self._lost_with != self.run_id
 
     @guard("a commit that nobody knows of is not settled")
     def settled(self, sequence: int) -> int:
         """Tell what counts as settled where nothing else below `sequence` is left to decide.
 
-        What nobody knows of may be stored, and has no notes. Where coordination was lost before it
+        What nobody knows of may be stored, or have been, and has no notes. Where coordination was lost before it
         was decided it never will be, and the notes of this writer go on.
         """
-        return sequence if self.lost is None else min(sequence, self._lost_from)
+        decided = self.lost is None and not self.owes
+        return sequence if decided else min(sequence, self._lost_from)
 
     def decided(self, attempt: int) -> None:
-        """Note which number the record has now."""
-        self.attempt, self.lost = attempt, None
+        """Note which number the record has now: that of a commit. Nothing is lost, or owed."""
+        self.attempt, self.lost, self.owes = attempt, None, False
+
+    def shown(self, attempt: int) -> None:
+        """Note which number the record has now; what is lost, or owed, is so still."""
+        self.attempt = attempt
+
+    def bumped(self, attempt: int) -> None:
+        """Note which number the record has now; the lost commit is not there, and never will be."""
+        self.attempt, self.owes, self.lost = attempt, self.owes or self.is_outlived, None
+
+
+def is_owing(attempt: int) -> bool:
+    """Tell whether whoever wrote this number may have to repeat a commit that was seen."""
+    return attempt % 2 == 1

@@ -2,6 +2,9 @@
 
 The old EXEC may still be on its way, so looking at the record alone decides nothing: first a new
 attempt is written into it, which breaks the watch of that EXEC for ever.
+
+Another run of the store may be an older copy, in which the commit is missing though it was there, and
+readers have seen it. So nothing is decided over a connection that was not compared with the bucket.
 """
 
 from dataclasses import replace
@@ -19,6 +22,7 @@ from bottomless_server.leaderless.instance import (
 )
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.wal import instance_key, require_generation
+from bottomless_server.stores.wal_check import require_checked
 
 
 class Fate(Enum):
@@ -27,6 +31,9 @@ class Fate(Enum):
     APPLIED = auto()
     NOT_APPLIED = auto()
     """It never will be: the watch of its EXEC is broken."""
+    PUT_BACK = auto()
+    """The store has begun anew since, and does not have it. Nobody knows whether the run before had it,
+    and readers may have seen it: the same is committed again, before anything else."""
     UNKNOWN = auto()
     """The instance has no record any more, so nobody can tell."""
 
@@ -47,9 +54,11 @@ async def decide_lost(coordination: Coordination, numbers: AttemptNumbers) -> Fa
 
     Raises:
         CoordinationUnknown, CoordinationUnavailable, CoordinationConflict: ask again.
+        Unchecked: this connection was not compared with the bucket; ask again once it is.
         Unavailable: `coordination-regressed`.
     """
-    lost, bump, key = numbers.lost, numbers.take(), instance_key(numbers.instance)
+    owes = numbers.owes or numbers.is_outlived
+    lost, bump, key = numbers.lost, numbers.take(owing=owes), instance_key(numbers.instance)
     assert lost is not None, "no commit is lost"
 
     def decide(values: Values) -> tuple[Changes, Fate]:
@@ -64,9 +73,22 @@ async def decide_lost(coordination: Coordination, numbers: AttemptNumbers) -> Fa
             return Changes(), Fate.APPLIED
         if record.attempt < numbers.attempt or record.generation != numbers.generation:
             raise coordination_lost()
-        return outdating(key, record, bump), Fate.NOT_APPLIED
+        require_run_of_commit(coordination, numbers)
+        return outdating(key, record, bump), Fate.PUT_BACK if owes else Fate.NOT_APPLIED
 
     fate = await coordination.transact([GENERATION_KEY, key], decide)
-    if fate is not Fate.UNKNOWN:
-        numbers.decided(lost if fate is Fate.APPLIED else bump)
+    if fate is Fate.APPLIED:
+        numbers.decided(lost)
+    elif fate is not Fate.UNKNOWN:
+        numbers.bumped(bump)
     return fate
+
+
+@guard("the run of the store, known before a lost commit is taken for none")
+def require_run_of_commit(coordination: Coordination, numbers: AttemptNumbers) -> None:
+    """Refuse to tell of a lost commit by what may be another run of the store than it was sent to.
+
+    Raises:
+        Unchecked
+    """
+    require_checked(coordination, numbers)

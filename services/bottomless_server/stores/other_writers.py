@@ -6,10 +6,19 @@ the writer knows, and who commits to the copy gives its offsets once more. But a
 with its record as it left it. So of a writer that has done one since the store runs nothing is missing;
 and of one whose objects are all settled in the record neither, since it commits nothing below `settled`.
 
-Whoever waits for others shows its own life meanwhile, or two would wait for each other.
+Whoever waits for others shows its own life meanwhile, or two would wait for each other. Who may have to
+repeat a commit shows it by an odd attempt (leaderless/attempts.py), and is waited for by those that have
+nothing to repeat.
+
+A process shows life, or begins an instance, only once the notes of all that it has lost are in the bucket.
+So where one instance of an address was heard of, there is nothing to hear of the others there: they are of
+a process that is dead, or their notes lie there.
 
 In Redis after a crash: an instance with another attempt, and nothing else.
 """
+
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from bottomless.drives.base import Drive
 from bottomless.errors import Corrupt
@@ -18,7 +27,7 @@ from bottomless.model.limits import WAL_SEQUENCE_MAX
 from bottomless.model.names import Uid
 from bottomless_server.coordination.base import Changes, Coordination, Values
 from bottomless_server.core.regressed import coordination_lost
-from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.attempts import AttemptNumbers, is_owing
 from bottomless_server.leaderless.instance import (
     Loss,
     WalInstance,
@@ -27,8 +36,35 @@ from bottomless_server.leaderless.instance import (
 )
 from bottomless_server.stores.lost_commits import outdating
 from bottomless_server.stores.streams import GENERATION_KEY
-from bottomless_server.stores.wal import instance_key, readable, require_generation
+from bottomless_server.stores.wal import (
+    instance_key,
+    load_instances,
+    readable,
+    require_generation,
+)
 from bottomless_server.stores.wal_check import directory_of, instances_with_objects
+
+
+class Own(NamedTuple):
+    """The instances of the process that looks."""
+
+    living: frozenset[Uid] = frozenset()
+    losing: frozenset[Uid] = frozenset()
+    """Instances that are lost, of which not all notes are in the bucket yet."""
+    owes: bool = False
+    """Whether one of the living may have to repeat a commit."""
+
+
+class Found(NamedTuple):
+    """What is seen of a writer."""
+
+    attempt: int | None
+    """What its record has; None where it has none."""
+    url: str | None
+    """Where its process is, as far as the record says."""
+    doubtful: bool
+    """Whether it may have committed what the store lacks: there is an object with pieces of it that is
+    not settled."""
 
 
 class Unheard:
@@ -36,42 +72,67 @@ class Unheard:
 
     def __init__(self) -> None:
         self._attempts: dict[Uid, int | None] = {}
-        """What the record of each had when it was looked at first; None where it has none."""
+        """What the record of each had when it was looked at first."""
 
-    def note(self, found: dict[Uid, int | None]) -> bool:
-        """Take up what was found of all that are in doubt; whether one of them is unheard still."""
-        for instance, attempt in found.items():
-            self._attempts.setdefault(instance, attempt)
-        return any(self._attempts[instance] == attempt for instance, attempt in found.items())
+    def note(self, found: Mapping[Uid, Found], own: Own = Own()) -> bool:  # noqa: B008 it never changes
+        """Take up what was seen of all writers; whether one that is in doubt is unheard still."""
+        for instance, one in found.items():
+            self._attempts.setdefault(instance, one.attempt)
+        heard = {one for one in found if self._is_heard(one, found[one].attempt, own)}
+        urls = {found[one].url for one in heard} - {None}
+        return any(
+            one.doubtful and instance not in heard and one.url not in urls
+            for instance, one in found.items()
+        )
+
+    def _is_heard(self, instance: Uid, attempt: int | None, own: Own) -> bool:
+        if self._attempts[instance] == attempt or attempt is None:
+            return False
+        # Two that may both have to repeat something would wait for each other.
+        return own.owes or not is_owing(attempt)
 
 
 @guard("what other writers may know of, in a new run of the store")
 async def in_doubt(
-    drive: Drive, coordination: Coordination, generation: int, url: str, own: frozenset[Uid]
-) -> dict[Uid, int | None]:
-    """Find the writers that may have committed what the store lacks, each with the attempt that its
-    record has: there is an object with pieces of theirs that is not settled.
+    drive: Drive, coordination: Coordination, generation: int, url: str, own: Own
+) -> dict[Uid, Found]:
+    """Look at all writers, and find those that may have committed what the store lacks.
 
-    Those of this process (`own`) know it themselves, and one before them at the same `url` is dead.
+    Those of this process that live (`own`) know it themselves, and are left out; of those that are lost
+    the notes have to come. Others of the same `url` are dead.
 
     Raises:
         Unavailable: `coordination-regressed`, or not now.
         DriveUnavailable, DriveRefused
     """
-    found: dict[Uid, int | None] = {}
+    found = {
+        instance: Found(record.attempt, record.url, doubtful=False)
+        for instance, record in (await load_instances(coordination)).items()
+        if isinstance(record, WalInstance) and record.url not in (None, url)
+    }
     async for instance, sequences in instances_with_objects(drive):
-        if instance in own:
+        if instance in own.living:
             continue
         keys = [GENERATION_KEY, instance_key(instance)]
         held, value = await coordination.get_many(keys)
         require_generation({GENERATION_KEY: held}, generation)
         record = None if value is None else readable(decode_instance, value)
-        if isinstance(record, Corrupt) or (record is not None and record.url in (None, url)):
-            # Of one that cannot be read nobody will hear; one that a rebuild entered never writes.
+        if instance not in own.losing and _is_silent(record, url):
             continue
+        record = None if isinstance(record, Corrupt) else record
         if await _has_unsettled(drive, instance, sequences, record, generation):
-            found[instance] = None if record is None else record.attempt
+            attempt = None if record is None else record.attempt
+            of_url = None if record is None or instance in own.losing else record.url
+            found[instance] = Found(attempt, of_url, doubtful=True)
     return found
+
+
+def _is_silent(record: WalInstance | Corrupt | None, url: str) -> bool:
+    """Whether nobody will ever hear of a writer: its record cannot be read, a rebuild entered it, or it
+    was at this very address before."""
+    if record is None:
+        return False
+    return isinstance(record, Corrupt) or record.url in (None, url)
 
 
 async def _has_unsettled(
@@ -96,7 +157,8 @@ async def _has_unsettled(
 
 
 async def show_life(coordination: Coordination, numbers: AttemptNumbers) -> None:
-    """Tell others by a new attempt that a writer has found its record as it left it.
+    """Tell others by a new attempt that a writer has found its record as it left it: in another run of
+    the store than the one that it committed to last, so no lost commit of it is under way any more.
 
     Whoever commits as the instance calls it by itself. After a lost reply the writer finds a higher
     number than it knows of, and begins another instance.
@@ -104,10 +166,8 @@ async def show_life(coordination: Coordination, numbers: AttemptNumbers) -> None
     Raises:
         Unavailable: `coordination-regressed`, or not now.
     """
-    if numbers.lost is not None:
-        # A new attempt would hide whether that commit was applied.
-        return
     key = instance_key(numbers.instance)
+    owing = numbers.owes or numbers.lost is not None
 
     def decide(values: Values) -> tuple[Changes, int | None]:
         require_generation(values, numbers.generation)
@@ -116,12 +176,12 @@ async def show_life(coordination: Coordination, numbers: AttemptNumbers) -> None
         loss = loss_of(record, numbers, WAL_SEQUENCE_MAX + 1)
         if loss is Loss.REGRESSED:
             raise coordination_lost()
-        if record is None or loss is not None:
-            # It is lost, and its next commit says so.
+        if record is None or loss is not None or record.attempt == numbers.lost:
+            # It is lost, and its next commit says so; or what was lost is there, and must be found.
             return Changes(), None
-        attempt = numbers.take()
+        attempt = numbers.take(owing=owing)
         return outdating(key, record, attempt), attempt
 
     attempt = await coordination.transact([GENERATION_KEY, key], decide)
     if attempt is not None:
-        numbers.decided(attempt)
+        numbers.shown(attempt)

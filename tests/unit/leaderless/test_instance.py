@@ -11,7 +11,7 @@ from support.guards import remove
 
 from bottomless.errors import Corrupt
 from bottomless.model.limits import WAL_SEQUENCE_MAX
-from bottomless_server.leaderless.attempts import AttemptNumbers
+from bottomless_server.leaderless.attempts import AttemptNumbers, is_owing
 from bottomless_server.leaderless.instance import (
     RESERVED_COUNT,
     RESERVED_LEFT_MIN,
@@ -86,8 +86,29 @@ def test_no_number_of_an_attempt_is_given_twice() -> None:
     lost, bump = own.take(), own.take()
     own.lose(lost, 0)
     own.decided(lost)
-    assert [lost, bump, own.take()] == [1, 2, 3]
+    assert [lost, bump, own.take(owing=True), own.take()] == [2, 4, 5, 8]
     assert (own.attempt, own.lost) == (lost, None)
+
+
+def test_a_commit_outlives_its_run_of_the_store_and_is_not_settled_before_it_is_made_again() -> (
+    None
+):
+    own = numbers()
+    own.compared(1, "one run")
+    lost = own.take()
+    own.lose(lost, 3)
+    own.compared(2, "one run")
+    assert not own.is_outlived
+    own.compared(3, "the next")
+    assert own.is_outlived
+    bump = own.take(owing=True)
+    assert is_owing(bump)
+    own.bumped(bump)
+    assert (own.attempt, own.lost, own.owes, own.settled(9)) == (bump, None, True, 3)
+    again = own.take()
+    assert not is_owing(again)
+    own.decided(again)
+    assert (own.owes, own.settled(9)) == (False, 9)
 
 
 def test_the_record_of_a_writer_that_lives_is_never_forgotten(

@@ -165,7 +165,7 @@ async def stores() -> Stores:
 async def test_a_commit_writes_tails_entries_what_holds_and_the_instance(stores: Stores) -> None:
     done = await stores.commit(0, 1)
     assert isinstance(done, Commit)
-    assert (done.record.attempt, done.record.settled, done.record.reserved) == (1, 1, 1_024)
+    assert (done.record.attempt, done.record.settled, done.record.reserved) == (2, 1, 1_024)
     for number in (0, 1):
         found = done.streams[IDS[number]]
         assert isinstance(found, Committed)

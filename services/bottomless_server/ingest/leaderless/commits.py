@@ -7,6 +7,7 @@ In Redis after a crash: what `stores.tail_commits.commit` and `stores.lost_commi
 
 from collections.abc import Sequence
 from enum import Enum, auto
+from typing import Literal
 
 import structlog
 
@@ -87,10 +88,13 @@ class InstanceCommits:
         self._take(done)
         return self._counted("ok", done)
 
-    async def decide(self, lost: Commit) -> Fate | Loss | None:
-        """Find out once what became of a commit whose reply was lost; None: ask again."""
+    async def decide(self, lost: Commit) -> Fate | Loss | Literal[NotNow.UNCHECKED] | None:
+        """Find out once what became of a commit whose reply was lost; None: ask again; UNCHECKED: ask
+        again once the store is compared with the bucket."""
         try:
             fate = await decide_lost(self._context.coordination, self._numbers)
+        except Unchecked:
+            return NotNow.UNCHECKED
         except (CoordinationUnknown, CoordinationUnavailable, CoordinationConflict):
             return None
         except Corrupt:

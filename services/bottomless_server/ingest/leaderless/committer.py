@@ -13,7 +13,7 @@ On the record's path: after flusher.py. Here a record becomes visible.
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -22,12 +22,18 @@ from bottomless.errors import (
     StoreError,
     Unavailable,
 )
+from bottomless.guards import guard
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.ingest.leaderless.answers import Answers
 from bottomless_server.ingest.leaderless.commits import InstanceCommits, NotNow
 from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.ingest.leaderless.core.accumulator import Accumulator
-from bottomless_server.ingest.leaderless.core.commit_queue import CommitQueue, Group
+from bottomless_server.ingest.leaderless.core.commit_queue import (
+    CONFLICT_COUNT_MAX,
+    CommitQueue,
+    Group,
+    pause_ms,
+)
 from bottomless_server.ingest.leaderless.core.notes import Notes
 from bottomless_server.ingest.leaderless.core.pieces import TrimAgain, WaitingPiece
 from bottomless_server.ingest.leaderless.core.refusals import (
@@ -48,14 +54,42 @@ from bottomless_server.node.pulse import wait_for
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.lost_commits import Fate
-from bottomless_server.stores.tail_commits import Commit, CommitUnknown
+from bottomless_server.stores.tail_commits import Asked, Commit, CommitUnknown
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
 _LOOK_SECONDS: Final = 1.0
 """How often it looks whether something has waited for too long."""
 _AWAY_SECONDS: Final = 0.2
 """The pause before coordination is asked again that did not answer."""
+
+
+class _Unknown(NamedTuple):
+    """A commit whose reply was lost."""
+
+    group: Group | None
+    """What it was of; None for one without pieces."""
+    asked: Sequence[Asked]
+    sequence: int
+    settled: int
+    clock: int
+    commit: Commit
+    until: int
+    """When its appends are told that nobody knows."""
+    put_back: bool = False
+    """Whether it is not there, though it may have been: then the same is committed again."""
+
+    @property
+    def pieces(self) -> list[WaitingPiece]:
+        return [] if self.group is None else self.group.pieces
+
+
+@guard("what may have been seen, committed again before anything else")
+def comes_first(fate: Fate | Loss) -> bool:
+    """Tell whether a lost commit is made again as it was: an earlier run of the store may have had it,
+    and whoever has read it there must find the same at those offsets."""
+    return fate is Fate.PUT_BACK
 
 
 class Committer:
@@ -89,6 +123,8 @@ class Committer:
         """Whether an EXEC without pieces is under way."""
         self._under_way: list[WaitingPiece] = []
         """What the commit under way is of; nobody knows what becomes of it."""
+        self._unknown: _Unknown | None = None
+        """The commit whose reply was lost; nothing else is committed before it is decided."""
 
     def wake(self) -> None:
         """Look again: an object is durable, or failed."""
@@ -109,6 +145,8 @@ class Committer:
         be compared with the bucket before it does."""
         self._wake.clear()
         self._expire()
+        if self._unknown is not None:
+            return await self._find_out(self._unknown)
         group = self._queue.next_group(self._context.now())
         if group is None:
             if self._settles_alone() or self._doubted:
@@ -116,7 +154,7 @@ class Committer:
                 try:
                     return await self._settle()
                 finally:
-                    self._settling = False
+                    self._settling = self._unknown is not None
             await self._rest()
             return None
         return await self._commit(group)
@@ -151,8 +189,8 @@ class Committer:
         settled = self._queue.first_undecided(end)
         done = await self._commits.try_once([], sequence=end, settled=settled, clock=clock)
         if isinstance(done, CommitUnknown):
-            found = await self._decided(None, done.commit)
-            return found if isinstance(found, Loss) else None
+            lost = _Unknown(None, [], end, settled, clock, done.commit, self._until())
+            return await self._find_out(lost)
         if not isinstance(done, Commit):
             return await self._not_done(done)
         # Sequences have an end, and who came to it begins another instance.
@@ -182,21 +220,33 @@ class Committer:
         done = await self._commits.try_once(
             asked, sequence=group.sequence, settled=group.settled, clock=clock
         )
-        found = await self._decided(group, done.commit) if isinstance(done, CommitUnknown) else done
-        if isinstance(found, Commit):
-            self._away = False
-            await reach("ingest.wal.after-exec")
-            self._take(group, found)
-        self._under_way = []
-        if found is None or isinstance(found, Commit):
+        if isinstance(done, CommitUnknown):
+            lost = _Unknown(
+                group, asked, group.sequence, group.settled, clock, done.commit, self._until()
+            )
+            return await self._find_out(lost)
+        if isinstance(done, Commit):
+            await self._done(group, done)
             return None
-        return await self._refused(group, found)
+        self._under_way = []
+        return await self._refused(group, done)
+
+    async def _done(self, group: Group, done: Commit) -> None:
+        self._away = False
+        await reach("ingest.wal.after-exec")
+        self._take(group, done)
+        self._under_way = []
+
+    def give_up(self) -> None:
+        """Tell the appends of a commit whose reply was lost that nobody will ever know."""
+        self._refuse(self._under_way, timed_out())
+        self._under_way, self._unknown = [], None
 
     def abandon(self) -> None:
         """Tell the appends of a commit that a bug has broken off: it may have stored them."""
         sentence = "an unexpected error; the server's log has it"
         self._refuse(self._under_way, StoreError(sentence, outcome=Outcome.UNKNOWN))
-        self._under_way = []
+        self._under_way, self._unknown = [], None
 
     async def _refused(self, group: Group, done: Loss | NotNow) -> Loss | NotNow | None:
         """What follows from an EXEC of a group that stored nothing."""
@@ -219,24 +269,58 @@ class Committer:
             return None
         return why
 
-    async def _decided(self, group: Group | None, lost: Commit) -> Commit | Loss | None:
-        """The commit whose reply was lost, if it was applied; None if it never will be."""
-        until = self._context.now() + int(self._context.bounds.commit_seconds * 1000)
-        pieces = [] if group is None else group.pieces
-        while (fate := await self._commits.decide(lost)) is None:
+    def _until(self) -> int:
+        return self._context.now() + int(self._context.bounds.commit_seconds * 1000)
+
+    async def _find_out(self, lost: _Unknown) -> Loss | NotNow | None:
+        """Go on until it is known what became of a commit whose reply was lost."""
+        self._unknown = lost
+        if lost.put_back:
+            return await self._commit_again(lost)
+        while (fate := await self._commits.decide(lost.commit)) is None:
             self._away = True
-            if until <= self._context.now():
-                self._tell(pieces, timed_out())
-            self._expire(group)
+            self._expire()
             await asyncio.sleep(_AWAY_SECONDS)
-        if fate is Fate.APPLIED:
-            return lost
-        if fate is Fate.NOT_APPLIED:
-            # Who was told that nobody knows is not stored any more after that.
-            self._queue.done([piece for piece in pieces if is_told(piece)])
+        if fate is NotNow.UNCHECKED:
+            return fate
+        if lost.group is not None and comes_first(fate):
+            return await self._commit_again(lost._replace(put_back=True))
+        self._unknown, self._settling = None, False
+        if fate is Fate.APPLIED and lost.group is not None:
+            await self._done(lost.group, lost.commit)
             return None
-        self._tell(pieces, timed_out())
-        return Loss.GONE if fate is Fate.UNKNOWN else fate
+        self._under_way = []
+        if isinstance(fate, Loss) or fate is Fate.UNKNOWN:
+            self._refuse(lost.pieces, timed_out())
+            return fate if isinstance(fate, Loss) else Loss.GONE
+        # Who was told that nobody knows is not stored any more after that.
+        self._queue.done([piece for piece in lost.pieces if is_told(piece)])
+        return None
+
+    async def _commit_again(self, lost: _Unknown) -> Loss | NotNow | None:
+        """Commit what an earlier run of the store may have had, as it was: at the same offsets and with
+        the same times, unless others came first. Nothing else is committed before."""
+        assert lost.group is not None
+        self._unknown = lost
+        for conflicts in range(CONFLICT_COUNT_MAX):
+            done = await self._commits.try_once(
+                lost.asked, sequence=lost.sequence, settled=lost.settled, clock=lost.clock
+            )
+            if done is not NotNow.CONFLICT:
+                break
+            await asyncio.sleep(pause_ms(conflicts, self._context.chance()) / 1000)
+        if isinstance(done, CommitUnknown):
+            self._unknown = lost._replace(commit=done.commit, put_back=False)
+            return None
+        if done in (NotNow.AWAY, NotNow.UNCHECKED):
+            return await self._not_done(done)
+        self._unknown = None
+        if isinstance(done, Commit):
+            await self._done(lost.group, done)
+            return None
+        self._under_way = []
+        self._refuse(lost.pieces, timed_out())
+        return done if isinstance(done, Loss) else None
 
     def _take(self, group: Group, done: Commit) -> None:
         """Note what was committed, then tell everybody."""
@@ -284,7 +368,7 @@ class Committer:
             if not isinstance(said, TrimAgain):
                 self._answers.tell(append, said, piece.stream_id)
 
-    async def beside(self, check: Coroutine[Any, Any, int]) -> int:
+    async def beside(self, check: Coroutine[Any, Any, T]) -> T:
         """What `check` returns. Nothing is committed before, and what waits for too long is refused."""
         self._away = True
         task = asyncio.create_task(check)
@@ -296,9 +380,12 @@ class Committer:
             await end_tasks(task)
         return task.result()
 
-    def _expire(self, under_way: Group | None = None) -> None:
+    def _expire(self) -> None:
         """Refuse what has waited for too long, and answer what waited for notes."""
-        late = self._queue.expire(self._context.now(), under_way)
+        lost, now = self._unknown, self._context.now()
+        if lost is not None and lost.until <= now:
+            self._tell(lost.pieces, timed_out())
+        late = self._queue.expire(now, None if lost is None else lost.group)
         self._tell(late.pieces, away() if self._away else contended())
         self._answers.release()
 

@@ -21,6 +21,7 @@ from bottomless_server.ingest.leaderless.core.sequences import Sequences
 from bottomless_server.ingest.leaderless.flusher import Flusher
 from bottomless_server.ingest.leaderless.instance_lease import InstanceLease
 from bottomless_server.ingest.leaderless.seen_tails import SeenTails
+from bottomless_server.ingest.leaderless.store_check import Checked
 from bottomless_server.ingest.leaderless.wal_cache import WalCache
 from bottomless_server.leaderless.attempts import AttemptNumbers
 from bottomless_server.leaderless.instance import RESERVED_COUNT
@@ -108,7 +109,7 @@ class InstanceRun:
 async def begin_instance(
     context: WriterContext,
     generation: int,
-    checked: int,
+    checked: Checked,
     line: Accumulator,
     seen: SeenTails,
     cache: WalCache,
@@ -121,7 +122,7 @@ async def begin_instance(
     """
     instance = context.new_uid()
     lease = InstanceLease(context.coordination, instance, context.clocks, context.bounds.lease)
-    numbers = AttemptNumbers(instance, generation, lease.is_held, checked)
+    numbers = AttemptNumbers(instance, generation, lease.is_held, *checked)
     since = context.clocks.beginning()
     await begin(context.coordination, numbers, context.url, lease.ttl_ms)
     lease.begun(since)

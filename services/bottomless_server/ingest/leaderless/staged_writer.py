@@ -16,7 +16,7 @@ from functools import partial
 
 import structlog
 
-from bottomless.errors import Overloaded, StoreError, Unavailable
+from bottomless.errors import Code, Overloaded, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.core.regressed import coordination_lost
@@ -249,7 +249,7 @@ class StagedWriter:
         )
         if isinstance(done, CommitUnknown):
             fate = await self._fate(run, done.commit)
-            if fate is Fate.NOT_APPLIED:
+            if fate in (Fate.NOT_APPLIED, Fate.PUT_BACK):
                 return None
             if fate is not Fate.APPLIED:
                 self._lose(run)
@@ -257,10 +257,7 @@ class StagedWriter:
             return done.commit
         if done is NotNow.UNCHECKED:
             try:
-                run.numbers.checked = await self._check.run(
-                    run.numbers.generation,
-                    lambda: show_life(self._context.coordination, run.numbers),
-                )
+                await self._compare(run)
             except StoreError as error:
                 return error
         if isinstance(done, Loss):
@@ -270,9 +267,28 @@ class StagedWriter:
     async def _fate(self, run: InstanceRun, lost: Commit) -> Fate | Loss:
         while True:
             fate = await run.commits.decide(lost)
-            if fate is not None:
+            if fate is NotNow.UNCHECKED:
+                try:
+                    await self._compare(run)
+                except StoreError as error:
+                    if error.code is Code.COORDINATION_REGRESSED:
+                        return Loss.REGRESSED
+                    await asyncio.sleep(_AWAY_SECONDS)
+            elif fate is not None:
                 return fate
-            await asyncio.sleep(_AWAY_SECONDS)
+            else:
+                await asyncio.sleep(_AWAY_SECONDS)
+
+    async def _compare(self, run: InstanceRun) -> None:
+        """Compare the store with the bucket, after it was connected to anew.
+
+        Raises:
+            Unavailable: `coordination-regressed`, or not now.
+        """
+        checked = await self._check.run(
+            run.numbers.generation, lambda: show_life(self._context.coordination, run.numbers)
+        )
+        run.numbers.compared(*checked)
 
     def _take(
         self, run: InstanceRun, pieces: Sequence[WaitingPiece], done: Commit

@@ -11,16 +11,15 @@ Nothing is written here.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.formats.keys import WAL_PREFIX
-from bottomless.model.names import Uid
 from bottomless_server.coordination.base import StoreRun
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.stores.generation import held_generation, stored_generation
-from bottomless_server.stores.other_writers import Unheard, in_doubt
+from bottomless_server.stores.other_writers import Own, Unheard, in_doubt
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.wal_check import check_wal
 
@@ -29,6 +28,19 @@ CONNECTION_COUNT: Final = 5
 others. So many connections are there before a run of the store is compared, since each new one would have it compared again."""
 _LOOK_SECONDS: Final = 0.3
 """How often it is looked whether the others were heard of."""
+
+
+class Checked(NamedTuple):
+    """What was compared with the bucket."""
+
+    connected: int
+    """The connection to the store, by its count."""
+    run_id: str
+    """The run of the store that it is to."""
+
+
+NOTHING_CHECKED: Final = Checked(-1, "")
+"""What was compared before anything was: it is of no connection that there is."""
 
 
 class _Met:
@@ -48,14 +60,16 @@ async def nothing_to_show() -> None:
 class StoreCheck:
     """The run of the coordination store that was compared with the bucket last."""
 
-    def __init__(self, context: WriterContext, own: Callable[[], frozenset[Uid]]) -> None:
-        """`own` tells the instances of this process."""
+    def __init__(self, context: WriterContext, own: Callable[[], Own]) -> None:
+        """`own` tells the instances of this process, as they are now."""
         self._context = context
         self._own = own
         self._checked: tuple[int, int] | None = None
         """The connection of the store that was compared last, and the generation."""
-        self._compared: str | None = None
-        """The run of the store that was compared last."""
+        self.compared: str | None = None
+        """The run of the store that was compared last; None before any was."""
+        self.waits = False
+        """Whether another writer is in doubt, and was not heard of yet."""
         self._met: _Met | None = None
         self.agreed: int | None = None
         """The generation on which bucket and coordination agreed when it was looked last."""
@@ -79,26 +93,26 @@ class StoreCheck:
 
     async def run(
         self, generation: int, show_life: Callable[[], Awaitable[None]] = nothing_to_show
-    ) -> int:
+    ) -> Checked:
         """The connection of the store over which it answers now, once it was compared with the bucket;
-        for `AttemptNumbers.checked`. `show_life` tells others that this process still writes.
+        for `AttemptNumbers.compared`. `show_life` tells others that this process still writes.
 
         Raises:
             Unavailable: `coordination-regressed`, or not now.
         """
         coordination = self._context.coordination
-        if self._checked == (coordination.connected_count, generation):
-            return self._checked[0]
+        if self.compared and self._checked == (coordination.connected_count, generation):
+            return Checked(self._checked[0], self.compared)
         asked = [coordination.get(GENERATION_KEY) for _ in range(CONNECTION_COUNT)]
         await asyncio.gather(*asked)
         # Before the run is asked for: of what is connected to later nothing is known.
         connected = coordination.connected_count
         run = await coordination.run()
-        if run.run_id != self._compared and await self._has_objects():
+        if run.run_id != self.compared and await self._has_objects():
             await self._hear_others(run, generation, show_life)
         await check_wal(self._context.drive, coordination, generation)
-        self._checked, self._compared = (connected, generation), run.run_id
-        return connected
+        self._checked, self.compared = (connected, generation), run.run_id
+        return Checked(connected, run.run_id)
 
     async def _hear_others(
         self, run: StoreRun, generation: int, show_life: Callable[[], Awaitable[None]]
@@ -114,7 +128,8 @@ class StoreCheck:
         await asyncio.sleep(bounds.note_ms / 1000 + bounds.check_seconds)
         while context.now() < met.until:
             try:
-                await show_life()
+                if not self._own().losing:
+                    await show_life()
                 stores = context.drive, context.coordination
                 found = await in_doubt(*stores, generation, context.url, self._own())
             except StoreError as error:
@@ -122,7 +137,8 @@ class StoreCheck:
                 if error.code is Code.COORDINATION_REGRESSED:
                     raise
             else:
-                if not met.unheard.note(found):
+                self.waits = met.unheard.note(found, self._own())
+                if not self.waits:
                     return
             await asyncio.sleep(_LOOK_SECONDS)
 

@@ -22,7 +22,7 @@ import structlog
 
 from bottomless.errors import Code, Outcome, Overloaded, StoreError
 from bottomless.guards import guard
-from bottomless.model.names import StreamId, Uid
+from bottomless.model.names import StreamId
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.core.restated import restated
 from bottomless_server.ingest.leaderless.commits import NotNow
@@ -42,7 +42,7 @@ from bottomless_server.ingest.leaderless.instance_run import InstanceRun, begin_
 from bottomless_server.ingest.leaderless.seen_tails import SeenTails
 from bottomless_server.ingest.leaderless.space import WriterSpace
 from bottomless_server.ingest.leaderless.staged_writer import StagedWriter
-from bottomless_server.ingest.leaderless.store_check import StoreCheck
+from bottomless_server.ingest.leaderless.store_check import NOTHING_CHECKED, Checked, StoreCheck
 from bottomless_server.ingest.leaderless.wal_cache import WalCache
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.intake import Append
@@ -50,7 +50,7 @@ from bottomless_server.leaderless.instance import Loss
 from bottomless_server.node.pulse import Pulse, wait_for
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
-from bottomless_server.stores.other_writers import show_life
+from bottomless_server.stores.other_writers import Own, show_life
 
 log = structlog.get_logger(__name__)
 
@@ -74,6 +74,9 @@ class Writer:
         self._run: InstanceRun | None = None
         self._losing: InstanceRun | None = None
         """The instance that is lost, while its puts are given up."""
+        self._newborn: InstanceRun | None = None
+        """The first instance of this process, before the store is compared: it commits nothing yet, and
+        shows others that what was here before is dead."""
         self._ending: list[InstanceRun] = []
         self._refusal: StoreError | None = None
         """Why no instance can be begun now."""
@@ -226,13 +229,23 @@ class Writer:
         losing = [] if self._losing is None else [self._losing]
         return [*self._ending, *losing, *self._living()]
 
-    def _own(self) -> frozenset[Uid]:
-        """The instances as which this process writes; not those of which only notes are left, since what
-        these prove has to be in the bucket first."""
-        return frozenset(run.numbers.instance for run in self._living())
+    def _own(self) -> Own:
+        """The instances as which this process writes; beside them those of which notes are left, since
+        what these prove has to be in the bucket first."""
+        living = self._living()
+        owing = zip(self._ending, self._owe(self._ending), strict=True)
+        losing = [run for run, owes in owing if owes]
+        if self._losing is not None:
+            losing.append(self._losing)
+        return Own(
+            frozenset(run.numbers.instance for run in living),
+            frozenset(run.numbers.instance for run in losing),
+            any(run.numbers.owes or run.numbers.lost is not None for run in living),
+        )
 
     def _living(self) -> list[InstanceRun]:
-        return [run for run in (self._run, self._staged.run) if run is not None]
+        runs = (self._newborn, self._run, self._staged.run)
+        return [run for run in runs if run is not None]
 
     def _heard(self) -> None:
         """An object is durable, or failed."""
@@ -318,15 +331,11 @@ class Writer:
             generation = await self._check.generation()
             self._changed.fire()
             checked = await self._check.run(generation, self._show_life)
-            self._run = await begin_instance(
-                self._context,
-                generation,
-                checked,
-                self._line,
-                self.seen,
-                self.cache,
-                self._heard,
-            )
+            run, self._newborn = self._newborn, None
+            if run is None or run.numbers.generation != generation:
+                run = await self._begun(generation, checked)
+            run.numbers.compared(*checked)
+            self._run = run
         except StoreError as error:
             self._note_refusal(error)
             self._changed.fire()
@@ -334,6 +343,17 @@ class Writer:
         self._refusal = None
         self._changed.fire()
         return 0
+
+    async def _begun(self, generation: int, checked: Checked) -> InstanceRun:
+        return await begin_instance(
+            self._context,
+            generation,
+            checked,
+            self._line,
+            self.seen,
+            self.cache,
+            self._heard,
+        )
 
     def _note_refusal(self, error: StoreError) -> None:
         if self._refusal is None or self._refusal.code is not error.code:
@@ -346,7 +366,7 @@ class Writer:
         """Compare the store with the bucket, after it was connected to anew."""
         try:
             checking = self._check.run(run.numbers.generation, self._show_life)
-            run.numbers.checked = await run.committer.beside(checking)
+            run.numbers.compared(*await run.committer.beside(checking))
         except StoreError as error:
             if error.code is Code.COORDINATION_REGRESSED:
                 await self._lose(run, Loss.REGRESSED)
@@ -359,15 +379,36 @@ class Writer:
         Raises:
             Unavailable: `coordination-regressed`, or not now.
         """
+        await self._show_newborn()
         if self._run is not None:
             await show_life(self._context.coordination, self._run.numbers)
         await self._staged.show_life()
+
+    async def _show_newborn(self) -> None:
+        """Show that this process has begun, before it has an instance: others may wait for the one that
+        was at its address, and it for those at theirs.
+
+        In Redis after a crash: an instance that has committed nothing, as after each other begin.
+        """
+        generation = self._check.agreed
+        if self._newborn is not None and self._newborn.numbers.generation == generation:
+            try:
+                await show_life(self._context.coordination, self._newborn.numbers)
+            except StoreError as error:
+                if error.code is Code.COORDINATION_REGRESSED:
+                    # It has nothing to lose, and another one can be begun.
+                    self._newborn = None
+                raise
+        elif self._run is None and self._check.compared is None and self._check.waits:
+            assert generation is not None
+            self._newborn = await self._begun(generation, NOTHING_CHECKED)
 
     async def _lose(self, run: InstanceRun, loss: Loss) -> None:
         """Go on without an instance: what is not decided is put again, or refused."""
         log.warning("an instance of this writer is lost", why=loss.name)
         # A stop meanwhile looks after it: its puts may take a moment to end.
         self._run, self._losing = None, run
+        run.committer.give_up()
         await run.flusher.drop()
         left = run.queue.give_up()
         known = set(left)

@@ -10,7 +10,7 @@ from support.wire import Mishap, Passage
 from bottomless.errors import Code, Outcome, StoreError
 from bottomless.model.names import Uid
 from bottomless_server.ingest.producers.producers import Appended
-from bottomless_server.stores.other_writers import Unheard
+from bottomless_server.stores.other_writers import Found, Own, Unheard
 from unit.ingest.leaderless.harness import BOUNDS, Stores, WriterProcess, a_house, until
 from unit.ingest.leaderless.making import an_append
 
@@ -18,6 +18,8 @@ MOMENT = BOUNDS.note_ms / 1000 + BOUNDS.check_seconds
 LIMIT = BOUNDS.note_ms / 1000 + BOUNDS.put_seconds
 SLOW = Passage(there_seconds=20.0)
 NEVER = Passage(Mishap.LOSE_REQUEST, silence_seconds=60.0)
+NO_REPLY = Passage(Mishap.LOSE_REPLY, silence_seconds=1.0)
+LOST = Passage(Mishap.LOSE_REQUEST, silence_seconds=0.1)
 
 
 def two_nodes() -> tuple[Stores, WriterProcess, WriterProcess]:
@@ -43,7 +45,7 @@ def an_older_copy(note: Passage = SLOW) -> tuple[Stores, WriterProcess, WriterPr
 def test_without_its_guard_an_offset_is_given_twice(
     guarded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def nobody(*_: object) -> dict[Uid, int | None]:
+    async def nobody(*_: object) -> dict[Uid, Found]:
         return {}
 
     if not guarded:
@@ -74,6 +76,104 @@ def test_nor_does_the_node_itself_give_it_which_has_heard_that_the_store_went_ba
     until(stores, lambda: bool(stores.notes()))
     stores.do(asyncio.sleep(2 * MOMENT))
     assert stores.values(0) == stores.values(1) == []
+
+
+def test_a_node_waits_for_the_notes_of_its_own_lost_instance() -> None:
+    """They were left out, since they have its own address, and it gave offsets once more that it had
+    acknowledged itself."""
+    stores, first, _, said = an_older_copy()
+    while not stores.notes():
+        told = first.append(0, an_append(b"another"))
+        assert isinstance(told, StoreError), (told, said)
+        stores.do(asyncio.sleep(1))
+    assert stores.values(0) == []
+
+
+def a_lost_commit(*, told: bool) -> tuple[Stores, WriterProcess, WriterProcess]:
+    """A record that readers saw, and of which its writer had no reply when the store was put back as it
+    was before; its append was told so, or waits still."""
+    stores, first, second = two_nodes()
+    copy = stores.coordination.copy()
+    stores.trouble.next["coordination.exec"] = [NO_REPLY]
+    waiting = first.put(0, an_append(b"seen"))
+    until(stores, lambda: stores.values(0) == [b"seen"])
+    stores.trouble.always["coordination.watch"] = LOST
+    stores.do(asyncio.sleep(BOUNDS.commit_seconds + 3 if told else 1))
+    assert waiting.done() == told
+    stores.trouble.always.clear()
+    stores.coordination.put_back(copy)
+    return stores, first, second
+
+
+RUN_OF_COMMIT = "the run of the store, known before a lost commit is taken for none"
+COMES_FIRST = "what may have been seen, committed again before anything else"
+
+
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [
+        (None, False),
+        (None, True),
+        (RUN_OF_COMMIT, True),
+        (COMES_FIRST, True),
+    ],
+)
+def test_nobody_gives_the_offset_of_a_record_that_may_have_been_seen(
+    missing: str | None, monkeypatch: pytest.MonkeyPatch, *, told: bool
+) -> None:
+    """Its reply was lost with the store that had it. It counted as never stored, so another record came
+    to its offset, of another node or of its own."""
+    if missing is not None:
+        remove(monkeypatch, missing, lambda *_: False)
+    stores, first, second = a_lost_commit(told=told)
+    begun = stores.loop.now
+
+    others = second.put(0, an_append(b"other"))
+    own = first.put(0, an_append(b"own"))
+    said = first.told(others, own)
+
+    if missing is not None:
+        assert stores.values(0)[0] != b"seen"
+        return
+    assert all(isinstance(one, Appended) for one in said)
+    assert stores.values(0)[0] == b"seen"
+    assert sorted(stores.values(0)) == [b"other", b"own", b"seen"]
+    assert stores.loop.now - begun < 3 * MOMENT
+    assert first.counts.instances == 1
+
+
+def test_two_that_may_both_have_been_seen_do_not_wait_for_each_other() -> None:
+    stores, first, second = two_nodes()
+    copy = stores.coordination.copy()
+    waiting = []
+    for number, node in enumerate((first, second)):
+        stores.trouble.next["coordination.exec"] = [NO_REPLY]
+        waiting.append(node.put(number, an_append(b"seen")))
+        until(stores, lambda number=number: stores.values(number) == [b"seen"])  # type: ignore[misc]
+    stores.coordination.put_back(copy)
+    begun = stores.loop.now
+
+    assert all(isinstance(one, Appended) for one in first.told(*waiting))
+    assert stores.loop.now - begun < 3 * MOMENT
+
+
+def test_of_nodes_that_died_with_the_store_and_are_back_nobody_waits_for_notes() -> None:
+    """Each waited for the other's dead writer, for as long as a put may take."""
+    stores, first, second = two_nodes()
+    stores.trouble.next["coordination.watch"] = [NEVER] * 8
+    for node in (first, second):
+        node.put(0, an_append(b"a"))
+    stores.do(asyncio.sleep(2))
+    first.process.kill()
+    second.process.kill()
+    stores.trouble.next.clear()
+    stores.coordination.start_anew()
+    begun = stores.loop.now
+
+    again = [WriterProcess(stores, node.name).start() for node in (first, second)]
+    until(stores, lambda: all(node.writer.run is not None for node in again))
+
+    assert stores.loop.now - begun < MOMENT + 3
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -163,8 +263,27 @@ def test_a_new_connection_to_the_same_run_is_not_waited_with() -> None:
 
 def test_a_writer_is_heard_of_once_its_record_has_another_attempt() -> None:
     unheard, one, other = Unheard(), Uid("1" * 32), Uid("2" * 32)
-    assert unheard.note({one: 5, other: None})
-    assert unheard.note({one: 6, other: None})
-    assert not unheard.note({one: 6})
-    assert unheard.note({one: 7, Uid("3" * 32): 0})
+
+    def note(attempt: int, *, owes: bool = False, doubtful: bool = True) -> bool:
+        return unheard.note({one: Found(attempt, "http://one", doubtful)}, Own(owes=owes))
+
+    assert unheard.note({one: Found(4, "http://one", True), other: Found(None, None, True)})
+    assert unheard.note({one: Found(6, "http://one", True), other: Found(None, None, True)})
+    assert not note(6)
+    assert note(4), "as it was when it was looked at first"
+    assert not note(4, doubtful=False)
+    assert note(7), "it may have to repeat something"
+    assert not note(7, owes=True), "so may who looks"
+    assert unheard.note({Uid("3" * 32): Found(0, "http://three", True)})
     assert not unheard.note({})
+
+
+def test_where_one_writer_of_an_address_is_heard_of_the_others_there_are_not_waited_for() -> None:
+    unheard, dead, back = Unheard(), Uid("1" * 32), Uid("2" * 32)
+
+    def note(attempt: int, url: str = "http://one") -> bool:
+        return unheard.note({dead: Found(8, "http://one", True), back: Found(attempt, url, False)})
+
+    assert note(2)
+    assert note(4, "http://two")
+    assert not note(4)
