@@ -95,8 +95,7 @@ class Fences:
             Unavailable: nobody can tell now.
         """
         member = MemberOf(stream_id, claim.member_id)
-        asked_at = self._active.get((member, claim.generation))
-        if asked_at is not None and self._elapsed() - asked_at < KEEP_MS:
+        if self.known_for(stream_id, claim) > 0:
             return
         held = await self._ask(member, claim.generation)
         try:
@@ -104,6 +103,11 @@ class Fences:
         except WrongOffset:
             self.refused_count += 1
             raise
+
+    def known_for(self, stream_id: StreamId, claim: Claim) -> int:
+        """Tell for how many ms more it is known that a member may read; 0 where it has to be asked for."""
+        asked_at = self._active.get((MemberOf(stream_id, claim.member_id), claim.generation))
+        return 0 if asked_at is None else max(0, asked_at + KEEP_MS - self._elapsed())
 
     async def aclose(self) -> None:
         """Ask nothing any more."""
@@ -178,11 +182,13 @@ class Fence:
     async def lost(self, stream_id: StreamId) -> StoreError:
         """Return why the member may not read any more, when it is so.
 
-        While manifest does not answer it is not so: nothing is given meanwhile, since whoever gives
+        It looks when what is known of the member is over, and not a second after it looked last: another
+        read may have asked for the same member in between. While manifest does not answer it is not so: nothing is given meanwhile, since whoever gives
         something asks before.
         """
         while True:
-            await self._fences.pause(KEEP_MS / 1000)
+            known_ms = self._fences.known_for(stream_id, self._claim)
+            await self._fences.pause((known_ms or KEEP_MS) / 1000)
             try:
                 await self.check(stream_id)
             except StoreError as error:

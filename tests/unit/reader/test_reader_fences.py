@@ -14,7 +14,7 @@ from unit.reader.open_answers import served
 from unit.reader.protocol import STREAM_ID
 
 from bottomless_server.protocol.group_members import HELD, MemberOf
-from bottomless_server.reader.fences import KEEP_MS, read_claim
+from bottomless_server.reader.fences import KEEP_MS, Claim, read_claim
 
 ONE, OTHER = "1" * 32, "2" * 32
 FORMS = [
@@ -163,6 +163,36 @@ async def test_a_member_that_waits_hears_that_it_was_deposed() -> None:
 
     assert (waiting.status_code, waiting.json()["code"]) == (409, "not-active")
     assert pauses == [KEEP_MS / 1000]
+
+
+async def test_a_member_that_waits_hears_of_it_in_a_second_though_another_read_asked_meanwhile() -> (
+    None
+):
+    """It looked a second after it had looked last. By then another read had asked, so it believed that
+    for a second more."""
+    harness = StillHarness()
+    harness.holders[MemberOf(STREAM_ID, ONE)] = 7
+    pauses: list[float] = []
+    assert (await harness.get("/records?offset=first", **as_member())).status_code == 200
+    harness.now_ms += KEEP_MS - 1
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await harness.waiting.wait()
+        if len(pauses) == 1:
+            harness.now_ms += 1
+            # As another read of the member does, and in that moment it is deposed.
+            await harness.service.fences.check(STREAM_ID, Claim(ONE, 7))
+            harness.holders.clear()
+            return
+        harness.now_ms += round(seconds * 1000)
+
+    harness.service.fences.pause = pause
+    waiting = await harness.get("/records?offset=next&max_wait_ms=30000", **as_member())
+    await harness.aclose()
+
+    assert (waiting.status_code, waiting.json()["code"]) == (409, "not-active")
+    assert pauses == [0.001, KEEP_MS / 1000]
 
 
 async def test_nobody_reads_as_a_member_while_nobody_can_tell_who_holds_the_stream(
