@@ -18,7 +18,7 @@ from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName, Reference, StreamName
 from bottomless.model.stream import StreamState
 from bottomless_server.coordination.base import Room
-from bottomless_server.manifest.common import quotas
+from bottomless_server.manifest.common import lines
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.quotas import Quotas
 from bottomless_server.manifest.consumers.consumer_commits import ConsumerCommits
@@ -136,7 +136,7 @@ async def test_who_stands_in_line_for_too_long_is_told_so(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first in line may wait for a store that hangs."""
-    monkeypatch.setattr(quotas, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(lines, "TURN_SECONDS", 0.01)
     line = Quotas(shared.coordination)
     room = Room("index", b"m", 1)
     async with line.entering(room, "full"):

@@ -125,7 +125,11 @@ Shared = StreamRecord | SuperRecord
 
 
 def place_of(record: StreamRecord) -> tuple[str, int]:
-    """The scope of which a stream is a partition, and its number there."""
+    """Tell which partition a stream is to groups: the scope by which coordination knows the groups, and the
+    partition's number in it.
+
+    A stream that belongs to a super stream is one partition of that. Any other stream is a scope of its
+    own, and its only partition, number 0."""
     place = record.partition_of
     return (record.stream_id, 0) if place is None else (place.super_id, place.index)
 
@@ -143,7 +147,8 @@ def record_key_of(shared: Shared) -> str:
 
 
 def partition_count_of(shared: Shared) -> int:
-    """How many partitions there are to share: a stream is one."""
+    """How many partitions the members of a group have to share: those of a super stream as they are now,
+    or 1 for a stream alone, which only one member at a time can hold."""
     return len(shared.partitions) if isinstance(shared, SuperRecord) else 1
 
 

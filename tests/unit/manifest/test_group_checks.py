@@ -1,5 +1,9 @@
 """Consumer groups are looked after whatever one of them, or a member of the queue, says."""
 
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from support.guards import guarded, remove
 from support.manifest import STREAM, ManifestHarness, a_record
@@ -10,7 +14,7 @@ from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.core.consumer_group import MemberId
 from bottomless_server.manifest.consumers.group_changes import GroupChanges, Joining
 from bottomless_server.manifest.consumers.group_checks import GroupChecks
-from bottomless_server.stores.groups import CHECKS_KEY, group_key
+from bottomless_server.stores.groups import CHECKS_KEY, Lease, group_key
 
 BILLING, AUDIT = Reference("billing"), Reference("audit")
 LEASE_MS = 5_000
@@ -83,3 +87,59 @@ async def test_a_group_that_cannot_be_read_keeps_no_other_from_being_looked_afte
     assert await checked.members_of(BILLING) == []
     now = checked.harness.clock.now
     assert await checked.harness.coordination.due(CHECKS_KEY, now, 10) == []
+
+
+async def test_many_who_join_one_group_at_once_are_all_let_in_by_any_process() -> None:
+    """Each EXEC of one changes what all others watch: sixteen at once used up all attempts of somebody,
+    who was told 503."""
+    harness = ManifestHarness()
+    await harness.streams.create(a_record())
+    record = await harness.streams.load(STREAM)
+    processes = [GroupChanges(harness.context) for _ in range(3)]
+    first, *names = [Reference(f"m{number}") for number in range(97)]
+    # Who comes into a group that is new stands in the line of its scope as well.
+    await processes[0].join(record, BILLING, Joining(first, LEASE_MS, None))
+
+    await asyncio.gather(
+        *(
+            processes[number % 3].join(record, BILLING, Joining(name, LEASE_MS, None))
+            for number, name in enumerate(names)
+        )
+    )
+
+    found = await processes[0].groups.find(STREAM, BILLING)
+    assert found is not None
+    assert {one.name for one in found.members} == {first, *names}
+
+
+async def test_who_dies_of_one_group_at_one_time_is_struck_out_by_one_exec(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked = Checked()
+    await checked.harness.streams.create(a_record())
+    record = await checked.harness.streams.load(STREAM)
+    joining = [Joining(Reference(f"m{number}"), LEASE_MS, None) for number in range(50)]
+    ids = [(await checked.changes.join(record, BILLING, one))[0] for one in joining]
+    checked.harness.clock.now += 2 * LEASE_MS
+    lives = ids[7]
+    transact, asked = checked.harness.coordination.transact, list[int]()
+
+    async def counted(keys: Sequence[str], *given: Any, **named: Any) -> Any:
+        asked.append(len(keys))
+        if len(asked) == 1:
+            # A heartbeat at the last moment.
+            await checked.changes.groups.hold(lives, Lease(STREAM, BILLING, LEASE_MS))
+        return await transact(keys, *given, **named)
+
+    monkeypatch.setattr(checked.harness.coordination, "transact", counted)
+    await checked.checks.look()
+
+    assert asked == [1 + len(ids)]
+    assert await checked.members_of(BILLING) == [lives]
+    found = await checked.changes.groups.find(STREAM, BILLING)
+    assert found is not None
+    # Nobody who was dead held it on the way.
+    assert (found.partitions[0].holder, found.counter) == (lives, 2)
+    now = checked.harness.clock.now
+    left = await checked.harness.coordination.due(CHECKS_KEY, now, 100)
+    assert [due.member for due in left] == [f"member:{STREAM}:{BILLING}:{lives}".encode()]

@@ -8,16 +8,12 @@ those of other processes can make an attempt fail.
 Nothing is written here: after a crash a member is in its index or it is not.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
-from bottomless.errors import Code, Overloaded, Unavailable
+from bottomless.errors import Code, Overloaded
 from bottomless_server.coordination.base import Coordination, IndexFull, Room
-
-TURN_SECONDS: Final = 10.0
-"""Longest wait in line: as long as the one who is first waits for the coordination store."""
+from bottomless_server.manifest.common.lines import Lines
 
 
 class Quotas:
@@ -25,8 +21,8 @@ class Quotas:
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
-        self._lines: dict[str, _Line] = {}
-        """Only of indexes that somebody is entering: bounded by the requests in flight."""
+        self._lines = Lines("creating something")
+        """The lines, by index."""
 
     async def check(self, room: Room, sentence: str) -> None:
         """Refuse what has no room now. It may have none later either: nothing is kept.
@@ -54,43 +50,13 @@ class Quotas:
                 return
             # A full index costs its refused requests no place in the line.
             await self.check(room, sentence)
-            async with self._turn(room.redis_key):
+            async with self._lines.turn(room.redis_key):
                 yield
         except IndexFull as error:
             raise _exceeded(room, sentence) from error
 
-    @asynccontextmanager
-    async def _turn(self, index: str) -> AsyncIterator[None]:
-        line = self._lines.setdefault(index, _Line())
-        line.count += 1
-        try:
-            try:
-                async with asyncio.timeout(TURN_SECONDS):
-                    await line.lock.acquire()
-            except TimeoutError as error:
-                raise Unavailable(
-                    "too many others are creating something at this time; try again",
-                    code=Code.COORDINATION_UNAVAILABLE,
-                    retry_after_seconds=1,
-                ) from error
-            try:
-                yield
-            finally:
-                line.lock.release()
-        finally:
-            line.count -= 1
-            if not line.count:
-                del self._lines[index]
-
     def __len__(self) -> int:
         return len(self._lines)
-
-
-class _Line:
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.count = 0
-        """How many wait in this line, with the one whose turn it is."""
 
 
 def _exceeded(room: Room, sentence: str) -> Overloaded:

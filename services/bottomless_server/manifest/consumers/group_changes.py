@@ -9,18 +9,29 @@ Generations guard what is stored, so a clock that is wrong moves partitions too 
 and does no other harm.
 """
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple
 
 import structlog
 
 from bottomless.errors import Code, Corrupt, NotFound, WrongOffset
+from bottomless.model.backoff import backoff
 from bottomless.model.names import Reference
 from bottomless.model.super_stream import SuperRecord
-from bottomless_server.coordination.base import CoordinationUnknown, Values
+from bottomless_server.coordination.base import (
+    CoordinationConflict,
+    CoordinationUnknown,
+    Room,
+    Values,
+)
 from bottomless_server.core.consumer_group import ConsumerGroup, GroupMember, MemberId, Strategy
 from bottomless_server.core.regressed import coordination_outdated
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.lines import Lines
 from bottomless_server.manifest.consumers.core.groups import (
     activate,
     grow,
@@ -30,11 +41,14 @@ from bottomless_server.manifest.consumers.core.groups import (
     release,
     release_overdue,
     require_strategy,
+    strike_out,
 )
 from bottomless_server.stores.groups import (
     ConsumerGroups,
+    Decide,
     Lease,
     Shared,
+    group_key,
     member_key,
     partition_count_of,
     record_key_of,
@@ -44,6 +58,9 @@ from bottomless_server.stores.groups import (
 )
 
 log = structlog.get_logger(__name__)
+
+_AGAIN_COUNT_MAX: Final = 3
+"""So often a change is begun anew, after a pause, that met those of other processes at each attempt."""
 
 
 class Joining(NamedTuple):
@@ -67,6 +84,7 @@ class GroupChanges:
         self._context = context
         self._told = told
         self._count = count
+        self._lines = Lines("changing this consumer group")
         self.groups = ConsumerGroups(context.coordination, context.served)
 
     async def join(
@@ -104,10 +122,10 @@ class GroupChanges:
             async with self._context.quotas.entering(room, sentence, is_in=known is not None):
                 watched = (record_key,)
                 try:
-                    after = await self.groups.change(scope, group, decide, watched, room)
+                    after = await self._change(scope, group, decide, watched, room)
                 except CoordinationUnknown:
                     # Either it finds the member that the first attempt let in, or it kills that.
-                    after = await self.groups.change(scope, group, decide, watched, room)
+                    after = await self._change(scope, group, decide, watched, room)
             entered = True
         except NotFound:
             await self._context.streams.check_generation()
@@ -169,7 +187,7 @@ class GroupChanges:
                     after = release(after, index, member_id, generation)
             return after
 
-        after = await self.groups.change(scope, group, decide)
+        after = await self._change(scope, group, decide)
         self._told(scope, group)
         return after
 
@@ -187,7 +205,7 @@ class GroupChanges:
             return leave(before, MemberId(member_id), now)
 
         try:
-            await self.groups.change(scope, group, decide)
+            await self._change(scope, group, decide)
         except NotFound:
             await self._context.streams.check_generation()
             raise
@@ -196,27 +214,27 @@ class GroupChanges:
         if lease is not None:
             await self._give_back(MemberId(member_id), lease)
 
-    async def expire(self, scope: str, group: Reference, member_id: MemberId) -> bool:
-        """Strike out a member whose lease has run out; false if it lives after all."""
-        key = member_key(member_id)
+    async def expire(
+        self, scope: str, group: Reference, members: AbstractSet[MemberId]
+    ) -> AbstractSet[MemberId]:
+        """Strike out members whose leases have run out, all by one EXEC; returns who lives after all."""
+        keys = {one: member_key(one) for one in members}
         now = await self._context.coordination.clock()
-        gone = [True, False]
+        living, gone = set[MemberId](), set[MemberId]()
 
         def decide(before: ConsumerGroup | None, values: Values) -> ConsumerGroup | None:
-            gone[:] = [True, False]
-            if before is None or before.member(member_id) is None:
-                return before
-            if not require_over(values[key]):
-                gone[:] = [False, False]
-                return before
-            gone[:] = [True, True]
-            return leave(before, member_id, now)
+            living.clear()
+            gone.clear()
+            known = set() if before is None else {one.member_id for one in before.members}
+            for one in members & known:
+                (gone if require_over(values[keys[one]]) else living).add(one)
+            return strike_out(before, gone, now) if before is not None and gone else before
 
-        await self.groups.change(scope, group, decide, (key,))
-        if gone[1]:
-            self._context.counts.groups.expired += 1
+        await self._change(scope, group, decide, list(keys.values()))
+        if gone:
+            self._context.counts.groups.expired += len(gone)
             self._told(scope, group)
-        return gone[0]
+        return living
 
     async def take_overdue(self, scope: str, group: Reference) -> None:
         """Give what was not released in time to those who follow."""
@@ -228,7 +246,7 @@ class GroupChanges:
             taken[:] = [0 if before is None or after is None else _moved(before, after)]
             return after
 
-        await self.groups.change(scope, group, decide)
+        await self._change(scope, group, decide)
         if taken[0]:
             self._context.counts.groups.forced += taken[0]
             self._told(scope, group)
@@ -250,7 +268,7 @@ class GroupChanges:
         while names := (await self.groups.listed(scope, after)).names:
             for group in names:
                 try:
-                    await self.groups.change(scope, group, decide)
+                    await self._change(scope, group, decide)
                 except Corrupt as error:
                     # It keeps the partitions that it has; the others do not wait for it.
                     log.warning("a group cannot be read", scope=scope, error=str(error))
@@ -301,15 +319,35 @@ class GroupChanges:
         self,
         scope: str,
         group: Reference,
-        decide: Callable[[ConsumerGroup | None, Values], ConsumerGroup | None],
+        decide: Decide,
     ) -> ConsumerGroup | None:
         try:
-            after = await self.groups.change(scope, group, decide)
+            after = await self._change(scope, group, decide)
         except NotFound:
             await self._context.streams.check_generation()
             raise
         self._told(scope, group)
         return after
+
+    async def _change(
+        self,
+        scope: str,
+        group: Reference,
+        decide: Decide,
+        watched: Sequence[str] = (),
+        room: Room | None = None,
+    ) -> ConsumerGroup | None:
+        """`ConsumerGroups.change`, in line with the others of this process, and once more where those
+        of other processes come first again and again."""
+        async with self._lines.turn(group_key(scope, group)):
+            for tried in itertools.count():
+                try:
+                    return await self.groups.change(scope, group, decide, watched, room)
+                except CoordinationConflict:
+                    if tried == _AGAIN_COUNT_MAX:
+                        raise
+                await asyncio.sleep(random.random() * backoff(tried, 0.05, 0.4))  # noqa: S311
+        raise AssertionError("it is tried until it ends")
 
 
 def member_expired() -> NotFound:

@@ -6,18 +6,23 @@ the lease, as it is by now, can. So a member that lives costs a question in each
 says in between. A lease is looked at again in the EXEC that strikes its member out: a heartbeat that
 comes at the last moment wins, or hears that it was too late.
 
+Who died of one group at one time is struck out by one EXEC, and so is what is overdue of one group.
+
 Nothing is taken out of the queue before what it says is done: after a crash it is done again, which
 changes nothing. What cannot be read, of the queue or of a group, is put off: hundreds of those would
 else stand before all others for ever.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple
 
 import structlog
 
 from bottomless.errors import Corrupt, StoreError
+from bottomless.model.names import Reference
 from bottomless_server.coordination.base import Changes, Due
+from bottomless_server.core.consumer_group import MemberId
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.consumers.group_changes import GroupChanges
 from bottomless_server.runtime.base.endless import endless
@@ -29,6 +34,21 @@ log = structlog.get_logger(__name__)
 _PAGE_COUNT: Final = 500
 _PUT_OFF_MS: Final = 60_000
 """How long waits what cannot be read: a release that can may come, or somebody's repair."""
+
+
+class _Place(NamedTuple):
+    scope: str
+    group: Reference
+
+
+def _by_group(
+    found: Sequence[tuple[Due, Check]],
+) -> dict[_Place, list[tuple[Due, Check]]]:
+    """What is due of each group, in the order in which something of it came first."""
+    places: dict[_Place, list[tuple[Due, Check]]] = {}
+    for due, check in found:
+        places.setdefault(_Place(check.scope, check.group), []).append((due, check))
+    return places
 
 
 class GroupChecks:
@@ -61,11 +81,11 @@ class GroupChecks:
             page = await self._changes.groups.due(now, _PAGE_COUNT)
             unreadable = [(due, one) for due, one in page if isinstance(one, Corrupt)]
             readable = [(due, one) for due, one in page if isinstance(one, Check)]
-            for due, check in await self._postpone_living(readable, now):
+            for place, found in _by_group(await self._postpone_living(readable, now)).items():
                 try:
-                    await self._do(due, check)
+                    await self._do(place, found)
                 except Corrupt as error:
-                    unreadable.append((due, error))
+                    unreadable += [(due, error) for due, _ in found]
                 except StoreError as error:
                     met.append(error)
             await self._put_off(unreadable, now)
@@ -94,13 +114,16 @@ class GroupChecks:
             await self._queue(living)
         return dead
 
-    async def _do(self, due: Due, check: Check) -> None:
-        if check.member_id is None:
-            await self._changes.take_overdue(check.scope, check.group)
-        elif not await self._changes.expire(check.scope, check.group, check.member_id):
-            # A heartbeat came in between: the next look finds out for how long.
-            return
-        await self._context.coordination.settle([due])
+    async def _do(self, place: _Place, found: Sequence[tuple[Due, Check]]) -> None:
+        members = {check.member_id for _, check in found if check.member_id is not None}
+        # Of whom a heartbeat came in between: the next look finds out for how long.
+        living: AbstractSet[MemberId] = set()
+        if members:
+            living = await self._changes.expire(*place, members)
+        if any(check.member_id is None for _, check in found):
+            await self._changes.take_overdue(*place)
+        done = [due for due, check in found if check.member_id not in living]
+        await self._context.coordination.settle(done)
 
     async def _put_off(self, unreadable: Sequence[tuple[Due, Corrupt]], now: int) -> None:
         for due, error in unreadable:

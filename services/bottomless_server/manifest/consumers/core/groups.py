@@ -12,6 +12,7 @@ is first asked back, so that its holder ends the batch in hand; after `revoke_ms
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
@@ -66,9 +67,14 @@ def join(group: ConsumerGroup, member: GroupMember, now: int) -> ConsumerGroup:
 
 
 def leave(group: ConsumerGroup, member_id: MemberId, now: int) -> ConsumerGroup:
-    """Let somebody go, or strike out who died; what it held goes to others at once."""
-    members = tuple(one for one in group.members if one.member_id != member_id)
-    partitions = tuple(_without(one, member_id) for one in group.partitions)
+    """Let somebody go; what it held goes to others at once."""
+    return strike_out(group, {member_id}, now)
+
+
+def strike_out(group: ConsumerGroup, gone: AbstractSet[MemberId], now: int) -> ConsumerGroup:
+    """Strike out who died; what they held goes to others at once, and to none of them on the way."""
+    members = tuple(one for one in group.members if one.member_id not in gone)
+    partitions = tuple(_without(one, gone) for one in group.partitions)
     empty_since = None if members else now
     return plan(
         replace(group, members=members, partitions=partitions, empty_since=empty_since), now
@@ -222,10 +228,10 @@ def _freed(partition: Partition) -> Partition:
     return partition._replace(holder=None)
 
 
-def _without(partition: Partition, member_id: MemberId) -> Partition:
-    if partition.following == member_id:
-        return partition._replace(following=None, revoke_at=None)
-    return _freed(partition) if partition.holder == member_id else partition
+def _without(partition: Partition, gone: AbstractSet[MemberId]) -> Partition:
+    if partition.following in gone:
+        partition = partition._replace(following=None, revoke_at=None)
+    return _freed(partition) if partition.holder in gone else partition
 
 
 def _taken_over(partition: Partition, before: MemberId, after: MemberId) -> Partition:
