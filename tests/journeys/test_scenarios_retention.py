@@ -220,10 +220,10 @@ def test_max_bytes_below_one_fragment_keeps_one(fill: Fill) -> None:
 
 
 def test_an_age_that_everything_has_passed_keeps_the_newest_and_needs_no_write(
-    client: httpx.Client,
+    fill: Fill,
 ) -> None:
     """T2, T17: evaluated by the timer, on a stream that nobody touches."""
-    stream = filled(client, 5)
+    stream = fill(5)
 
     limit(stream, max_age="1s")
 
@@ -231,9 +231,9 @@ def test_an_age_that_everything_has_passed_keeps_the_newest_and_needs_no_write(
     assert [record["offset"] for record in stream.page("first")["records"]] == list(range(40, 50))
 
 
-def test_a_preview_changes_nothing_and_is_what_an_evaluation_removes(client: httpx.Client) -> None:
+def test_a_preview_changes_nothing_and_is_what_an_evaluation_removes(fill: Fill) -> None:
     """T3, M19."""
-    stream = filled(client, 6)
+    stream = fill(6)
     sizes = [item["size_bytes"] for item in fragments(stream)]
     asked = {"retention": {"max_bytes": sum(sizes[-2:])}}
     told = ask(stream, "retention/preview", asked)
@@ -260,9 +260,9 @@ def test_a_preview_changes_nothing_and_is_what_an_evaluation_removes(client: htt
     assert (again["would_delete"]["fragments"], again["would_delete"]["from_offset"]) == (0, None)
 
 
-def test_a_preview_names_the_consumers_that_would_lose_records(client: httpx.Client) -> None:
+def test_a_preview_names_the_consumers_that_would_lose_records(fill: Fill) -> None:
     """T4."""
-    stream = filled(client, 5)
+    stream = fill(5)
     for consumer, offset in (("audit", 11), ("billing", 29), ("mailer", 45)):
         where = f"{stream.path}/consumers/{consumer}/offset"
         assert stream.client.put(where, json={"offset": offset}).status_code == 200

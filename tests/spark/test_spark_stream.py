@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from support.fault_proxy import running_fault_proxy
+from support.rounds import compact_now
 from support.server import AllInOne
 from support.spark_queries import begun
 from support.spark_session import ALL_COLUMNS, Streams
@@ -142,6 +143,27 @@ def test_a_query_that_died_in_a_batch_does_that_batch_again_with_the_same_record
     assert died == Batch(1, list(range(25, 50)))
 
     # More records and other limits do not change what was planned.
+    query.fails_at = None
+    streams.produce(query.name, 10)
+    again = query.run()
+    assert again[0] == died
+    assert query.committed == list(range(70))
+
+
+def test_a_query_over_a_leaderless_stream_is_one_over_a_local_stream(
+    streams: Streams, a_query: Callable[..., Query]
+) -> None:
+    """L30: from WAL objects, from fragments, and a batch that was planned before a compaction and is done
+    again after it."""
+    query = a_query({"profile": "leaderless", "fragment": {"max_age_ms": 1_800_000}}, 60)
+    query.fails_at = 1
+    with pytest.raises(StreamingQueryException, match="killed in the middle"):
+        query.run(maxOffsetsPerTrigger=25)
+    died = query.batches[-1]
+    assert died == Batch(1, list(range(25, 50)))
+
+    compact_now(streams.server)
+    streams.client.wait_until_stored(query.name, timeout_seconds=240)
     query.fails_at = None
     streams.produce(query.name, 10)
     again = query.run()

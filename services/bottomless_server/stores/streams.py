@@ -27,6 +27,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import orjson
+from cachetools import LRUCache
 
 from bottomless.errors import Corrupt, Exists, NotFound, Unavailable
 from bottomless.formats.stream_record import SERVED, decode_record, encode_record
@@ -116,6 +117,8 @@ def delete_later(object_key: str, due_at: int) -> Due:
 
 
 NOTHING: Final = Changes()
+_KNOWN_COUNT_MAX: Final = 4_096
+"""Streams that are remembered by their names, some 3 KB each."""
 
 
 class KeyedCalls(Protocol):
@@ -144,8 +147,16 @@ class Loaded(NamedTuple):
     """Streams that are there, and whose record this release cannot read."""
 
 
+class _Known(NamedTuple):
+    """A record, and the bytes that say it."""
+
+    value: bytes
+    record: StreamRecord
+
+
 class Streams:
-    """The records of all streams. Holds no state of its own."""
+    """The records of all streams. What it remembers saves a question and a look at bytes, and is never
+    given out without asking whether it is so still."""
 
     def __init__(self, coordination: KeyedCalls, served: AbstractSet[str] = SERVED) -> None:
         self._coordination = coordination
@@ -153,6 +164,8 @@ class Streams:
         """Features of records that are given out; a record with another is one that cannot be read."""
         self.generation: int | None = None
         """The generation that coordination has to show; None where nobody has found out."""
+        self._known: LRUCache[FullName, _Known] = LRUCache(_KNOWN_COUNT_MAX)
+        """What was there under a name when it was asked for last; `find_record` asks what is."""
 
     async def find(self, name: FullName) -> StreamId:
         """The id of the stream that has a name.
@@ -166,6 +179,25 @@ class Streams:
             await self.check_generation()
             raise stream_not_found()
         return stream_id
+
+    async def find_record(self, name: FullName) -> StreamRecord:
+        """The record of the stream that has a name; by one question, where the name was asked for before.
+
+        Raises:
+            NotFound: no stream has this name, or its record is gone.
+            Unavailable: `coordination-regressed`: nothing is where the generation is not.
+        """
+        known = self._known.get(name)
+        stream_id = await self.find(name) if known is None else known.record.stream_id
+        # Both are of one moment: the name is that of the stream still, and this is its record.
+        asked = [name_key(name), stream_key(stream_id)]
+        named, value = await self._coordination.get_many(asked)
+        if value is None or stream_in(named) != stream_id:
+            self._known.pop(name, None)
+            return await self.load(await self.find(name))
+        if known is None or known.value != value:
+            known = self._known[name] = _Known(value, decode_record(value, self.served))
+        return self.believed(known.record)
 
     async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
         """The ids of the streams that have these names; names of no stream are left out."""

@@ -249,7 +249,9 @@ class _GroupRoutes:
     ) -> dict[str, Any]:
         """What a member is to read, and what it has to release."""
         held = held_by(group, member_id).values()
-        now = await self._context.coordination.clock()
+        revoked = revoked_from(group, member_id)
+        # Most of the time nothing is, and nobody needs the time.
+        now = await self._context.coordination.clock() if revoked else 0
         return {
             "assignments": await _side_by_side(
                 [partial(self._assignment, found, group, one, holding) for one in held]
@@ -260,7 +262,7 @@ class _GroupRoutes:
                     "generation": one.generation,
                     "deadline_ms": max(0, (one.revoke_at or 0) - now),
                 }
-                for one in revoked_from(group, member_id)
+                for one in revoked
             ],
         }
 

@@ -101,7 +101,7 @@ class Registry:
         Raises:
             NotFound
         """
-        return await self.load(await self._context.streams.find(name))
+        return await self._admitted(await self._context.streams.find_record(name))
 
     async def find_many(self, names: Sequence[FullName]) -> dict[FullName, StreamId]:
         """The streams that have these names; names of no stream, or of a deleted one, are left out.
@@ -131,7 +131,11 @@ class Registry:
             NotFound
             Unavailable: of a partition whose super stream is not in the bucket yet.
         """
-        record = await self.load_active(stream_id)
+        return await self._admitted(await self._context.streams.load(stream_id))
+
+    async def _admitted(self, record: StreamRecord) -> StreamRecord:
+        if record.state is not StreamState.ACTIVE:
+            raise stream_not_found()
         await self.supers.admit(record)
         try:
             return await self.ensure_object(record)
