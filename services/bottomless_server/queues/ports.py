@@ -1,13 +1,15 @@
-"""What the rounds of queues need of message files and of the registry.
+"""What queues need of message files, of the registry and of streams.
 
-Rounds call these in the one thread of the writer (`round_writer.py`). `round_files.py` has message
-files on a disk, `memory_files.py` both in memory.
+Rounds call the first two in the one thread of the writer (`round_writer.py`). `round_files.py` has
+message files on a disk, `registry.py` the registry, `memory_files.py` both in memory. Streams are asked
+in the event loop; `memory_streams.py` has some in memory.
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from bottomless.formats.message_file import HEADER_SIZE
+from bottomless.model.record import Content
 from bottomless_server.queues.ledger.base import QueueRow
 
 FIRST_POSITION: Final = HEADER_SIZE
@@ -95,5 +97,49 @@ class Registry(Protocol):
 
         Raises:
             WriteFailed: it may be there.
+        """
+        ...
+
+
+class OutgoingRecord(NamedTuple):
+    """A message on its way to a stream, as the record that it becomes."""
+
+    number: int
+    """Its publishing id."""
+    value: bytes | memoryview
+    content: Content
+    headers: Sequence[tuple[str, bytes]]
+    event_time: int
+    """When it was published in its queue, in ms since 1970."""
+
+
+class RecordRefused(Exception):
+    """A stream refuses a record for itself, and nothing of the request is stored."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the stream refuses the record {number}")
+        self.number = number
+
+
+class OutgoingStreams(Protocol):
+    """Streams that messages of queues go to."""
+
+    async def last_id(self, tenant: str, stream: str, producer: str) -> int | None:
+        """The highest publishing id that the stream knows of a producer; None where it knows none.
+
+        Raises:
+            StoreError: it does not say; the target waits.
+        """
+        ...
+
+    async def append(
+        self, tenant: str, stream: str, producer: str, records: Sequence[OutgoingRecord]
+    ) -> None:
+        """Append records whose numbers grow, in highwater mode: those up to the highest known id
+        are there already, and are not appended again. Returns when all of them are there.
+
+        Raises:
+            RecordRefused: one is refused for itself (too large, say); none of them is stored.
+            StoreError: anything else; some may be stored, and the target waits.
         """
         ...
