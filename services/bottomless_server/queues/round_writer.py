@@ -25,7 +25,7 @@ docs/decisions/0088 says why a failed COMMIT ends with what is true. `rounds.py`
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
@@ -41,8 +41,18 @@ from bottomless_server.queues.ports import (
     WriteFailed,
 )
 from bottomless_server.queues.round_bodies import Place, RoundBodies, repeated
-from bottomless_server.queues.work import Asked, Change, Ended, Verdict, Ways, Work, not_stored
+from bottomless_server.queues.work import (
+    Asked,
+    Change,
+    Ended,
+    Look,
+    Verdict,
+    Ways,
+    Work,
+    not_stored,
+)
 
+T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 _REGISTRY_COUNT: Final = 10_000
@@ -133,9 +143,12 @@ class RoundWriter:
 
     def round(self, asked: Sequence[Asked]) -> Ended | None:
         """Do a round; None if nobody knows what became of it: `settle`."""
-        assert not self.in_doubt
         if self._given_up:
             return _refused(asked, not_stored())
+        if self.in_doubt:
+            # A look has failed since the last round.
+            self._doubt = _Doubt(_NEVER, _NOTHING, asked)
+            return self.settle()
         try:
             return self._round(asked, self._refusal())
         except Exception:
@@ -143,6 +156,21 @@ class RoundWriter:
             error = not_stored(outcome=Outcome.UNKNOWN, code=Code.INTERNAL)
             self._doubt = _Doubt(_NEVER, _NOTHING, asked, error)
             return self.settle()
+
+    def look(self, call: Callable[[Look], T]) -> T:
+        """What the ledger says between two rounds: everything that is durable, and nothing else.
+
+        Raises:
+            Unavailable: `storage-failed`: it does not say.
+        """
+        if self._given_up or self.in_doubt:
+            raise not_stored()
+        try:
+            return call(Look(self._ledger, self._files.pin))
+        except LedgerFailed as error:
+            log.warning("the ledger refused a look", error=str(error))
+            self._doubt = _Doubt(0, _NOTHING)
+            raise not_stored() from error
 
     def settle(self) -> Ended | None:
         """Find out what became of a round in doubt; None if the disk does not tell yet."""
@@ -263,6 +291,7 @@ class RoundWriter:
         verdicts = []
         made_ready: Counter[bytes] = Counter()
         needs_upkeep = False
+        sent_out: set[int] = set()
         for change, is_wanted in asked:
             work = Work(ledger, taken.number, now, ways)
             verdict = self._apply(change, work, taken, bodies) if is_wanted() else _NOBODY
@@ -270,8 +299,10 @@ class RoundWriter:
             if verdict.error is None:
                 made_ready.update(work.made_ready)
                 needs_upkeep |= work.needs_upkeep
+                sent_out |= work.sent_out
         bodies.enter()
-        taken.ended = Ended(verdicts, made_ready, ledger.next_due(), needs_upkeep)
+        next_due = ledger.next_due()
+        taken.ended = Ended(verdicts, made_ready, next_due, needs_upkeep, frozenset(sent_out))
         return bodies
 
     def _apply(self, change: Change, work: Work, taken: _Taken, bodies: RoundBodies) -> Verdict:

@@ -22,7 +22,7 @@ from bottomless.errors import Code, Outcome, Overloaded, StoreError, Unavailable
 from bottomless.model.backoff import backoff
 from bottomless_server.queues.core.line import Line
 from bottomless_server.queues.round_writer import RoundWriter
-from bottomless_server.queues.work import Asked, Change, Ended, Verdict, not_stored
+from bottomless_server.queues.work import Asked, Change, Ended, Look, Verdict, not_stored
 from bottomless_server.runtime.base.endless import endless
 
 T = TypeVar("T")
@@ -123,10 +123,12 @@ class Rounds:
         clock: Callable[[], int],
         upkeep: Change | None = None,
         limits: Limits = Limits(),  # noqa: B008 it is immutable
+        heard: Callable[[Ended], None] = lambda _: None,
     ) -> None:
         """`open_writer` is called in the writer's thread. `upkeep` does what is due, a bounded part of
-        it; its answer is whether more is left.
+        it; its answer is whether more is left. `heard` is told what each round has come to.
         """
+        self._heard = heard
         self._open_writer = open_writer
         self._clock = clock
         self._upkeep = upkeep
@@ -139,6 +141,7 @@ class Rounds:
         self._writer: RoundWriter | None = None
         self._turn = asyncio.Event()
         self._stopping = asyncio.Event()
+        self._may_all_wait = True
         self._upkeep_timer: asyncio.TimerHandle | None = None
         self._upkeep_waits = False
         self._upkeep_again = False
@@ -164,8 +167,7 @@ class Rounds:
         """
         self._stopping.set()
         _stop_timer(self._upkeep_timer)
-        for job in self._waiting.all():
-            _answer(job, job.found)
+        self.stop_waiting()
         self._turn.set()
         if self._task is not None:
             await self._task
@@ -175,6 +177,23 @@ class Rounds:
                 await self._in_thread(lambda: writer.close(clean=True))
         finally:
             self._executor.shutdown(wait=False)
+
+    def stop_waiting(self) -> None:
+        """Answer all who wait for messages with nothing, and let nobody wait from now on."""
+        self._may_all_wait = False
+        for job in self._waiting.all():
+            _answer(job, job.found)
+
+    async def look(self, call: Callable[[Look], T]) -> T:
+        """What the ledger says between two rounds; `call` is for the writer's thread.
+
+        Raises:
+            Unavailable: `draining`; `storage-failed`: it does not say.
+        """
+        writer = self._writer
+        if self._stopping.is_set() or writer is None:
+            raise _stopped()
+        return await self._in_thread(lambda: writer.look(call))
 
     async def do(self, change: Change) -> Any:
         """Return the answer of a change when it is durable.
@@ -230,7 +249,7 @@ class Rounds:
 
     def _put(self, job: _Job) -> None:
         if self._stopping.is_set() or self._writer is None:
-            raise Unavailable("queues are stopping", code=Code.DRAINING, retry_after_seconds=1)
+            raise _stopped()
         self._line.put(job, job.change.size)
         self._turn.set()
 
@@ -294,6 +313,7 @@ class Rounds:
             for job in self._waiting.first(queue_id, count):
                 self._line.put_anyway(job, job.change.size)
                 self._turn.set()
+        self._heard(ended)
         self._next_due = ended.next_due
         if ended.needs_upkeep:
             self._upkeep_again = self._upkeep_waits
@@ -322,7 +342,7 @@ class Rounds:
 
     def _may_wait(self, job: _Job) -> bool:
         loop = asyncio.get_running_loop()
-        if self._stopping.is_set() or job.deadline <= loop.time():
+        if not self._may_all_wait or job.deadline <= loop.time():
             return False
         if job.timer is None:
             job.timer = loop.call_at(job.deadline, self._end_waiting, job)
@@ -383,6 +403,10 @@ def _unheard(change: Change) -> _Job:
     job = _Job(change, asyncio.get_running_loop().create_future())
     job.future.add_done_callback(_look)
     return job
+
+
+def _stopped() -> Unavailable:
+    return Unavailable("queues are stopping", code=Code.DRAINING, retry_after_seconds=1)
 
 
 def _look(done: "asyncio.Future[Any]") -> None:

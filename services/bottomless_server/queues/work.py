@@ -23,6 +23,8 @@ class Work:
         """How many messages became ready in which queue."""
         self.needs_upkeep = False
         """Set by a change that leaves work to be done in further rounds."""
+        self.sent_out: set[int] = set()
+        """Targets that got outgoing rows."""
         self._ways = ways
 
     def add_record(self, record: Record) -> Place:
@@ -51,6 +53,18 @@ class Work:
         """
         if queue_id in self._ways.unwritten:
             raise not_stored()
+
+
+class Look:
+    """What somebody has who only looks, between two rounds."""
+
+    def __init__(self, ledger: Ledger, pin: Callable[[int, int], Pin]) -> None:
+        self.ledger = ledger
+        self._pin = pin
+
+    def pin(self, file: int) -> Pin:
+        """Let the bytes of a file stay where the ledger has them now; whoever looked releases it."""
+        return self._pin(file, self.ledger.store().round)
 
 
 class Ways(NamedTuple):
@@ -104,6 +118,8 @@ class Ended(NamedTuple):
     """When something is to be done by itself, in ms since 1970."""
     needs_upkeep: bool = False
     """Whether something is to be done by itself now."""
+    sent_out: frozenset[int] = frozenset()
+    """Targets that got outgoing rows."""
 
 
 def not_stored(

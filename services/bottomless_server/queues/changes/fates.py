@@ -26,8 +26,14 @@ def live_queue(work: Work, queue_id: bytes) -> QueueRow:
     """
     row = work.ledger.queue(queue_id)
     if row is None or row.state is not QueueState.LIVE:
-        raise NotFound("the queue is not there", code=Code.NOT_FOUND)
+        raise not_there()
     return row
+
+
+def not_there(name: str | None = None) -> NotFound:
+    """What is said of a queue that is not there; of one that a body names, also its name."""
+    facts = {} if name is None else {"queue": name}
+    return NotFound("there is no such queue", code=Code.QUEUE_NOT_FOUND, facts=facts)
 
 
 @lru_cache(_CONFIG_COUNT)
@@ -68,5 +74,6 @@ def carry_out(work: Work, row: QueueRow, fates: Sequence[tuple[Stored, Fate]]) -
     for to, items in leaving.items():
         target = work.ledger.target(row.tenant, to.kind, to.name)
         work.ledger.send_out(target.id, items)
+        work.sent_out.add(target.id)
     if any(counts.values()):
         work.ledger.add_totals(row.queue_id, Totals(**counts))
