@@ -10,12 +10,18 @@ A method that changes something returns when that is durable. What it raises say
 whether something is stored all the same; `Overloaded` and `Unavailable` say when to come again.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Final, TypeVar
 
+from bottomless.errors import Code, NotFound, Overloaded
 from bottomless.model.queue import QueueConfig
-from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.node.file_calls import FileCalls, RealFileCalls
+from bottomless_server.queues import looks
 from bottomless_server.queues.calls import (
     Created,
     PeekAnswer,
@@ -29,13 +35,100 @@ from bottomless_server.queues.calls import (
     StateFilter,
     StorageFigures,
 )
+from bottomless_server.queues.changes import settle
+from bottomless_server.queues.changes.fates import not_there
+from bottomless_server.queues.changes.publish import Publish
+from bottomless_server.queues.changes.queues import (
+    CreateQueue,
+    DeleteQueue,
+    PurgeDamaged,
+    PurgeQueue,
+    UpdateQueue,
+    changed_meanwhile,
+)
+from bottomless_server.queues.changes.upkeep import Upkeep
+from bottomless_server.queues.core.message_ids import RANDOM_SIZE, first_id
+from bottomless_server.queues.figures import Figures
+from bottomless_server.queues.housekeeping import Housekeeping, Place
+from bottomless_server.queues.known_queues import KnownQueues
+from bottomless_server.queues.opening import (
+    LEDGER,
+    MESSAGES,
+    REGISTRY,
+    make_directories,
+    open_directory,
+)
+from bottomless_server.queues.outgoing import Found, OutgoingLines, find
 from bottomless_server.queues.ports import OutgoingStreams
+from bottomless_server.queues.reading import Reading
+from bottomless_server.queues.receiving import Receiving
+from bottomless_server.queues.redriving import redrive
+from bottomless_server.queues.registry import FileRegistry
+from bottomless_server.queues.round_files import RoundFiles
+from bottomless_server.queues.round_writer import Bounds, RoundWriter
+from bottomless_server.queues.rounds import Limits, Rounds
 from bottomless_server.queues.settings import EngineSettings
+from bottomless_server.queues.store.bodies import Bodies
+from bottomless_server.queues.store.descriptors import Descriptors
+from bottomless_server.queues.store.pins import Pins
 from bottomless_server.queues.store.start import StartReport
+from bottomless_server.queues.work import Ended
+
+T = TypeVar("T")
+_DAMAGED_AT_ONCE: Final = 5_000
+_TIDY_SECONDS_MAX: Final = 10.0
+"""For what was begun with a message file to end in order."""
 
 
 class QueueEngine:
     """All queues of one node. `open` makes one; `close` ends it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: EngineSettings,
+        clock: Callable[[], int],
+        files: FileCalls,
+        streams: OutgoingStreams | None,
+    ) -> None:
+        """Prepare one; `open` is what makes it work."""
+        self._directory = directory
+        self._settings = settings
+        self._clock = clock
+        self._files = files
+        self._pins = Pins()
+        self._round_files = RoundFiles(files, directory / MESSAGES, self._pins)
+        self._descriptors = Descriptors(files, settings.open_file_count_max)
+        self._threads = ThreadPoolExecutor(settings.read_thread_count, "queue-reads")
+        self._rounds = Rounds(
+            self._open_writer,
+            clock,
+            Upkeep(settings.sweep_count),
+            Limits(
+                settings.waiting_bytes_max,
+                settings.round_bytes_max,
+                settings.round_change_count_max,
+                settings.waiting_receive_count_max,
+            ),
+            self._heard,
+        )
+        bodies = Bodies(files, directory / MESSAGES, self._descriptors)
+        self._reading = Reading(bodies, self._threads)
+        self._receiving = Receiving(self._rounds, self._reading)
+        self._outgoing = OutgoingLines(self._rounds, self._reading, streams, settings)
+        place = Place(
+            files,
+            directory / MESSAGES,
+            self._descriptors,
+            self._pins,
+            self._round_files.free_bytes,
+        )
+        self._housekeeping = Housekeeping(self._rounds, place, self._threads, settings)
+        self._known = KnownQueues()
+        self._figures = Figures()
+        self._found: Found | None = None
+        self._report: StartReport | None = None
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -54,25 +147,71 @@ class QueueEngine:
 
         Raises:
             CannotStart: an operator has to look first; nothing was changed.
-            OSError: the disk does not work.
+            LedgerFailed, OSError: the disk does not work.
         """
-        raise NotImplementedError
+        engine = cls(directory, settings, clock, files or RealFileCalls(), streams)
+        try:
+            await engine._rounds.start()
+        except BaseException:
+            await engine.close()
+            raise
+        assert engine._found is not None
+        engine._outgoing.start(engine._found)
+        engine._housekeeping.start()
+        return engine
+
+    def _open_writer(self) -> RoundWriter:
+        """Open the ledger; in the writer's thread."""
+        make_directories(self._files, self._directory)
+        opened = open_directory(self._files, self._directory, self._settings.ledger_cache_bytes)
+        self._report = opened.report
+        self._found = find(opened.ledger)
+        settings = self._settings
+        return RoundWriter(
+            opened.ledger,
+            self._round_files,
+            FileRegistry(self._files, self._directory / REGISTRY),
+            self._clock,
+            Bounds(settings.file_bytes_max, settings.free_bytes_min, settings.wal_bytes_max),
+        )
 
     async def close(self) -> None:
         """Answer everybody, waiting receives with nothing, and leave the directory in order.
 
         What is asked from now on hears `draining`. May be called again.
         """
-        raise NotImplementedError
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        self.stop_waiting()
+        await self._outgoing.stop()
+        tidied = asyncio.create_task(self._housekeeping.stop())
+        # Where the disk does not answer any more it would wait for a round that never ends.
+        await asyncio.wait([tidied], timeout=_TIDY_SECONDS_MAX)
+        try:
+            await self._rounds.stop()
+        finally:
+            await tidied
+            self._threads.shutdown(wait=False)
+            self._descriptors.close()
 
     def stop_waiting(self) -> None:
         """Answer all waiting receives with nothing, and let none wait from now on."""
-        raise NotImplementedError
+        self._rounds.stop_waiting()
 
     @property
     def start_report(self) -> StartReport:
         """What the start has found and done."""
-        raise NotImplementedError
+        assert self._report is not None, "it was not opened"
+        return self._report
+
+    def _heard(self, ended: Ended) -> None:
+        self._figures.hear(ended)
+        self._housekeeping.wake()
+        if ended.sent_out:
+            self._outgoing.wake(ended.sent_out)
 
     # Queues
 
@@ -84,7 +223,12 @@ class QueueEngine:
             InvalidRequest: `validation-failed`: dead letters would come back to it.
             Overloaded: `quota-exceeded`.
         """
-        raise NotImplementedError
+        queue_id = first_id(self._clock(), os.urandom(RANDOM_SIZE))
+        row, created = await self._rounds.do(CreateQueue(queue_id, tenant, name, config))
+        self._known.put(tenant, name, row.queue_id)
+        if created:
+            self._outgoing.wake_queue(tenant, name)
+        return Created(await self.describe_queue(tenant, name), created)
 
     async def describe_queue(self, tenant: str, name: str) -> QueueDescription:
         """What a queue is and has.
@@ -92,13 +236,15 @@ class QueueEngine:
         Raises:
             NotFound: `queue-not-found`, as of every method below that names a queue.
         """
-        raise NotImplementedError
+        return await self._rounds.look(lambda look: looks.described(look, tenant, name))
 
     async def list_queues(
         self, tenant: str, *, prefix: str = "", after: str = "", limit: int = 100
     ) -> QueuePage:
         """Queues of a tenant by their names, those that sort after `after`."""
-        raise NotImplementedError
+        return await self._rounds.look(
+            lambda look: looks.listed(look, tenant, prefix, after, limit)
+        )
 
     async def update_queue(
         self, tenant: str, name: str, patch: object, *, queue_id: bytes, version: int
@@ -110,16 +256,23 @@ class QueueEngine:
             WrongOffset: `etag-mismatch`.
             InvalidRequest: `validation-failed`.
         """
-        raise NotImplementedError
+        if await self._id_of(tenant, name) != queue_id:
+            raise changed_meanwhile()
+        await self._rounds.do(UpdateQueue(queue_id, patch, version))
+        return await self.describe_queue(tenant, name)
 
     async def delete_queue(self, tenant: str, name: str, *, if_empty: bool = False) -> None:
         """Delete a queue with all that is in it; its name is free at once.
 
         Raises:
-            Exists: `queue-not-empty`, or `queue-in-use`, with the facts `queue` and `count`: dead
-                letters of others go there.
+            WrongOffset: `queue-not-empty`, or `queue-in-use`, with the facts `queue` and `count`:
+                dead letters of others go there.
         """
-        raise NotImplementedError
+        try:
+            await self._rounds.do(DeleteQueue(tenant, name, if_empty))
+        finally:
+            # Also where nobody knows what became of it: the next one asks the ledger.
+            self._known.forget(tenant, name)
 
     # Messages
 
@@ -133,7 +286,18 @@ class QueueEngine:
                 remembers as many repeats as it can; `overloaded`.
             Unavailable: `storage-full`, `storage-failed`, `clock-skew`, `draining`.
         """
-        raise NotImplementedError
+        settings = self._settings
+        if self._housekeeping.disk_bytes >= settings.disk_bytes_max:
+            raise Overloaded(
+                "message files have as many bytes as they may have",
+                code=Code.DISK_BOUND,
+                retry_after_seconds=5,
+            )
+        change = Publish(
+            request, os.urandom(RANDOM_SIZE), settings.checksum, settings.dedup_count_max
+        )
+        answer: PublishAnswer = await self._rounds.do(change)
+        return answer
 
     async def receive(
         self,
@@ -155,15 +319,23 @@ class QueueEngine:
         Raises:
             Overloaded: too many wait for messages of this queue.
         """
-        raise NotImplementedError
+        return await self._with_id(
+            tenant,
+            name,
+            lambda queue_id: self._receiving.receive(
+                queue_id, limit, bytes_max, visibility_ms, wait_ms, allowed
+            ),
+        )
 
     def give_back(self, tenant: str, name: str, messages: Sequence[ReceivedMessage]) -> None:
         """Let others have at once what was received and could not be sent to whoever asked."""
-        raise NotImplementedError
+        queue_id = self._known.get(tenant, name)
+        if queue_id is not None:
+            self._receiving.give_back(queue_id, messages)
 
     async def ack(self, tenant: str, name: str, receipts: Sequence[str]) -> Settlement:
         """Their consumer is done with these messages: they are gone, or on their way to the archive."""
-        raise NotImplementedError
+        return await self._settle(tenant, name, lambda queue_id: settle.ack(queue_id, receipts))
 
     async def nack(
         self,
@@ -175,13 +347,29 @@ class QueueEngine:
         dead_letter: bool = False,
     ) -> Settlement:
         """Their consumer gives these messages back, or rejects them as dead letters."""
-        raise NotImplementedError
+        return await self._settle(
+            tenant,
+            name,
+            lambda queue_id: settle.nack(
+                queue_id, receipts, delay_ms=delay_ms, dead_letter=dead_letter
+            ),
+        )
 
     async def extend(
         self, tenant: str, name: str, receipts: Sequence[str], visibility_ms: int | None = None
     ) -> Settlement:
         """Their consumer wants these messages for longer, from now on."""
-        raise NotImplementedError
+        return await self._settle(
+            tenant, name, lambda queue_id: settle.extend(queue_id, receipts, visibility_ms)
+        )
+
+    async def _settle(
+        self, tenant: str, name: str, change: Callable[[bytes], settle.Settle]
+    ) -> Settlement:
+        settled: settle.Settled = await self._with_id(
+            tenant, name, lambda queue_id: self._rounds.do(change(queue_id))
+        )
+        return Settlement(*settled)
 
     async def peek(
         self,
@@ -194,11 +382,31 @@ class QueueEngine:
         bytes_max: int = 4 * 2**20,
     ) -> PeekAnswer:
         """Look at messages in order of their sequences, of those after `after`."""
-        raise NotImplementedError
+        wanted = looks.Wanted(tenant, name, after, limit, state, bytes_max)
+        seen = await self._rounds.look(lambda look: looks.peeked(look, wanted))
+        try:
+            messages = await self._reading.read([each.message for each in seen.stored])
+        finally:
+            seen.release()
+        return looks.shown(seen, messages)
 
     async def purge(self, tenant: str, name: str, *, damaged: bool = False) -> int:
         """Remove everything, in flight too, or what is damaged alone; returns how many."""
-        raise NotImplementedError
+        if not damaged:
+            count: int = await self._with_id(
+                tenant, name, lambda queue_id: self._rounds.do(PurgeQueue(queue_id))
+            )
+            return count
+        purged = 0
+        while True:
+            some: int = await self._with_id(
+                tenant,
+                name,
+                lambda queue_id: self._rounds.do(PurgeDamaged(queue_id, _DAMAGED_AT_ONCE)),
+            )
+            purged += some
+            if some < _DAMAGED_AT_ONCE:
+                return purged
 
     async def redrive(
         self, tenant: str, name: str, *, limit: int = 1_000, to: str | None = None
@@ -210,18 +418,88 @@ class QueueEngine:
             NotFound: `queue-not-found`, with the fact `queue`: where the first one would go there
                 is no queue.
         """
-        raise NotImplementedError
+        return await self._with_id(
+            tenant,
+            name,
+            lambda queue_id: redrive(
+                self._rounds,
+                self._reading,
+                queue_id,
+                limit=limit,
+                to=to,
+                checksum=self._settings.checksum,
+            ),
+        )
 
     # Operators
 
     async def storage(self) -> StorageFigures:
         """What lies on the disk."""
-        raise NotImplementedError
+        housekeeping = self._housekeeping
+        waiting_for = self._outgoing.waiting_for
+        stored = await self._rounds.look(lambda look: looks.storage(look, waiting_for))
+        ledger = self._directory / LEDGER
+        return replace(
+            stored,
+            ledger_bytes=ledger.stat().st_size,
+            pins=self._pins.count,
+            compactions={ended.value: count for ended, count in housekeeping.ended.items()},
+            moved_bytes=housekeeping.moved_bytes,
+        )
 
     async def compact(self) -> int:
         """Have all sealed files with a gap compacted soon, without a pause; returns how many."""
-        raise NotImplementedError
+        return await self._housekeeping.ask()
 
-    def metrics(self) -> dict[str, Any]:
-        """Figures since the start, by their names, without names of queues."""
-        raise NotImplementedError
+    async def tend(self) -> bool:
+        """Remove and compact message files that are due, now; returns whether others will be.
+
+        The engine does it by itself; this is for tests and for whoever cannot wait.
+        """
+        return await self._housekeeping.tend()
+
+    async def upkeep(self) -> None:
+        """Do all that is due by now; the engine does it by itself when it is."""
+        while await self._rounds.do(Upkeep(self._settings.sweep_count)):
+            pass
+
+    def figures(self) -> Figures:
+        """What happened since the start, without names of queues."""
+        figures = self._figures
+        figures.damaged_reads = self._reading.damaged_count
+        figures.outgoing_sent = self._outgoing.sent_count
+        figures.outgoing_aside = self._outgoing.aside_count
+        figures.outgoing_waiting = len(self._outgoing.waiting_for)
+        figures.waiting_receives = self._rounds.waiting_receives
+        figures.moved_bytes = self._housekeeping.moved_bytes
+        figures.compactions = {
+            ended.value: count for ended, count in self._housekeeping.ended.items()
+        }
+        figures.disk_bytes = self._housekeeping.disk_bytes
+        return figures
+
+    # Names
+
+    async def _id_of(self, tenant: str, name: str) -> bytes:
+        queue_id = self._known.get(tenant, name)
+        if queue_id is None:
+            row = await self._rounds.look(lambda look: look.ledger.queue_named(tenant, name))
+            if row is None:
+                raise not_there()
+            queue_id = row.queue_id
+            self._known.put(tenant, name, queue_id)
+        return queue_id
+
+    async def _with_id(self, tenant: str, name: str, do: Callable[[bytes], Awaitable[T]]) -> T:
+        """Do something with a queue; if it is another one of this name meanwhile, with that."""
+        queue_id = await self._id_of(tenant, name)
+        try:
+            return await do(queue_id)
+        except NotFound as error:
+            if error.code is not Code.QUEUE_NOT_FOUND or error.facts:
+                raise
+            self._known.forget(tenant, name)
+            fresh = await self._id_of(tenant, name)
+            if fresh == queue_id:
+                raise
+            return await do(fresh)

@@ -22,7 +22,8 @@ from bottomless_server.queues.ports import Record, SyncFailed, WriteFailed
 from bottomless_server.queues.store.names import path_of
 from bottomless_server.queues.store.pins import Pins
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Numbers of errors that say that a disk has no room."""
 
 
 class FilePin:
@@ -72,7 +73,7 @@ class RoundFiles:
                 self._written[number] = self._files.open(path)
                 write_all(self._files, self._written[number], parts, position)
         except OSError as error:
-            raise WriteFailed(str(error), full=error.errno in _FULL) from error
+            raise WriteFailed(str(error), full=error.errno in FULL) from error
 
     def sync(self, number: int, *, created: bool) -> None:
         try:

@@ -32,7 +32,7 @@ import structlog
 from bottomless.errors import Code, Outcome, StoreError
 from bottomless.guards import guard
 from bottomless_server.queues.core.states import FileState, QueueState
-from bottomless_server.queues.ledger.base import NUMBER_MAX, Ledger, LedgerFailed
+from bottomless_server.queues.ledger.base import NUMBER_MAX, Ledger, LedgerFailed, Totals
 from bottomless_server.queues.ports import (
     MessageFiles,
     Pin,
@@ -50,6 +50,7 @@ from bottomless_server.queues.work import (
     Ways,
     Work,
     not_stored,
+    sum_of,
 )
 
 T = TypeVar("T")
@@ -290,8 +291,10 @@ class RoundWriter:
         ways = Ways(bodies, lambda file: self._pin(taken, file), self._unwritten)
         verdicts = []
         made_ready: Counter[bytes] = Counter()
+        dead_lettered: Counter[str] = Counter()
         needs_upkeep = False
         sent_out: set[int] = set()
+        totals = Totals()
         for change, is_wanted in asked:
             work = Work(ledger, taken.number, now, ways)
             verdict = self._apply(change, work, taken, bodies) if is_wanted() else _NOBODY
@@ -300,9 +303,19 @@ class RoundWriter:
                 made_ready.update(work.made_ready)
                 needs_upkeep |= work.needs_upkeep
                 sent_out |= work.sent_out
+                totals = sum_of(totals, work.totals)
+                dead_lettered.update(work.dead_lettered)
         bodies.enter()
         next_due = ledger.next_due()
-        taken.ended = Ended(verdicts, made_ready, next_due, needs_upkeep, frozenset(sent_out))
+        taken.ended = Ended(
+            verdicts,
+            made_ready,
+            next_due,
+            needs_upkeep,
+            frozenset(sent_out),
+            totals,
+            dead_lettered,
+        )
         return bodies
 
     def _apply(self, change: Change, work: Work, taken: _Taken, bodies: RoundBodies) -> Verdict:

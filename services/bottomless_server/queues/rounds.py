@@ -88,6 +88,9 @@ class _Waiting:
     def count(self, queue_id: bytes) -> int:
         return len(self.jobs.get(queue_id, ()))
 
+    def total(self) -> int:
+        return sum(map(len, self.jobs.values()))
+
     def remove(self, job: _Job) -> None:
         assert job.taking is not None
         queue_id = job.taking.queue_id
@@ -178,6 +181,11 @@ class Rounds:
         finally:
             self._executor.shutdown(wait=False)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is taken any more."""
+        return self._stopping.is_set() or self._writer is None
+
     def stop_waiting(self) -> None:
         """Answer all who wait for messages with nothing, and let nobody wait from now on."""
         self._may_all_wait = False
@@ -191,7 +199,7 @@ class Rounds:
             Unavailable: `draining`; `storage-failed`: it does not say.
         """
         writer = self._writer
-        if self._stopping.is_set() or writer is None:
+        if writer is None or self.is_over:
             raise _stopped()
         return await self._in_thread(lambda: writer.look(call))
 
@@ -234,9 +242,19 @@ class Rounds:
     def give_back(self, change: Taking, answer: Any) -> None:
         """Let others have at once what was taken and cannot be handed out any more."""
         back = change.give_back(answer)
-        if back is not None and self._task is not None and not self._task.done():
+        if back is not None:
+            self.put_back(back)
+
+    def put_back(self, back: Change) -> None:
+        """Do a change of which nobody waits for the answer, however much waits already."""
+        if self._task is not None and not self._task.done():
             self._line.put_anyway(_unheard(back), back.size)
             self._turn.set()
+
+    @property
+    def waiting_receives(self) -> int:
+        """How many receives wait for messages, of all queues."""
+        return self._waiting.total()
 
     def waiting_count(self, queue_id: bytes) -> int:
         """How many receives wait for messages of a queue."""
@@ -248,7 +266,7 @@ class Rounds:
         return self._upkeep_waits
 
     def _put(self, job: _Job) -> None:
-        if self._stopping.is_set() or self._writer is None:
+        if self.is_over:
             raise _stopped()
         self._line.put(job, job.change.size)
         self._turn.set()

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from operator import add
 from typing import Any, NamedTuple, Protocol
 
 from bottomless.errors import Code, Outcome, Unavailable
-from bottomless_server.queues.ledger.base import Ledger
+from bottomless_server.queues.ledger.base import Ledger, Totals
 from bottomless_server.queues.ports import Pin, Record
 from bottomless_server.queues.round_bodies import Place, RoundBodies
 
@@ -25,6 +26,10 @@ class Work:
         """Set by a change that leaves work to be done in further rounds."""
         self.sent_out: set[int] = set()
         """Targets that got outgoing rows."""
+        self.totals = Totals()
+        """What has become of messages, of all queues together."""
+        self.dead_lettered: Counter[str] = Counter()
+        """How many messages became dead letters, by the reason."""
         self._ways = ways
 
     def add_record(self, record: Record) -> Place:
@@ -44,6 +49,11 @@ class Work:
     def wake(self, queue_id: bytes, count: int) -> None:
         """Say that messages of a queue became ready, for those who wait there."""
         self.made_ready[queue_id] += count
+
+    def count(self, queue_id: bytes, totals: Totals) -> None:
+        """Add to what has become of the messages of a queue."""
+        self.ledger.add_totals(queue_id, totals)
+        self.totals = sum_of(self.totals, totals)
 
     def require_registry(self, queue_id: bytes) -> None:
         """Refuse to go on with a queue whose registry object could not be written.
@@ -120,6 +130,15 @@ class Ended(NamedTuple):
     """Whether something is to be done by itself now."""
     sent_out: frozenset[int] = frozenset()
     """Targets that got outgoing rows."""
+    totals: Totals = Totals()
+    """What has become of messages, of all queues together."""
+    dead_lettered: Mapping[str, int] = {}
+    """How many messages became dead letters, by the reason."""
+
+
+def sum_of(one: Totals, other: Totals) -> Totals:
+    """Totals together."""
+    return Totals(*map(add, one, other))
 
 
 def not_stored(

@@ -68,7 +68,9 @@ def carry_out(work: Work, row: QueueRow, fates: Sequence[tuple[Stored, Fate]]) -
         counts["acked"] += fate.reason is LeaveReason.ACKNOWLEDGED
         counts["expired"] += fate.reason is LeaveReason.EXPIRED
         counts["dropped"] += fate.reason is LeaveReason.MAX_LENGTH
-        counts["dead_lettered"] += fate.reason is not LeaveReason.ACKNOWLEDGED and bool(fate.to)
+        if fate.reason is not LeaveReason.ACKNOWLEDGED and fate.to is not None:
+            counts["dead_lettered"] += 1
+            work.dead_lettered[fate.reason] += 1
     work.ledger.change_items(changes)
     work.ledger.remove_items(gone)
     for to, items in leaving.items():
@@ -76,4 +78,4 @@ def carry_out(work: Work, row: QueueRow, fates: Sequence[tuple[Stored, Fate]]) -
         work.ledger.send_out(target.id, items)
         work.sent_out.add(target.id)
     if any(counts.values()):
-        work.ledger.add_totals(row.queue_id, Totals(**counts))
+        work.count(row.queue_id, Totals(**counts))

@@ -91,7 +91,14 @@ class Redrive:
         ]
         targets = {each.to: _queue(work, row.tenant, each.to) for _, each in moving}
         fresh = [
-            _anew(work, targets[each.to], msg_id, each.message, None, without_origin(each.message.headers))
+            _anew(
+                work,
+                targets[each.to],
+                msg_id,
+                each.message,
+                None,
+                without_origin(each.message.headers),
+            )
             for msg_id, each in moving
         ]
         if fresh:
@@ -133,6 +140,4 @@ def _anew(
     # Its own time may be over already, and would let it expire again at once: only the queue's counts.
     life = published(config_of(row.config), work.now)
     copy = Copy(row, life, origin)
-    return Fresh(
-        msg_id, message.content, message.priority, None, headers, message.value, [copy]
-    )
+    return Fresh(msg_id, message.content, message.priority, None, headers, message.value, [copy])

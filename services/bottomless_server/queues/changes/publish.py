@@ -158,12 +158,10 @@ class Publish:
             )
         return seen if repeat is Repeat.SAME else None
 
-    def _remember(
-        self, work: Work, queue: _Queue, answers: Sequence[PublishedMessage]
-    ) -> None:
+    def _remember(self, work: Work, queue: _Queue, answers: Sequence[PublishedMessage]) -> None:
         duplicates = sum(answer.duplicate for answer in answers)
         if duplicates:
-            work.ledger.add_totals(queue.row.queue_id, Totals(duplicates=duplicates))
+            work.count(queue.row.queue_id, Totals(duplicates=duplicates))
         if not queue.config.dedup_ms:
             return
         until = work.now + queue.config.dedup_ms
@@ -207,7 +205,9 @@ class Publish:
 
     # What is new
 
-    def _store(self, work: Work, queues: Sequence[_Queue]) -> dict[int, tuple[bytes, dict[bytes, int]]]:
+    def _store(
+        self, work: Work, queues: Sequence[_Queue]
+    ) -> dict[int, tuple[bytes, dict[bytes, int]]]:
         """Store what is new somewhere; returns the id and the sequences of each, by its place in
         the request.
         """
@@ -215,9 +215,7 @@ class Publish:
         ids = ids_of(first_id(work.now, self.randomness), len(messages))
         fresh: dict[int, Fresh] = {}
         for number, message in enumerate(messages):
-            copies = [
-                _copy(work, queue, message) for queue in queues if queue.takes(number)
-            ]
+            copies = [_copy(work, queue, message) for queue in queues if queue.takes(number)]
             if copies:
                 fresh[number] = Fresh(
                     ids[number],

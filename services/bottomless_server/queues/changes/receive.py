@@ -64,7 +64,7 @@ class Receive:
         again = sum(life.deliveries > 1 for _, life in taken)
         if taken:
             totals = Totals(delivered=len(taken), redelivered=again)
-            work.ledger.add_totals(row.queue_id, totals)
+            work.count(row.queue_id, totals)
         files = {stored.message.file for stored, _ in taken}
         deliveries = [_delivery(store, stored, life) for stored, life in taken]
         return Received(deliveries, [work.pin(file) for file in sorted(files)])

@@ -114,4 +114,4 @@ def _count(work: Work, row: QueueRow, following: int) -> None:
     below = reserved_below(following, row.reserved_below)
     if below is not None:
         work.ledger.reserve(row.queue_id, below)
-    work.ledger.add_totals(row.queue_id, Totals(published=following - row.next_sequence))
+    work.count(row.queue_id, Totals(published=following - row.next_sequence))

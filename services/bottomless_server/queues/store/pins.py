@@ -7,6 +7,7 @@ crash nobody reads.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from threading import Lock
 
 from bottomless.guards import guard
@@ -18,6 +19,8 @@ class Pins:
     def __init__(self) -> None:
         self._pins: dict[int, Counter[int]] = {}
         self._lock = Lock()
+        self.on_release: Callable[[], None] | None = None
+        """Called after a release, in the thread that released, while somebody wants to know."""
 
     def pin(self, file: int, round_: int) -> None:
         """Keep what a round saw of a file; within the round, before another change is made."""
@@ -33,6 +36,9 @@ class Pins:
                 del rounds[round_]
             if not rounds:
                 del self._pins[file]
+        told = self.on_release
+        if told is not None:
+            told()
 
     @guard("pins before a destination, the cut and the unlink")
     def is_free(self, file: int, up_to: int) -> bool:

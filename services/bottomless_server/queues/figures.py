@@ -1,0 +1,41 @@
+"""What an engine of queues has done since its start, for metrics: no name of a queue is among it."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from bottomless_server.queues.ledger.base import Totals
+from bottomless_server.queues.work import Ended, sum_of
+
+
+@dataclass
+class Figures:
+    """Counts since the start, and what is there now."""
+
+    rounds: int = 0
+    changes: int = 0
+    """Requests that rounds have done, or refused."""
+    totals: Totals = Totals()  # noqa: RUF009 it is immutable
+    """What has become of messages, of all queues together."""
+    dead_lettered: Counter[str] = field(default_factory=Counter)
+    """By the reason."""
+    stale: int = 0
+    """Receipts that were somebody else's by then."""
+    damaged_reads: int = 0
+    outgoing_sent: int = 0
+    outgoing_aside: int = 0
+    """Messages that their targets refused for themselves."""
+    outgoing_waiting: int = 0
+    """Targets that refuse everything at present."""
+    waiting_receives: int = 0
+    compactions: Mapping[str, int] = field(default_factory=dict)
+    moved_bytes: int = 0
+    disk_bytes: int = 0
+    """Of message files, as of the last look."""
+
+    def hear(self, ended: Ended) -> None:
+        """Count what a round has come to."""
+        self.rounds += 1
+        self.changes += len(ended.verdicts)
+        self.totals = sum_of(self.totals, ended.totals)
+        self.dead_lettered.update(ended.dead_lettered)

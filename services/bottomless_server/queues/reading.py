@@ -1,0 +1,74 @@
+"""Messages are read after their round, at the places that it named and under its pins, in threads."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from bottomless.errors import Corrupt, Unavailable
+from bottomless.formats.envelope import decode_envelope
+from bottomless.model.queue import QueueMessage
+from bottomless_server.queues.ledger.base import Message
+from bottomless_server.queues.store.bodies import Bodies, BodyPlace
+from bottomless_server.queues.work import not_stored
+
+log = structlog.get_logger(__name__)
+
+
+class Reading:
+    """Reads messages for the event loop."""
+
+    def __init__(self, bodies: Bodies, threads: ThreadPoolExecutor) -> None:
+        self._bodies = bodies
+        self._threads = threads
+        self.damaged_count = 0
+        """Messages that were not what they should be, since the start."""
+
+    async def read(self, messages: Sequence[Message]) -> list[QueueMessage | None]:
+        """Messages in the order in which they were asked for; None in the place of a damaged one.
+
+        The pins of their files are held by whoever asks, until this returns or raises; also if it is
+        cancelled the threads are done then.
+
+        Raises:
+            Unavailable: `storage-failed`: the disk does not work, and nobody knows what they are.
+        """
+        if not messages:
+            return []
+        loop = asyncio.get_running_loop()
+        asked = loop.run_in_executor(self._threads, self._read_all, messages)
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            # The thread reads on: its pins must not be released before it is done.
+            await asyncio.wait([asked])
+            if not asked.cancelled():
+                asked.exception()
+            raise
+
+    def _read_all(self, messages: Sequence[Message]) -> list[QueueMessage | None]:
+        return [self._read_one(message) for message in messages]
+
+    def _read_one(self, message: Message) -> QueueMessage | None:
+        place = BodyPlace(message.msg_id, message.file, message.position, message.size)
+        try:
+            return decode_envelope(self._bodies.read(place).body)
+        except (Corrupt, FileNotFoundError) as error:
+            self.damaged_count += 1
+            log.error(
+                "a message of a queue is damaged",
+                message_id=message.msg_id.hex(),
+                file=message.file,
+                position=message.position,
+                error=str(error),
+            )
+            return None
+        except OSError as error:
+            log.warning("a message file cannot be read", file=message.file, error=str(error))
+            raise unreadable() from error
+
+
+def unreadable() -> Unavailable:
+    """What is said where the disk does not read."""
+    return not_stored()

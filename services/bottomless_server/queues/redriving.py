@@ -1,0 +1,131 @@
+"""Redrive: dead letters go back to where they were. They are looked for between rounds, read under pins, and
+moved in a round, some at a time; what is not ready any more by then stays.
+"""
+
+import os
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from bottomless_server.queues.calls import RedriveAnswer
+from bottomless_server.queues.changes.damage import MarkDamaged
+from bottomless_server.queues.changes.fates import not_there
+from bottomless_server.queues.changes.moving import Redrive, Redriven
+from bottomless_server.queues.core.message_ids import RANDOM_SIZE
+from bottomless_server.queues.core.origin import decode_origin
+from bottomless_server.queues.core.states import ItemState, QueueState
+from bottomless_server.queues.ledger.base import QueueRow, Stored
+from bottomless_server.queues.ports import Pin
+from bottomless_server.queues.reading import Reading
+from bottomless_server.queues.rounds import Rounds
+from bottomless_server.queues.work import Look
+
+_PAGE: Final = 1_000
+_COUNT_MAX: Final = 100
+_BYTES_MAX: Final = 4 * 2**20
+"""Messages and bytes that are held in memory together."""
+
+
+class _Found(NamedTuple):
+    stored: Sequence[tuple[Stored, str]]
+    """With the queue where each goes."""
+    pins: Sequence[Pin]
+    after: int
+    """Sequence after which the next look begins."""
+    is_end: bool
+    missing: str | None
+    """A queue that is not there, where something would go."""
+
+
+async def redrive(
+    rounds: Rounds,
+    reading: Reading,
+    queue_id: bytes,
+    *,
+    limit: int,
+    to: str | None,
+    checksum: bool,
+) -> RedriveAnswer:
+    """Move up to `limit` ready messages, the oldest first.
+
+    Raises:
+        NotFound: the queue is not there; or nothing moves, since where it would go is no queue.
+    """
+    moved, after, missing = 0, -1, None
+    while moved < limit:
+        count = min(limit - moved, _COUNT_MAX)
+        found = await rounds.look(lambda look: _find(look, queue_id, to, after, count))  # noqa: B023 it is awaited here
+        missing = missing or found.missing
+        moved += await _move(rounds, reading, queue_id, found, checksum=checksum)
+        after = found.after
+        if found.is_end:
+            break
+    if not moved and missing is not None:
+        raise not_there(missing)
+    row = await rounds.look(lambda look: _row(look, queue_id))
+    return RedriveAnswer(moved, row.sums.ready)
+
+
+async def _move(
+    rounds: Rounds, reading: Reading, queue_id: bytes, found: _Found, *, checksum: bool
+) -> int:
+    try:
+        messages = await reading.read([stored.message for stored, _ in found.stored])
+    finally:
+        for pin in found.pins:
+            pin.release()
+    pairs = list(zip(found.stored, messages, strict=True))
+    bad = [stored for (stored, _), message in pairs if message is None]
+    if bad:
+        await rounds.do(MarkDamaged(queue_id, bad))
+    good = [
+        Redriven(stored, message, name) for (stored, name), message in pairs if message is not None
+    ]
+    if not good:
+        return 0
+    moved: int = await rounds.do(Redrive(queue_id, good, os.urandom(RANDOM_SIZE), checksum))
+    return moved
+
+
+def _row(look: Look, queue_id: bytes) -> QueueRow:
+    row = look.ledger.queue(queue_id)
+    if row is None or row.state is not QueueState.LIVE:
+        raise not_there()
+    return row
+
+
+def _find(look: Look, queue_id: bytes, to: str | None, after: int, count: int) -> _Found:
+    """The next ready messages that can move; of those whose queue is not there, nothing."""
+    row = _row(look, queue_id)
+    there = look.ledger.page(row.inside, after + 1, _PAGE)
+    found: list[tuple[Stored, str]] = []
+    missing: str | None = None
+    size = 0
+    for stored in there:
+        name = to if to is not None else _origin(stored)
+        if stored.item.state is ItemState.READY and name is not None:
+            if look.ledger.queue_named(row.tenant, name) is None:
+                missing = missing or name
+            else:
+                size += stored.message.size
+                if len(found) == count or (found and size > _BYTES_MAX):
+                    return _pinned(look, found, after, missing, is_end=False)
+                found.append((stored, name))
+        after = stored.item.sequence
+    return _pinned(look, found, after, missing, is_end=len(there) < _PAGE)
+
+
+def _pinned(
+    look: Look,
+    found: Sequence[tuple[Stored, str]],
+    after: int,
+    missing: str | None,
+    *,
+    is_end: bool,
+) -> _Found:
+    files = sorted({stored.message.file for stored, _ in found})
+    return _Found(found, [look.pin(file) for file in files], after, is_end, missing)
+
+
+def _origin(stored: Stored) -> str | None:
+    origin = stored.item.origin
+    return None if origin is None else decode_origin(origin).queue
