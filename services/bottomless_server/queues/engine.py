@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from bottomless.errors import Code, NotFound, Overloaded
+from bottomless.errors import Code, InvalidRequest, NotFound, Overloaded
 from bottomless.model.queue import QueueConfig
 from bottomless_server.node.file_calls import FileCalls, RealFileCalls
 from bottomless_server.queues import looks
@@ -417,7 +417,10 @@ class QueueEngine:
         Raises:
             NotFound: `queue-not-found`, with the fact `queue`: where the first one would go there
                 is no queue.
+            InvalidRequest: `bad-parameter`: they are in the queue `to` already.
         """
+        if to == name:
+            raise InvalidRequest("messages cannot be redriven to the queue that they are in")
         return await self._with_id(
             tenant,
             name,
@@ -462,6 +465,12 @@ class QueueEngine:
         """Do all that is due by now; the engine does it by itself when it is."""
         while await self._rounds.do(Upkeep(self._settings.sweep_count)):
             pass
+
+    async def check(self) -> list[str]:
+        """Everything that rows of the ledger say of each other and that is not so; it looks at all of
+        them.
+        """
+        return await self._rounds.look(lambda look: look.ledger.check())
 
     def figures(self) -> Figures:
         """What happened since the start, without names of queues."""

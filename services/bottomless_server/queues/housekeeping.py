@@ -44,7 +44,7 @@ _PAUSE_SECONDS_MAX: Final = 5.0
 
 
 class _GivenUp(Exception):
-    """This is to stop, and a change was refused so long: the next start ends what was begun."""
+    """The engine stops, and a change was refused so long: the next start ends what was begun."""
 
 
 @dataclass

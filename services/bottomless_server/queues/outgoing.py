@@ -21,14 +21,13 @@ any more; it is tried again after a while. For anything else the target waits, l
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import Code, Outcome, StoreError
+from bottomless.errors import Code, StoreError
 from bottomless.guards import guard
 from bottomless.model.backoff import backoff
 from bottomless.model.queue import QueueMessage

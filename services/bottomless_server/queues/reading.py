@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
-from bottomless.errors import Corrupt, Unavailable
+from bottomless.errors import Corrupt
 from bottomless.formats.envelope import decode_envelope
 from bottomless.model.queue import QueueMessage
 from bottomless_server.queues.ledger.base import Message
@@ -55,20 +55,16 @@ class Reading:
         try:
             return decode_envelope(self._bodies.read(place).body)
         except (Corrupt, FileNotFoundError) as error:
-            self.damaged_count += 1
-            log.error(
-                "a message of a queue is damaged",
-                message_id=message.msg_id.hex(),
-                file=message.file,
-                position=message.position,
-                error=str(error),
-            )
-            return None
+            why = str(error)
         except OSError as error:
             log.warning("a message file cannot be read", file=message.file, error=str(error))
-            raise unreadable() from error
-
-
-def unreadable() -> Unavailable:
-    """What is said where the disk does not read."""
-    return not_stored()
+            raise not_stored() from error
+        self.damaged_count += 1
+        log.error(
+            "a message of a queue is damaged",
+            message_id=message.msg_id.hex(),
+            file=message.file,
+            position=message.position,
+            error=why,
+        )
+        return None
