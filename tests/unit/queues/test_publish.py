@@ -20,6 +20,7 @@ from bottomless_server.queues.calls import (
 from bottomless_server.queues.changes.publish import Publish
 from bottomless_server.queues.changes.receive import Receive, Received
 from bottomless_server.queues.changes.settle import ack
+from bottomless_server.queues.core.repeats import Repeat
 from bottomless_server.queues.core.reserving import BLOCK
 from bottomless_server.queues.core.states import ItemState
 from bottomless_server.queues.ledger.base import QueueRow, Stored, Totals
@@ -127,8 +128,6 @@ def test_a_repeat_with_the_same_key_is_told_the_same_ids_when_the_messages_are_g
 def test_without_its_guard_a_repeat_is_stored_twice(
     queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bottomless_server.queues.core.repeats import Repeat
-
     remove(
         monkeypatch,
         "a repeat of a publish is told what the first one was told",

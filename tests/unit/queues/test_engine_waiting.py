@@ -1,0 +1,147 @@
+"""Receives that wait, that are given up, and that meet damage, on the whole engine."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.waiting import eventually
+
+from bottomless.errors import Code, NotFound, Unavailable
+from bottomless_server.queues.calls import PublishRequest
+from unit.queues.engine_harness import TENANT, Engine, an_engine
+
+LONG = 240_000
+
+
+def waits(engine: Engine, count: int = 1) -> Any:
+    return eventually(lambda: engine.engine.figures().waiting_receives == count)
+
+
+def asking(engine: Engine, **how: Any) -> "asyncio.Task[Any]":
+    return asyncio.create_task(engine.values("jobs", wait_ms=LONG, **how))
+
+
+async def test_who_waits_is_handed_what_is_published(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        first, second = asking(engine), asking(engine)
+        await waits(engine, 2)
+        await engine.publish("jobs", values=[b"one"])
+        assert await first == [b"one"]
+        await engine.publish("jobs", values=[b"two"])
+        assert await second == [b"two"]
+
+
+async def test_who_has_left_takes_nothing(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        gone = asking(engine)
+        await waits(engine)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        await engine.publish("jobs", values=[b"one"])
+        assert await engine.values("jobs") == [b"one"]
+
+
+async def test_who_may_not_have_messages_any_more_gives_them_back(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        await engine.publish("jobs", values=[b"one"])
+        assert await engine.values("jobs", allowed=lambda: False) == []
+        (taken,) = await engine.receive("jobs", allowed=lambda: True, wait_ms=LONG)
+        assert bytes(taken.value) == b"one"
+
+
+async def test_what_cannot_be_sent_is_given_back_at_once(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        await engine.publish("jobs", values=[b"one"])
+        engine.engine.give_back(TENANT, "jobs", await engine.receive("jobs"))
+        assert await engine.values("jobs", wait_ms=LONG) == [b"one"]
+
+
+async def test_who_waits_in_a_queue_that_is_deleted_hears_of_it(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        waiting = asking(engine)
+        await waits(engine)
+        await engine.engine.delete_queue(TENANT, "jobs")
+        with pytest.raises(NotFound) as caught:
+            await waiting
+        assert caught.value.code is Code.QUEUE_NOT_FOUND
+
+
+async def test_a_name_that_is_another_queue_meanwhile_is_that_queue(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        taken = [await engine.receive("jobs"), await engine.engine.delete_queue(TENANT, "jobs")]
+        assert taken == [[], None]
+        await engine.create("jobs")
+        await engine.publish("jobs", values=[b"new"])
+        assert await engine.values("jobs") == [b"new"]
+
+
+async def test_a_stop_answers_who_waits_with_nothing_and_refuses_the_rest(tmp_path: Path) -> None:
+    engine = Engine(tmp_path)
+    await engine.open()
+    await engine.create("jobs")
+    waiting = asking(engine)
+    await waits(engine)
+    engine.engine.stop_waiting()
+    assert await waiting == []
+    assert await engine.values("jobs", wait_ms=LONG) == []
+    await engine.close()
+    await engine.close()
+    with pytest.raises(Unavailable) as caught:
+        await engine.publish("jobs")
+    assert caught.value.code is Code.DRAINING
+
+
+def damage(directory: Path, value: bytes) -> None:
+    """Change one byte of a message on the disk."""
+    for path in (directory / "messages").iterdir():
+        data = path.read_bytes()
+        if value in data:
+            place = data.index(value)
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+
+
+async def test_a_damaged_message_is_kept_from_consumers_and_the_others_are_delivered(
+    tmp_path: Path,
+) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        await engine.publish("jobs", values=[b"one", b"two", b"three"])
+        damage(tmp_path, b"two")
+        assert await engine.values("jobs") == [b"one", b"three"]
+        assert await engine.peek("jobs", state="damaged") == [(1, "damaged", None)]
+        assert (await engine.describe("jobs")).sums.damaged == 1
+        assert await engine.engine.purge(TENANT, "jobs", damaged=True) == 1
+        assert (await engine.describe("jobs")).sums.damaged == 0
+
+
+async def test_who_meets_damage_alone_waits_on(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        await engine.publish("jobs", values=[b"one"])
+        damage(tmp_path, b"one")
+        waiting = asking(engine)
+        await waits(engine)
+        await engine.publish("jobs", values=[b"two"])
+        assert await waiting == [b"two"]
+
+
+async def test_publishes_are_refused_where_files_have_all_the_bytes_that_they_may(
+    tmp_path: Path,
+) -> None:
+    async with an_engine(tmp_path, disk_bytes_max=1_000) as engine:
+        await engine.create("jobs")
+        await engine.publish("jobs", values=[bytes(2_000)])
+        await engine.engine.tend()
+        request = PublishRequest(TENANT, ["jobs"], [])
+        with pytest.raises(Exception, match="as many bytes as they may") as caught:
+            await engine.engine.publish(request)
+        assert caught.value.code is Code.DISK_BOUND  # type: ignore[attr-defined]
+        assert await engine.values("jobs") == [bytes(2_000)]
