@@ -28,11 +28,11 @@ class Beside(NamedTuple):
 def beside(request: pytest.FixtureRequest, tmp_path: Path) -> Beside:
     if request.param == "memory":
         memory = MemoryRegistry()
-        return Beside(memory, lambda: [object_of(memory.rows[each]) for each in sorted(memory.rows)])
+        return Beside(
+            memory, lambda: [object_of(memory.rows[each]) for each in sorted(memory.rows)]
+        )
     files = RealFileCalls()
-    return Beside(
-        FileRegistry(files, tmp_path), lambda: list(registry_objects(files, tmp_path))
-    )
+    return Beside(FileRegistry(files, tmp_path), lambda: list(registry_objects(files, tmp_path)))
 
 
 @pytest.fixture

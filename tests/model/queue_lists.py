@@ -208,9 +208,7 @@ class Lists:
         else:
             for number, one in enumerate(messages):
                 if one.dedup_id is not None:
-                    asked.append(
-                        (("id", one.dedup_id), one._replace(dedup_id=None), [number])
-                    )
+                    asked.append((("id", one.dedup_id), one._replace(dedup_id=None), [number]))
         here: dict[Any, tuple[Any, list[int]]] = {}
         for found_key, found_body, numbers in asked:
             if found_key in here:
@@ -233,7 +231,9 @@ class Lists:
                     plan.known[queue.name, number] = told
         return None
 
-    def published(self, plan: "Plan", answers: dict[str, list[tuple[bytes, int]]], now: int) -> None:
+    def published(
+        self, plan: "Plan", answers: dict[str, list[tuple[bytes, int]]], now: int
+    ) -> None:
         """Enter what was published under the ids that the engine gave."""
         counts = [
             sum(plan.is_new(name, number) for name in plan.names)
@@ -287,7 +287,9 @@ class Lists:
 
     # Receive and settle
 
-    def receive(self, queue: QueueList, limit: int, size_max: int, visibility: int | None, now: int) -> list[Entry]:
+    def receive(
+        self, queue: QueueList, limit: int, size_max: int, visibility: int | None, now: int
+    ) -> list[Entry]:
         taken: list[Entry] = []
         for entry in queue.ready()[:limit]:
             if taken and sum(each.size for each in taken) + entry.size > size_max:

@@ -310,7 +310,13 @@ class QueuesBesideLists(RuleBasedStateMachine):
             return
         taken = self.lists.receive(queue, limit, size_max, visibility, self.now)
         assert [
-            (each.message_id, each.sequence, bytes(each.value), tuple(each.headers), each.deliveries)
+            (
+                each.message_id,
+                each.sequence,
+                bytes(each.value),
+                tuple(each.headers),
+                each.deliveries,
+            )
             for each in answer
         ] == [
             (each.message_id, each.sequence, each.value, each.headers, each.deliveries)
@@ -518,7 +524,10 @@ class QueuesBesideLists(RuleBasedStateMachine):
             records = self.engine.streams.records[TENANT, stream]
             numbers = [record.number for record in records]
             assert numbers == sorted(set(numbers))
-            ids = [bytes.fromhex(dict(record.headers)["queue-message-id"].decode()) for record in records]
+            ids = [
+                bytes.fromhex(dict(record.headers)["queue-message-id"].decode())
+                for record in records
+            ]
             assert Counter(ids) == self.sent[stream]
 
     def check_queue(self, name: str, queue: QueueList) -> None:

@@ -34,9 +34,7 @@ EXAMPLE_COUNT = 3
 STEP_COUNT = 80
 
 
-def run_seed(
-    number: int, phases: Sequence[Phase] = (Phase.generate, Phase.shrink)
-) -> None:
+def run_seed(number: int, phases: Sequence[Phase] = (Phase.generate, Phase.shrink)) -> None:
     class Seeded(QueuesBesideLists):
         pass
 

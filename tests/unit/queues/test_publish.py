@@ -231,9 +231,7 @@ def test_a_full_queue_refuses_a_publish_for_all_queues(queues: Queues) -> None:
 
 
 def test_the_first_messages_make_room_and_become_dead_letters(queues: Queues) -> None:
-    queues.configure(
-        "jobs", max_messages=2, overflow="drop-head", dead_letter={"queue": "mail"}
-    )
+    queues.configure("jobs", max_messages=2, overflow="drop-head", dead_letter={"queue": "mail"})
     queues.publish("jobs", messages=[OutMessage(b"1"), OutMessage(b"2")])
     told = queues.told("jobs", messages=[OutMessage(b"3")])
     assert told[0].sequence == 2

@@ -6,6 +6,7 @@ is stored in the other, under the id that it has in this request.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
@@ -69,8 +70,9 @@ class Publish:
     checksum: bool = True
     dedup_count_max: int = 1_000_000
 
-    @property
+    @cached_property
     def size(self) -> int:
+        """Bytes that it keeps in memory while it waits."""
         count = len(self.request.queues)
         return sum(
             stored_size(one.headers, len(one.value), count, checksum=True) + count * _ITEM_OVERHEAD
