@@ -59,6 +59,7 @@ from bottomless.formats.message_file import (
     decode_record as decode_message,
 )
 from bottomless.formats.placing import place
+from bottomless.formats.queue_object import decode_queue_object, encode_queue_object
 from bottomless.formats.rdq import decode_rdq_record, scan_rdq
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from bottomless.formats.segment import (
@@ -406,6 +407,9 @@ DECODERS = {
     "message file": Decoder(of_message_file, golden("message_file"), sealed_message_file),
     "envelope": Decoder(and_back(decode_envelope, written), golden("envelope"), unsealed),
     "rdq": Decoder(of_rdq, golden("rdq"), unsealed),
+    "queue object": Decoder(
+        and_back(decode_queue_object, encode_queue_object), golden("queue_object"), sealed_object
+    ),
     "high group": Decoder(of_node, golden("manifest_group_high"), sealed_node),
     "tombstone": Decoder(
         and_back(decode_registry, encode_registry), golden("stream_tombstone"), sealed_object

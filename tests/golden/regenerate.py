@@ -27,6 +27,7 @@ from unit.formats.examples import (
     OTHER_UID,
     PARTITION_RECORD,
     QUEUE_MESSAGE,
+    QUEUE_OBJECT,
     RECORD,
     SEGMENT_HEADER,
     STREAM_ID,
@@ -56,6 +57,7 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.consumers import encode_offset, encode_snapshot
 from bottomless.formats.envelope import encode_envelope
 from bottomless.formats.manifest import encode_node
+from bottomless.formats.queue_object import encode_queue_object
 from bottomless.formats.segment import (
     encode_checkpoint,
     encode_index_header,
@@ -279,10 +281,11 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "message_file": a_message_file,
     "envelope": lambda: b"".join(encode_envelope(QUEUE_MESSAGE)),
     "rdq": an_rdq_file,
+    "queue_object": lambda: encode_queue_object(QUEUE_OBJECT),
 }
 """What each golden file holds: `{name}.hex`."""
 
-UNFROZEN = frozenset({"message_file", "envelope", "rdq"})
+UNFROZEN = frozenset({"message_file", "envelope", "rdq", "queue_object"})
 """Of work queues, which are being built: they are frozen as soon as these are served."""
 
 

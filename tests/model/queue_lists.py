@@ -149,16 +149,14 @@ class Lists:
 
     # Publish
 
-    def publish(  # noqa: C901 one place for all rules of a publish
+    def publish(
         self,
         names: list[str],
         messages: list[OutMessage],
         key: str | None,
         body: str,
-        now: int,
     ) -> "Refusal | Plan":
-        if missing := [name for name in names if name not in self.queues]:
-            del missing
+        if any(name not in self.queues for name in names):
             return "queue-not-found"
         plan = Plan(names, messages, {}, {})
         for name in names:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from unit.queues.engine_harness import SETTINGS, TENANT, Engine
 
 from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.model.queue import (
@@ -25,7 +26,6 @@ from bottomless.model.record import Content
 from bottomless_server.queues.calls import OutMessage, PublishRequest
 from bottomless_server.queues.changes.storing import stored_size
 from model.queue_lists import Entry, Leaving, Lists, Plan, QueueList
-from unit.queues.engine_harness import SETTINGS, TENANT, Engine
 
 NAMES = ("a", "b", "c", "d")
 STREAMS = ("log", "morgue")
@@ -276,7 +276,7 @@ class QueuesBesideLists(RuleBasedStateMachine):
         self.last = (names, messages, key)
         body = repr(messages)
         request = PublishRequest(TENANT, names, messages, "me", key, body.encode())
-        plan = self.lists.publish(names, messages, key, repr((sorted(names), body)), self.now)
+        plan = self.lists.publish(names, messages, key, repr((sorted(names), body)))
         answer = self.refusal(self.engine.engine.publish(request))
         if isinstance(plan, str):
             assert answer == plan

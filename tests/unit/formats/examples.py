@@ -19,6 +19,7 @@ from bottomless.formats.filter import build, hash_values
 from bottomless.formats.fragment import PackedFragment, pack_fragment
 from bottomless.formats.fragment_filters import LINE_DTYPE, FilterTable
 from bottomless.formats.message_file import encode_file_header, encode_record, hole_front
+from bottomless.formats.queue_object import QueueObject
 from bottomless.formats.rdq import encode_rdq_record
 from bottomless.formats.tracking import seal_tracking
 from bottomless.formats.wal import PackedWal, pack_wal
@@ -44,7 +45,7 @@ from bottomless.model.names import (
     parse_stream_name,
     parse_super_id,
 )
-from bottomless.model.queue import QueueMessage, QueuePlace
+from bottomless.model.queue import QueueMessage, QueuePlace, parse_queue_config
 from bottomless.model.record import Columns, Content
 from bottomless.model.routing import SEED, Strategy
 from bottomless.model.segment import Checkpoint, SegmentHeader
@@ -451,6 +452,17 @@ QUEUE_MESSAGE = QueueMessage(
     headers=(("trace", b"\x00\xff"), ("größe", b"")),
     value=b'{"id":7}',
     due_at=TIMESTAMP + 5_000,
+)
+
+
+QUEUE_OBJECT = QueueObject(
+    QUEUE_ID,
+    "default",
+    "jobs",
+    parse_queue_config({"max_deliveries": 3, "dead_letter": {"queue": "dead"}}),
+    version=4,
+    purged_below=17,
+    reserved_below=2**20,
 )
 
 

@@ -45,6 +45,7 @@ from bottomless.formats.manifest import decode_node
 from bottomless.formats.message_file import Finding, check_file_header, reads_of, scan
 from bottomless.formats.message_file import decode_record as decode_message
 from bottomless.formats.placing import place
+from bottomless.formats.queue_object import decode_queue_object
 from bottomless.formats.rdq import decode_rdq_record, scan_rdq
 from bottomless.formats.segment import (
     HEADER_SIZE,
@@ -88,6 +89,7 @@ from unit.formats.examples import (
     OTHER_STREAM_ID,
     PARTITION_RECORD,
     QUEUE_MESSAGE,
+    QUEUE_OBJECT,
     RECORD,
     SEGMENT_HEADER,
     STREAM_ID,
@@ -431,6 +433,10 @@ def test_the_message_file_is_read() -> None:
     read = decode_envelope(message.body)
     assert dataclasses.replace(read, value=bytes(read.value)) == QUEUE_MESSAGE
     assert bytes(message.body) == golden("envelope")
+
+
+def test_the_registry_object_of_a_queue_is_read() -> None:
+    assert decode_queue_object(golden("queue_object")) == QUEUE_OBJECT
 
 
 def test_the_file_of_version_1_is_read() -> None:

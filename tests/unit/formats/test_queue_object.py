@@ -8,42 +8,30 @@ import pytest
 from bottomless.errors import Corrupt, NotServed
 from bottomless.formats.queue_object import (
     READERS,
-    QueueObject,
     decode_queue_object,
     encode_queue_object,
 )
 from bottomless.formats.sealed_json import seal
-from bottomless.model.queue import parse_queue_config
-from unit.formats.examples import assert_refuses_damage
-
-QUEUE = QueueObject(
-    bytes(range(16)),
-    "default",
-    "jobs",
-    parse_queue_config({"max_deliveries": 3, "dead_letter": {"queue": "dead"}}),
-    version=4,
-    purged_below=17,
-    reserved_below=2**20,
-)
+from unit.formats.examples import QUEUE_OBJECT, assert_refuses_damage
 
 
 def changed(**members: Any) -> bytes:
     """A sealed object with other members."""
-    there = orjson.loads(encode_queue_object(QUEUE))
+    there = orjson.loads(encode_queue_object(QUEUE_OBJECT))
     del there["format"], there["crc32c"]
     return seal({**there, **members})
 
 
 def test_a_queue_comes_back() -> None:
-    assert decode_queue_object(encode_queue_object(QUEUE)) == QUEUE
+    assert decode_queue_object(encode_queue_object(QUEUE_OBJECT)) == QUEUE_OBJECT
 
 
 def test_every_damage_is_refused() -> None:
-    assert_refuses_damage(decode_queue_object, encode_queue_object(QUEUE))
+    assert_refuses_damage(decode_queue_object, encode_queue_object(QUEUE_OBJECT))
 
 
 def test_one_of_a_later_version_is_left_to_who_can_read_it() -> None:
-    members = orjson.loads(encode_queue_object(QUEUE)) | {"format": 2}
+    members = orjson.loads(encode_queue_object(QUEUE_OBJECT)) | {"format": 2}
     with pytest.raises(NotServed):
         decode_queue_object(orjson.dumps(members))
 
