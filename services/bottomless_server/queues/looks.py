@@ -15,7 +15,7 @@ from bottomless_server.queues.calls import (
     StorageFigures,
 )
 from bottomless_server.queues.changes.fates import config_of, not_there
-from bottomless_server.queues.core.life import dead_letters_of
+from bottomless_server.queues.core.life import Destination, acked, dead_letters_of
 from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.core.states import FileState, ItemState
 from bottomless_server.queues.ledger.base import Ledger, QueueRow, Stored
@@ -51,7 +51,7 @@ def queue_there(ledger: Ledger, tenant: str, name: str) -> QueueRow:
 def described(look: Look, tenant: str, name: str) -> QueueDescription:
     """A queue and what is in it."""
     row = queue_there(look.ledger, tenant, name)
-    return _describe(look.ledger, row, look.ledger.outgoing_counts())
+    return _describe(look.ledger, row, _on_their_way(look.ledger, tenant))
 
 
 def listed(look: Look, tenant: str, prefix: str, after: str, limit: int) -> QueuePage:
@@ -61,23 +61,29 @@ def listed(look: Look, tenant: str, prefix: str, after: str, limit: int) -> Queu
     rows = look.ledger.queues(tenant, start, limit + 1)
     found = [row for row in rows if row.name.startswith(prefix)]
     page = found[:limit]
-    counts = look.ledger.outgoing_counts() if page else {}
+    counts = _on_their_way(look.ledger, tenant)
     after_page = page[-1].name if len(found) > limit else None
     return QueuePage([_describe(look.ledger, row, counts) for row in page], after_page)
 
 
-def _describe(ledger: Ledger, row: QueueRow, counts: Mapping[int, int]) -> QueueDescription:
+def _on_their_way(ledger: Ledger, tenant: str) -> dict[Destination, int]:
+    """How many messages of a tenant are on their way, by where they go."""
+    counts = ledger.outgoing_counts()
+    if not counts:
+        return {}
+    return {
+        Destination(target.kind, target.name): counts[target.id]
+        for target in ledger.targets()
+        if target.tenant == tenant and target.id in counts
+    }
+
+
+def _describe(
+    ledger: Ledger, row: QueueRow, counts: Mapping[Destination, int]
+) -> QueueDescription:
     config = config_of(row.config)
     oldest = ledger.page(row.inside, 0, 1)
-    wanted = [dead_letters_of(config)]
-    ways = {(to.kind, to.name) for to in wanted if to is not None}
-    if config.archive is not None:
-        ways.add(("stream", config.archive.stream))
-    outgoing = sum(
-        counts.get(target.id, 0)
-        for target in (ledger.targets() if counts else ())
-        if target.tenant == row.tenant and (target.kind, target.name) in ways
-    )
+    ways = {to for to in (dead_letters_of(config), acked(config).to) if to is not None}
     return QueueDescription(
         row.queue_id,
         row.name,
@@ -87,7 +93,7 @@ def _describe(ledger: Ledger, row: QueueRow, counts: Mapping[int, int]) -> Queue
         row.totals,
         row.next_sequence,
         oldest[0].item.published_at if oldest else None,
-        outgoing,
+        sum(counts.get(to, 0) for to in ways),
     )
 
 

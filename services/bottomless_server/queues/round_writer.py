@@ -164,6 +164,9 @@ class RoundWriter:
         Raises:
             Unavailable: `storage-failed`: it does not say.
         """
+        if self._doubt is not None and not self._doubt.asked and not self._given_up:
+            # Nobody waits for it, and perhaps no round comes that would settle it.
+            self.settle()
         if self._given_up or self.in_doubt:
             raise not_stored()
         try:
@@ -176,7 +179,9 @@ class RoundWriter:
     def settle(self) -> Ended | None:
         """Find out what became of a round in doubt; None if the disk does not tell yet."""
         doubt = self._doubt
-        assert doubt is not None
+        if doubt is None:
+            # A look has settled it.
+            return _NOTHING
         try:
             self._ledger.reopen()
             landed = self._ledger.store().round >= doubt.number

@@ -41,6 +41,8 @@ class Limits(NamedTuple):
     round_change_count_max: int = 5_000
     waiting_receive_count_max: int = 1_000
     """Receives that wait for messages of one queue."""
+    look_count_max: int = 1_000
+    """Looks that wait for the end of a round."""
 
 
 class Taking(Change, Protocol):
@@ -145,6 +147,7 @@ class Rounds:
         self._turn = asyncio.Event()
         self._stopping = asyncio.Event()
         self._may_all_wait = True
+        self._look_count = 0
         self._upkeep_timer: asyncio.TimerHandle | None = None
         self._upkeep_waits = False
         self._upkeep_again = False
@@ -196,12 +199,19 @@ class Rounds:
         """What the ledger says between two rounds; `call` is for the writer's thread.
 
         Raises:
+            Overloaded: too many wait.
             Unavailable: `draining`; `storage-failed`: it does not say.
         """
         writer = self._writer
         if writer is None or self.is_over:
             raise _stopped()
-        return await self._in_thread(lambda: writer.look(call))
+        if self._look_count >= self._limits.look_count_max:
+            raise Overloaded("too many look at the queues of this node", retry_after_seconds=1)
+        self._look_count += 1
+        try:
+            return await self._in_thread(lambda: writer.look(call))
+        finally:
+            self._look_count -= 1
 
     async def do(self, change: Change) -> Any:
         """Return the answer of a change when it is durable.

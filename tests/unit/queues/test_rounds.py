@@ -107,6 +107,65 @@ async def test_too_much_that_waits_is_refused() -> None:
     await asking.rounds.stop()
 
 
+# Looking
+
+
+async def test_a_look_sees_what_is_durable_and_waits_for_the_round_before_it(
+    asking: Asking,
+) -> None:
+    published = asking.ask(asking.rounds.do(Publish(QUEUE, b"one")))
+    await published
+    row = await asking.rounds.look(lambda look: look.ledger.queue(QUEUE))
+    assert row is not None
+    assert row.sums.ready == 1
+
+
+async def test_a_look_that_fails_holds_up_nobody_after_it(asking: Asking) -> None:
+    asking.harness.ledger.fail("queue")
+    with pytest.raises(Unavailable) as caught:
+        await asking.rounds.look(lambda look: look.ledger.queue(QUEUE))
+    assert (caught.value.code, caught.value.outcome) == (Code.STORAGE_FAILED, Outcome.NONE)
+    assert await asking.rounds.look(lambda look: look.ledger.queue(QUEUE))
+    asking.harness.ledger.fail("queue")
+    with pytest.raises(Unavailable):
+        await asking.rounds.look(lambda look: look.ledger.queue(QUEUE))
+    # What comes first after it hears that nothing is stored, and the next one is.
+    with pytest.raises(Unavailable):
+        await asking.rounds.do(Publish(QUEUE, b"one"))
+    assert await asking.rounds.do(Publish(QUEUE, b"two")) == 0
+
+
+async def test_while_the_ledger_does_not_open_a_look_hears_that(asking: Asking) -> None:
+    asking.harness.ledger.fail("queue")
+    asking.harness.ledger.fail("reopen", count=2)
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            await asking.rounds.look(lambda look: look.ledger.queue(QUEUE))
+    assert await asking.rounds.look(lambda look: look.ledger.queue(QUEUE))
+
+
+async def test_too_many_looks_are_refused() -> None:
+    asking = Asking(Limits(look_count_max=2))
+    await asking.rounds.start()
+    answers = await asyncio.gather(
+        *(asking.rounds.look(lambda look: look.ledger.store().round) for _ in range(5)),
+        return_exceptions=True,
+    )
+    assert [isinstance(each, Overloaded) for each in answers] == [False, False, True, True, True]
+    await asking.rounds.stop()
+    with pytest.raises(Unavailable):
+        await asking.rounds.look(lambda look: look.ledger.store())
+
+
+async def test_whoever_asks_no_more_to_wait_ends_all_that_wait(asking: Asking) -> None:
+    taken = asking.ask(asking.rounds.take(Take(QUEUE), LONG))
+    await eventually(asking.waiting)
+    asking.rounds.stop_waiting()
+    assert await taken == []
+    assert await asking.rounds.take(Take(QUEUE), LONG) == []
+    assert await asking.rounds.do(Publish(QUEUE, b"one")) == 0
+
+
 # Waiting for messages
 
 
