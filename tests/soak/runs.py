@@ -103,6 +103,11 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_TEST_CRASHES="100000",
         BOTTOMLESS_TEST_STORE_HISTORIES="2000",
     ),
+    "queue-model": _test(
+        "20,000 steps of the engine of queues beside plain lists",
+        "tests/model/test_queue_model.py::test_queues_are_what_the_lists_say",
+        BOTTOMLESS_MODEL_STEPS="20000",
+    ),
     "filtered": _test(
         "20,000 pages with a filter while everything moves",
         "tests/model/test_filtered_reads.py::test_a_filtered_read_is_what_the_list_says_while_everything_moves",
