@@ -302,3 +302,16 @@ def test_a_queue_whose_registry_object_is_not_written_takes_nothing(queues: Queu
     queues.registry.fails = False
     queues.round()
     assert not isinstance(queues.publish("mail", "jobs"), StoreError)
+
+
+def test_a_record_says_when_its_message_becomes_ready_if_that_was_asked(queues: Queues) -> None:
+    queues.configure("jobs", delay_ms=50)
+    asked = [OutMessage(b"a"), OutMessage(b"b", delay_ms=7), OutMessage(b"c", delay_ms=0)]
+    queues.publish("jobs", "mail", messages=asked)
+    said = []
+    for _, message in queues.items("jobs"):
+        record = queues.files.kept[message.file][message.position :][: message.size]
+        said.append(decode_envelope(decode_record(record).body).due_at)
+    assert said == [None, queues.now + 7, queues.now]
+    due = [each.item.due_at for each in queues.items("jobs")]
+    assert due == [queues.now + 50, queues.now + 7, None]

@@ -227,6 +227,7 @@ class Publish:
                     tuple(message.headers),
                     message.value,
                     copies,
+                    None if message.delay_ms is None else work.now + message.delay_ms,
                 )
         if not fresh:
             return {}

@@ -36,6 +36,8 @@ class Fresh(NamedTuple):
     headers: tuple[tuple[str, bytes], ...]
     value: bytes | memoryview
     copies: Sequence[Copy]
+    due_at: int | None = None
+    """When it becomes ready, where that was asked of it; else each queue says."""
 
 
 def stored_size(
@@ -88,6 +90,7 @@ def _new(work: Work, message: Fresh, sequences: dict[bytes, int], *, checksum: b
             tuple(QueuePlace(*place) for place in sequences.items()),
             message.headers,
             message.value,
+            message.due_at,
         )
     )
     record = encode_record(message.msg_id, envelope, checksum=checksum)
