@@ -10,6 +10,7 @@ from typing import Final
 
 import structlog
 
+from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls, make_dir_durable
 from bottomless_server.queues.core.start_plan import Refused
 from bottomless_server.queues.ledger.base import ID_SIZE, LedgerDamaged, LedgerNotServed
@@ -86,12 +87,22 @@ def check_there(files: FileCalls, directory: Path) -> None:
             f"an import into {directory} was cut off; "
             "the same `bottomless queue-store import-rabbitmq` begins it anew"
         )
-    if LEDGER in names:
+    if LEDGER in names and has_bytes(files, directory / LEDGER):
         return
     messages = [name for name in files.names(directory / MESSAGES) if parse_file_name(name)]
     # A queue without a message has an object in the registry all the same.
     if messages or files.names(directory / REGISTRY):
         raise CannotStart(f"the ledger {directory / LEDGER} is lost; {_REBUILD}")
+
+
+@guard("an empty ledger beside messages is a lost one")
+def has_bytes(files: FileCalls, path: Path) -> bool:
+    """Whether there is anything in a file: SQLite takes one of no bytes for a new database."""
+    fd = files.open(path)
+    try:
+        return files.size(fd) > 0
+    finally:
+        files.close(fd)
 
 
 def _tell(report: StartReport) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.guards import remove
 
 from bottomless_server.queues.opening import IMPORT_MARK
 from bottomless_server.runtime.base.cannot_start import CannotStart
@@ -32,6 +33,24 @@ async def test_a_lost_ledger_is_never_made_anew_by_a_start(
     for path in tmp_path.glob("ledger.db*"):
         path.unlink()
     await refused(tmp_path, "is lost; `bottomless queue-store rebuild`")
+
+
+async def test_a_ledger_of_no_bytes_is_a_lost_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(tmp_path, b"one")
+    (tmp_path / "ledger.db").write_bytes(b"")
+    await refused(tmp_path, "is lost; `bottomless queue-store rebuild`")
+    remove(monkeypatch, "an empty ledger beside messages is a lost one", lambda *_: True)
+    async with an_engine(tmp_path):
+        assert list((tmp_path / "messages").iterdir()) == [], "the only messages are gone"
+
+
+async def test_a_first_start_that_died_early_is_followed_by_one_that_goes_on(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "ledger.db").touch()
+    await filled(tmp_path, b"one")
 
 
 async def test_a_damaged_ledger_is_refused(tmp_path: Path) -> None:
