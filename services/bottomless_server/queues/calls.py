@@ -136,7 +136,7 @@ class PeekedMessage(NamedTuple):
     content: Content
     headers: Sequence[tuple[str, bytes]]
     value: bytes | memoryview | None
-    """None of a message whose bytes are damaged."""
+    """None of a message whose bytes are damaged, or are not given by the disk."""
 
 
 class PeekAnswer(NamedTuple):

@@ -20,6 +20,7 @@ from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.core.states import FileState, ItemState
 from bottomless_server.queues.ledger.base import Ledger, QueueRow, Stored
 from bottomless_server.queues.ports import Pin
+from bottomless_server.queues.reading import Unread
 from bottomless_server.queues.work import Look
 
 _STATES: Final[dict[StateFilter, ItemState]] = {
@@ -78,9 +79,7 @@ def _on_their_way(ledger: Ledger, tenant: str) -> dict[Destination, int]:
     }
 
 
-def _describe(
-    ledger: Ledger, row: QueueRow, counts: Mapping[Destination, int]
-) -> QueueDescription:
+def _describe(ledger: Ledger, row: QueueRow, counts: Mapping[Destination, int]) -> QueueDescription:
     config = config_of(row.config)
     oldest = ledger.page(row.inside, 0, 1)
     ways = {to for to in (dead_letters_of(config), acked(config).to) if to is not None}
@@ -154,11 +153,10 @@ def peeked(look: Look, wanted: Wanted) -> Seen:
     return Seen(found, after, [look.pin(file) for file in files])
 
 
-def shown(seen: Seen, messages: Sequence[QueueMessage | None]) -> PeekAnswer:
+def shown(seen: Seen, messages: Sequence[QueueMessage | Unread]) -> PeekAnswer:
     """What a peek answers, with the messages that were read."""
-    return PeekAnswer(
-        [_shown(*each) for each in zip(seen.stored, messages, strict=True)], seen.after
-    )
+    read = [each if isinstance(each, QueueMessage) else None for each in messages]
+    return PeekAnswer([_shown(*each) for each in zip(seen.stored, read, strict=True)], seen.after)
 
 
 def _shown(stored: Stored, message: QueueMessage | None) -> PeekedMessage:

@@ -36,7 +36,7 @@ from bottomless_server.queues.core.message_ids import RANDOM_SIZE
 from bottomless_server.queues.core.origin import decode_origin, with_origin
 from bottomless_server.queues.ledger.base import NUMBER_MAX, Ledger, Outgoing, Target
 from bottomless_server.queues.ports import OutgoingRecord, OutgoingStreams, Pin, RecordRefused
-from bottomless_server.queues.reading import Reading
+from bottomless_server.queues.reading import Reading, Unread
 from bottomless_server.queues.rounds import Rounds
 from bottomless_server.queues.settings import EngineSettings
 from bottomless_server.queues.work import Look, Work
@@ -277,13 +277,14 @@ class OutgoingLines:
             # What comes after them is sent: so they get numbers after that, and keep their time.
             await self._step_aside(line, later, [line.aside[row.number] for row in later])
         messages = await self._reading.read([row.message for row in rows])
-        damaged = [row for row, message in zip(rows, messages, strict=True) if message is None]
-        if damaged:
-            await self._refused(line, damaged, "damaged")
+        for why in Unread:
+            unread = [row for row, read in zip(rows, messages, strict=True) if read is why]
+            if unread:
+                await self._refused(line, unread, why.value)
         good = [
             Arriving(row, message)
             for row, message in zip(rows, messages, strict=True)
-            if message is not None
+            if isinstance(message, QueueMessage)
         ]
         if good:
             await self._send(line, good)

@@ -1,8 +1,13 @@
-"""Messages are read after their round, at the places that it named and under its pins, in threads."""
+"""Messages are read after their round, at the places that it named and under its pins, in threads.
+
+A disk may refuse to give one place of a file and give all others, for ever or for a moment. So a
+message that is not read holds up no other, and is not taken for damaged before its bytes were seen.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 
 import structlog
 
@@ -11,9 +16,17 @@ from bottomless.formats.envelope import decode_envelope
 from bottomless.model.queue import QueueMessage
 from bottomless_server.queues.ledger.base import Message
 from bottomless_server.queues.store.bodies import Bodies, BodyPlace
-from bottomless_server.queues.work import not_stored
 
 log = structlog.get_logger(__name__)
+
+
+class Unread(Enum):
+    """Why a message was not read."""
+
+    DAMAGED = "damaged"
+    """Its bytes, or its file, are not what they should be."""
+    REFUSED = "refused"
+    """The disk did not give them: nobody knows what they are."""
 
 
 class Reading:
@@ -25,14 +38,11 @@ class Reading:
         self.damaged_count = 0
         """Messages that were not what they should be, since the start."""
 
-    async def read(self, messages: Sequence[Message]) -> list[QueueMessage | None]:
-        """Messages in the order in which they were asked for; None in the place of a damaged one.
+    async def read(self, messages: Sequence[Message]) -> list[QueueMessage | Unread]:
+        """Messages in the order in which they were asked for; in the place of one that was not read, why.
 
         The pins of their files are held by whoever asks, until this returns or raises; also if it is
         cancelled the threads are done then.
-
-        Raises:
-            Unavailable: `storage-failed`: the disk does not work, and nobody knows what they are.
         """
         if not messages:
             return []
@@ -47,10 +57,10 @@ class Reading:
                 asked.exception()
             raise
 
-    def _read_all(self, messages: Sequence[Message]) -> list[QueueMessage | None]:
+    def _read_all(self, messages: Sequence[Message]) -> list[QueueMessage | Unread]:
         return [self._read_one(message) for message in messages]
 
-    def _read_one(self, message: Message) -> QueueMessage | None:
+    def _read_one(self, message: Message) -> QueueMessage | Unread:
         place = BodyPlace(message.msg_id, message.file, message.position, message.size)
         try:
             return decode_envelope(self._bodies.read(place).body)
@@ -58,7 +68,7 @@ class Reading:
             why = str(error)
         except OSError as error:
             log.warning("a message file cannot be read", file=message.file, error=str(error))
-            raise not_stored() from error
+            return Unread.REFUSED
         self.damaged_count += 1
         log.error(
             "a message of a queue is damaged",
@@ -67,4 +77,4 @@ class Reading:
             position=message.position,
             error=why,
         )
-        return None
+        return Unread.DAMAGED

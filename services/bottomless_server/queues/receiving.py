@@ -1,11 +1,13 @@
 """Receives: what a round has taken is read after it, and what cannot be read or handed out goes back.
 
-A message whose bytes are wrong is marked in a round of its own, and the others are delivered. A
-caller that leaves while its messages are read takes nothing.
+A message whose bytes are wrong is marked in a round of its own, and the others are delivered. One that
+the disk does not give steps aside for a while, so that what comes after it is delivered, and is tried
+again. A caller that leaves while its messages are read takes nothing.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from bottomless.model.queue import QueueMessage
 from bottomless_server.queues.calls import ReceivedMessage
@@ -14,8 +16,12 @@ from bottomless_server.queues.changes.receive import Delivery, GiveBack, Receive
 from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.core.receipt import read_receipt
 from bottomless_server.queues.ledger.base import Stored
-from bottomless_server.queues.reading import Reading
+from bottomless_server.queues.reading import Reading, Unread
 from bottomless_server.queues.rounds import Rounds
+from bottomless_server.queues.work import not_stored
+
+ASIDE_MS: Final = 10_000
+"""How long a message steps aside that the disk does not give."""
 
 
 class Receiving:
@@ -34,7 +40,11 @@ class Receiving:
         wait_ms: int,
         allowed: Callable[[], bool] | None,
     ) -> list[ReceivedMessage]:
-        """Take messages, and wait for some."""
+        """Take messages, and wait for some.
+
+        Raises:
+            Unavailable: `storage-failed`: the disk gives none of those that were taken.
+        """
         change = Receive(queue_id, limit, bytes_max, visibility_ms)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_ms / 1000
@@ -58,10 +68,16 @@ class Receiving:
         messages = await self._reading.read([each.message for each in received.deliveries])
         received.release()
         pairs = list(zip(received.deliveries, messages, strict=True))
-        bad = [Stored(each.item, each.message) for each, message in pairs if message is None]
+        bad = [Stored(each.item, each.message) for each, read in pairs if read is Unread.DAMAGED]
         if bad:
             await self._rounds.do(MarkDamaged(queue_id, bad))
-        return [_message(each, message) for each, message in pairs if message is not None]
+        refused = [_named(each) for each, read in pairs if read is Unread.REFUSED]
+        if refused:
+            await self._rounds.do(GiveBack(queue_id, refused, ASIDE_MS))
+        found = [_message(each, read) for each, read in pairs if isinstance(read, QueueMessage)]
+        if refused and not found:
+            raise not_stored()
+        return found
 
     def give_back(self, queue_id: bytes, messages: Sequence[ReceivedMessage]) -> None:
         """Let others have at once what could not be sent to whoever asked."""
@@ -69,6 +85,11 @@ class Receiving:
         items = [(one.inside, one.sequence, one.deliveries) for one in read if one is not None]
         if items:
             self._rounds.put_back(GiveBack(queue_id, items))
+
+
+def _named(delivery: Delivery) -> tuple[int, int, int]:
+    item = delivery.item
+    return item.inside, item.sequence, item.deliveries
 
 
 def _message(delivery: Delivery, message: QueueMessage) -> ReceivedMessage:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from bottomless.model.queue import QueueMessage
 from bottomless_server.queues.calls import RedriveAnswer
 from bottomless_server.queues.changes.damage import MarkDamaged
 from bottomless_server.queues.changes.fates import not_there
@@ -15,7 +16,7 @@ from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.core.states import ItemState, QueueState
 from bottomless_server.queues.ledger.base import QueueRow, Stored
 from bottomless_server.queues.ports import Pin
-from bottomless_server.queues.reading import Reading
+from bottomless_server.queues.reading import Reading, Unread
 from bottomless_server.queues.rounds import Rounds
 from bottomless_server.queues.work import Look
 
@@ -74,11 +75,13 @@ async def _move(
         for pin in found.pins:
             pin.release()
     pairs = list(zip(found.stored, messages, strict=True))
-    bad = [stored for (stored, _), message in pairs if message is None]
+    bad = [stored for (stored, _), read in pairs if read is Unread.DAMAGED]
     if bad:
         await rounds.do(MarkDamaged(queue_id, bad))
     good = [
-        Redriven(stored, message, name) for (stored, name), message in pairs if message is not None
+        Redriven(stored, read, name)
+        for (stored, name), read in pairs
+        if isinstance(read, QueueMessage)
     ]
     if not good:
         return 0

@@ -1,14 +1,19 @@
 """Receives that wait, that are given up, and that meet damage, on the whole engine."""
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.waiting import eventually
 
-from bottomless.errors import Code, NotFound, Unavailable
+from bottomless.errors import Code, NotFound, Outcome, Unavailable
+from bottomless.formats.message_file import HEADER_SIZE
+from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.queues.calls import PublishRequest
+from bottomless_server.queues.receiving import ASIDE_MS
 from unit.queues.engine_harness import TENANT, Engine, an_engine
 
 LONG = 240_000
@@ -120,6 +125,39 @@ async def test_a_damaged_message_is_kept_from_consumers_and_the_others_are_deliv
         assert (await engine.describe("jobs")).sums.damaged == 1
         assert await engine.engine.purge(TENANT, "jobs", damaged=True) == 1
         assert (await engine.describe("jobs")).sums.damaged == 0
+
+
+class BadSector(RealFileCalls):
+    """A disk that does not give what lies at one position."""
+
+    def __init__(self) -> None:
+        self.position: int | None = None
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        if position == self.position and size > HEADER_SIZE:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().pread(fd, size, position)
+
+
+async def test_a_message_that_the_disk_does_not_give_holds_up_no_other(tmp_path: Path) -> None:
+    files = BadSector()
+    engine = Engine(tmp_path, files=files)
+    await engine.open()
+    await engine.create("jobs", visibility_ms=1_000_000)
+    await engine.publish("jobs", values=[b"one", b"two", b"three"])
+    files.position = HEADER_SIZE
+    with pytest.raises(Unavailable) as caught:
+        await engine.receive("jobs", limit=1)
+    assert (caught.value.code, caught.value.outcome) == (Code.STORAGE_FAILED, Outcome.NONE)
+    assert await engine.values("jobs", limit=1) == [b"two"]
+    await engine.pass_time(ASIDE_MS)
+    assert await engine.values("jobs") == [b"three"], "it is tried again, beside others"
+    assert await engine.peek("jobs", state="delayed") == [(0, "delayed", None)]
+    files.position = None
+    await engine.pass_time(ASIDE_MS)
+    assert await engine.values("jobs") == [b"one"], "nobody took it for damaged"
+    assert (await engine.describe("jobs")).sums.damaged == 0
+    await engine.close()
 
 
 async def test_who_meets_damage_alone_waits_on(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ class GiveBack:
     queue_id: bytes
     items: Sequence[tuple[int, int, int]]
     """The `inside`, the sequence and the deliveries of each."""
+    delay_ms: int = 0
+    """How long they stay away."""
     size: int = 0
 
     def apply(self, work: Work) -> int:
@@ -123,8 +125,10 @@ class GiveBack:
             if inside == row.inside
         }
         there = work.ledger.items(row.inside, list(asked))
+        state = ItemState.DELAYED if self.delay_ms else ItemState.READY
+        due_at = work.now + self.delay_ms if self.delay_ms else None
         back: list[tuple[Stored, Fate]] = [
-            (stored, life_of(stored.item)._replace(state=ItemState.READY, due_at=None))
+            (stored, life_of(stored.item)._replace(state=state, due_at=due_at))
             for sequence, stored in there.items()
             if stored.item.state is ItemState.IN_FLIGHT
             and stored.item.deliveries == asked[sequence]
