@@ -303,6 +303,19 @@ def test_a_name_is_taken_within_one_tenant(books: Books) -> None:
     assert books.ledger.queue_named("other", "jobs") == other
 
 
+def test_sums_of_all_queues_are_those_of_the_live_ones(books: Books) -> None:
+    assert books.ledger.sums() == Sums()
+    first, second, gone = books.queue("a"), books.queue("b"), books.queue("c", "other")
+    books.publish(first, size=100)
+    books.publish(first, second, size=50)
+    books.publish(second, due_at=9, size=10)
+    books.publish(gone)
+    books.take(first, 1, until=9)
+    with a_round(books.ledger):
+        books.ledger.delete_queue(gone.queue_id)
+    assert books.ledger.sums() == Sums(ready=2, in_flight=1, delayed=1, bytes=210)
+
+
 def test_queues_are_listed_by_their_names_a_page_at_a_time(books: Books) -> None:
     for name in ("c", "a", "b"):
         books.queue(name)

@@ -12,13 +12,13 @@ whether something is stored all the same; `Overloaded` and `Unavailable` say whe
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
-from bottomless.errors import Code, InvalidRequest, NotFound, Overloaded
+from bottomless.errors import Code, InvalidRequest, Overloaded
 from bottomless.model.queue import QueueConfig
 from bottomless_server.node.file_calls import FileCalls, RealFileCalls
 from bottomless_server.queues import looks
@@ -36,7 +36,6 @@ from bottomless_server.queues.calls import (
     StorageFigures,
 )
 from bottomless_server.queues.changes import settle
-from bottomless_server.queues.changes.fates import not_there
 from bottomless_server.queues.changes.publish import Publish
 from bottomless_server.queues.changes.queues import (
     CreateQueue,
@@ -48,7 +47,7 @@ from bottomless_server.queues.changes.queues import (
 )
 from bottomless_server.queues.changes.upkeep import Upkeep
 from bottomless_server.queues.core.message_ids import RANDOM_SIZE, first_id
-from bottomless_server.queues.figures import Figures
+from bottomless_server.queues.figures import Figures, Gauges
 from bottomless_server.queues.housekeeping import Housekeeping, Place
 from bottomless_server.queues.known_queues import KnownQueues
 from bottomless_server.queues.opening import (
@@ -74,7 +73,6 @@ from bottomless_server.queues.store.pins import Pins
 from bottomless_server.queues.store.start import StartReport
 from bottomless_server.queues.work import Ended
 
-T = TypeVar("T")
 _DAMAGED_AT_ONCE: Final = 5_000
 _TIDY_SECONDS_MAX: Final = 10.0
 """For what was begun with a message file to end in order."""
@@ -124,7 +122,7 @@ class QueueEngine:
             self._round_files.free_bytes,
         )
         self._housekeeping = Housekeeping(self._rounds, place, self._threads, settings)
-        self._known = KnownQueues()
+        self._known = KnownQueues(self._rounds)
         self._figures = Figures()
         self._found: Found | None = None
         self._report: StartReport | None = None
@@ -207,8 +205,8 @@ class QueueEngine:
         assert self._report is not None, "it was not opened"
         return self._report
 
-    def _heard(self, ended: Ended) -> None:
-        self._figures.hear(ended)
+    def _heard(self, ended: Ended, seconds: float) -> None:
+        self._figures.hear(ended, seconds)
         self._housekeeping.wake()
         if ended.sent_out:
             self._outgoing.wake(ended.sent_out)
@@ -256,7 +254,7 @@ class QueueEngine:
             WrongOffset: `etag-mismatch`.
             InvalidRequest: `validation-failed`.
         """
-        if await self._id_of(tenant, name) != queue_id:
+        if await self._known.id_of(tenant, name) != queue_id:
             raise changed_meanwhile()
         await self._rounds.do(UpdateQueue(queue_id, patch, version))
         return await self.describe_queue(tenant, name)
@@ -319,7 +317,7 @@ class QueueEngine:
         Raises:
             Overloaded: too many wait for messages of this queue.
         """
-        return await self._with_id(
+        return await self._known.with_id(
             tenant,
             name,
             lambda queue_id: self._receiving.receive(
@@ -366,7 +364,7 @@ class QueueEngine:
     async def _settle(
         self, tenant: str, name: str, change: Callable[[bytes], settle.Settle]
     ) -> Settlement:
-        settled: settle.Settled = await self._with_id(
+        settled: settle.Settled = await self._known.with_id(
             tenant, name, lambda queue_id: self._rounds.do(change(queue_id))
         )
         return Settlement(*settled)
@@ -393,13 +391,13 @@ class QueueEngine:
     async def purge(self, tenant: str, name: str, *, damaged: bool = False) -> int:
         """Remove everything, in flight too, or what is damaged alone; returns how many."""
         if not damaged:
-            count: int = await self._with_id(
+            count: int = await self._known.with_id(
                 tenant, name, lambda queue_id: self._rounds.do(PurgeQueue(queue_id))
             )
             return count
         purged = 0
         while True:
-            some: int = await self._with_id(
+            some: int = await self._known.with_id(
                 tenant,
                 name,
                 lambda queue_id: self._rounds.do(PurgeDamaged(queue_id, _DAMAGED_AT_ONCE)),
@@ -421,7 +419,7 @@ class QueueEngine:
         """
         if to == name:
             raise InvalidRequest("messages cannot be redriven to the queue that they are in")
-        return await self._with_id(
+        return await self._known.with_id(
             tenant,
             name,
             lambda queue_id: redrive(
@@ -487,28 +485,7 @@ class QueueEngine:
         figures.disk_bytes = self._housekeeping.disk_bytes
         return figures
 
-    # Names
-
-    async def _id_of(self, tenant: str, name: str) -> bytes:
-        queue_id = self._known.get(tenant, name)
-        if queue_id is None:
-            row = await self._rounds.look(lambda look: look.ledger.queue_named(tenant, name))
-            if row is None:
-                raise not_there()
-            queue_id = row.queue_id
-            self._known.put(tenant, name, queue_id)
-        return queue_id
-
-    async def _with_id(self, tenant: str, name: str, do: Callable[[bytes], Awaitable[T]]) -> T:
-        """Do something with a queue; if it is another one of this name meanwhile, with that."""
-        queue_id = await self._id_of(tenant, name)
-        try:
-            return await do(queue_id)
-        except NotFound as error:
-            if error.code is not Code.QUEUE_NOT_FOUND or error.facts:
-                raise
-            self._known.forget(tenant, name)
-            fresh = await self._id_of(tenant, name)
-            if fresh == queue_id:
-                raise
-            return await do(fresh)
+    async def gauges(self) -> Gauges:
+        """What is there now, of all queues together; it looks at each queue."""
+        found = await self._rounds.look(looks.gauges)
+        return found._replace(ledger_bytes=(self._directory / LEDGER).stat().st_size)

@@ -1,10 +1,11 @@
 """What an engine of queues has done since its start, for metrics: no name of a queue is among it."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from bottomless_server.queues.ledger.base import Totals
+from bottomless_server.queues.ledger.base import Sums, Totals
 from bottomless_server.queues.work import Ended, sum_of
 
 
@@ -33,9 +34,28 @@ class Figures:
     disk_bytes: int = 0
     """Of message files, as of the last look."""
 
-    def hear(self, ended: Ended) -> None:
+    on_round: Callable[[float, int], None] | None = None
+    """Told the seconds and the changes of each round, for whoever makes histograms of them."""
+
+    def hear(self, ended: Ended, seconds: float) -> None:
         """Count what a round has come to."""
         self.rounds += 1
+        if self.on_round is not None:
+            self.on_round(seconds, len(ended.verdicts))
         self.changes += len(ended.verdicts)
         self.totals = sum_of(self.totals, ended.totals)
         self.dead_lettered.update(ended.dead_lettered)
+
+
+class Gauges(NamedTuple):
+    """What is there at one moment, of all queues together."""
+
+    sums: Sums
+    outgoing: int
+    """Messages that are on their way to a queue or a stream."""
+    oldest_outgoing_at: int | None
+    """When the first of them left its queue, in ms since 1970; of those that are sent next."""
+    disk_bytes: int
+    live_bytes: int
+    ledger_bytes: int
+    log_bytes: int

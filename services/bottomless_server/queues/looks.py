@@ -18,6 +18,7 @@ from bottomless_server.queues.changes.fates import config_of, not_there
 from bottomless_server.queues.core.life import Destination, acked, dead_letters_of
 from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.core.states import FileState, ItemState
+from bottomless_server.queues.figures import Gauges
 from bottomless_server.queues.ledger.base import Ledger, QueueRow, Stored
 from bottomless_server.queues.ports import Pin
 from bottomless_server.queues.reading import Unread
@@ -178,6 +179,23 @@ def _shown(stored: Stored, message: QueueMessage | None) -> PeekedMessage:
 
 
 # Storage
+
+
+def gauges(look: Look) -> Gauges:
+    """What is there, of all queues together; what the ledger does not know is 0."""
+    ledger = look.ledger
+    files = ledger.files()
+    counts = ledger.outgoing_counts()
+    first = [row for target in counts for row in ledger.outgoing(target, 1)]
+    return Gauges(
+        ledger.sums(),
+        sum(counts.values()),
+        min((decode_origin(row.origin).at for row in first), default=None),
+        sum(row.size for row in files),
+        sum(row.valid for row in files),
+        0,
+        ledger.log_size,
+    )
 
 
 def storage(look: Look, waiting_for: Mapping[int, str]) -> StorageFigures:

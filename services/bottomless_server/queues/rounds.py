@@ -128,10 +128,11 @@ class Rounds:
         clock: Callable[[], int],
         upkeep: Change | None = None,
         limits: Limits = Limits(),  # noqa: B008 it is immutable
-        heard: Callable[[Ended], None] = lambda _: None,
+        heard: Callable[[Ended, float], None] = lambda *_: None,
     ) -> None:
         """`open_writer` is called in the writer's thread. `upkeep` does what is due, a bounded part of
-        it; its answer is whether more is left. `heard` is told what each round has come to.
+        it; its answer is whether more is left. `heard` is told what each round has come to, and
+        how many seconds it took.
         """
         self._heard = heard
         self._open_writer = open_writer
@@ -301,8 +302,11 @@ class Rounds:
         writer = self._writer
         assert writer is not None
         asked = [Asked(job.change, job.is_wanted) for job in jobs]
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         ended = await self._certain(await self._in_thread(lambda: writer.round(asked)))
         self.hear(jobs, ended)
+        self._heard(ended, loop.time() - begun)
         if not writer.in_doubt and writer.log_is_long:
             await self._in_thread(writer.tidy)
         if writer.in_doubt:
@@ -341,7 +345,6 @@ class Rounds:
             for job in self._waiting.first(queue_id, count):
                 self._line.put_anyway(job, job.change.size)
                 self._turn.set()
-        self._heard(ended)
         self._next_due = ended.next_due
         if ended.needs_upkeep:
             self._upkeep_again = self._upkeep_waits

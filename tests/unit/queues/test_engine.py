@@ -71,3 +71,25 @@ async def test_a_message_that_fails_too_often_is_a_dead_letter_in_its_queue_once
             "queue-deliveries": b"2",
         }
         assert (await engine.describe("jobs")).sums.item_count == 0
+
+
+async def test_what_happened_and_what_is_there_is_counted(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        rounds: list[tuple[float, int]] = []
+        engine.engine.figures().on_round = lambda *each: rounds.append(each)
+        await engine.create("jobs", dead_letter={"stream": "nowhere"})
+        await engine.publish("jobs", values=[b"one", b"two", b"three"])
+        first, second = await engine.receive("jobs", limit=2)
+        await engine.ack("jobs", [first])
+        await engine.engine.nack(TENANT, "jobs", [second.receipt], dead_letter=True)
+        figures = engine.engine.figures()
+        totals = figures.totals
+        assert (totals.published, totals.delivered, totals.acked) == (3, 2, 1)
+        assert (totals.dead_lettered, figures.dead_lettered) == (1, {"rejected": 1})
+        assert len(rounds) >= 5
+        assert figures.rounds >= len(rounds)
+        gauges = await engine.engine.gauges()
+        assert (gauges.sums.ready, gauges.outgoing) == (1, 1)
+        assert gauges.oldest_outgoing_at == engine.now
+        assert gauges.disk_bytes > gauges.live_bytes > 0
+        assert gauges.ledger_bytes > 0

@@ -259,7 +259,7 @@ class Both(RuleBasedStateMachine):
 
     @invariant()
     def both_show_the_same(self) -> None:
-        for call in ("store", "files", "targets", "next_due", "outgoing_counts"):
+        for call in ("store", "files", "targets", "next_due", "outgoing_counts", "sums"):
             self.call(call)
         for row in self.queues():
             self.call("page", row.inside, 0, 99)

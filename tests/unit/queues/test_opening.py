@@ -11,11 +11,20 @@ from unit.queues.engine_harness import Engine, an_engine
 
 
 async def refused(directory: Path, why: str) -> None:
-    before = sorted(path for path in directory.rglob("*"))
+    before = names(directory)
     engine = Engine(directory)
     with pytest.raises(CannotStart, match=why):
         await engine.open()
-    assert sorted(path for path in directory.rglob("*")) == before
+    assert names(directory) == before
+
+
+def names(directory: Path) -> list[Path]:
+    return sorted(directory.rglob("*"))
+
+
+def lose_ledger(directory: Path) -> None:
+    for path in directory.glob("ledger.db*"):
+        path.unlink()
 
 
 async def filled(directory: Path, *values: bytes) -> None:
@@ -30,8 +39,7 @@ async def test_a_lost_ledger_is_never_made_anew_by_a_start(
     tmp_path: Path, values: tuple[bytes, ...]
 ) -> None:
     await filled(tmp_path, *values)
-    for path in tmp_path.glob("ledger.db*"):
-        path.unlink()
+    lose_ledger(tmp_path)
     await refused(tmp_path, "is lost; `bottomless queue-store rebuild`")
 
 

@@ -53,6 +53,7 @@ PLANS: Final[dict[str, list[str]]] = {
     "QUEUE_INSIDE": INSIDE,
     "QUEUES": ["SEARCH queue USING INDEX queue_by_name (tenant=? AND name>?)"],
     "QUEUE_COUNT": ["SEARCH queue USING INDEX queue_by_name (tenant=?)"],
+    "QUEUES_SUMS": ["SCAN queue USING INDEX queue_by_inside"],
     "QUEUE_CONFIG": QUEUE,
     "QUEUE_RESERVE": QUEUE,
     "QUEUE_PURGE": QUEUE,

@@ -344,6 +344,10 @@ class Ledger(Protocol):
 
     def queue_count(self, tenant: str) -> int: ...
 
+    def sums(self) -> Sums:
+        """Sums of all live queues together; it looks at each queue."""
+        ...
+
     def set_config(self, queue_id: bytes, config: str) -> None:
         """Change the configuration; its registry object is due."""
         ...

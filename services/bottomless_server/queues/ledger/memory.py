@@ -301,6 +301,12 @@ class MemoryLedger:
         self._enter("queue_count")
         return len(self._live(tenant))
 
+    def sums(self) -> Sums:
+        self._enter("sums")
+        rows = [self._counted(row) for row in self._queues.values()]
+        live = [row.sums for row in rows if row.state is QueueState.LIVE]
+        return Sums(*map(sum, zip(*live, strict=True))) if live else Sums()
+
     def set_config(self, queue_id: bytes, config: str) -> None:
         self._enter("set_config", changes=True)
         row = self._there(queue_id)

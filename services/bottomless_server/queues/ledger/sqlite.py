@@ -211,6 +211,11 @@ class SqliteLedger:
     def queue_count(self, tenant: str) -> int:
         return int(self._number(sql.QUEUE_COUNT, (tenant,)))
 
+    def sums(self) -> Sums:
+        row = self._db.row(sql.QUEUES_SUMS)
+        assert row is not None
+        return Sums(*row)
+
     def set_config(self, queue_id: bytes, config: str) -> None:
         self._change(sql.QUEUE_CONFIG, (config, queue_id))
         self._db.run(sql.REGISTRY_DUE, (queue_id,))

@@ -166,6 +166,11 @@ QUEUES: Final = (
     "SELECT * FROM queue WHERE tenant = ? AND name > ? AND state = 0 ORDER BY name LIMIT ?"
 )
 QUEUE_COUNT: Final = "SELECT count(*) FROM queue WHERE tenant = ? AND state = 0"
+QUEUES_SUMS: Final = """
+SELECT coalesce(sum(ready), 0), coalesce(sum(in_flight), 0), coalesce(sum(delayed), 0),
+    coalesce(sum(damaged), 0), coalesce(sum(bytes), 0)
+FROM queue WHERE state = 0
+"""
 QUEUE_CONFIG: Final = (
     "UPDATE queue SET config = ?, version = version + 1 WHERE queue_id = ? AND state = 0"
 )
