@@ -453,7 +453,7 @@ class QueueEngine:
         return await self._housekeeping.ask()
 
     async def tend(self) -> bool:
-        """Remove and compact message files that are due, now; returns whether others will be.
+        """Remove and compact message files that are due, now; returns whether there were any.
 
         The engine does it by itself; this is for tests and for whoever cannot wait.
         """

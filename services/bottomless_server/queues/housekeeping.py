@@ -41,6 +41,8 @@ T = TypeVar("T")
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
 """Pauses before a change of the ledger is tried again that was refused."""
+_LATER_SECONDS: Final = 60.0
+"""After which a removal or a compaction that did not work is tried again."""
 
 
 class _GivenUp(Exception):
@@ -89,6 +91,10 @@ class Housekeeping:
         self._quiet: dict[int, _Quiet] = {}
         self._asked: set[int] = set()
         """Files that somebody wants to be compacted now."""
+        self._later: dict[int, float] = {}
+        """Files with which something did not work, and until when they are left alone."""
+        self._is_more = False
+        """Whether to look again although nothing changes."""
         self._turn = asyncio.Event()
         self._stopping = asyncio.Event()
         self._tending = asyncio.Lock()
@@ -128,17 +134,17 @@ class Housekeeping:
             return None
         self._turn.clear()
         try:
-            is_more = await self.tend()
+            await self.tend()
         except (StoreError, _GivenUp) as error:
             log.info("message files are left alone", error=str(error))
-            is_more = True
-        if is_more:
+            self._is_more = True
+        if self._is_more:
             self._turn.set()
         await self._is_stopped_within(self._settings.housekeeping_ms / 1000)
         return 0
 
     async def tend(self) -> bool:
-        """Remove and compact what is due; returns whether to look again although nothing changes.
+        """Remove and compact what is due; returns whether there was anything.
 
         Raises:
             StoreError: the ledger does not say what is there.
@@ -158,20 +164,25 @@ class Housekeeping:
     async def _tend(self) -> bool:
         rows, last_v1 = await self._look()
         self.disk_bytes = sum(row.size for row in rows)
-        for row in rows:
-            if row.state is FileState.DOOMED and not self._stopping.is_set():
-                await self._remove(row.number, is_version_1=row.number <= last_v1)
         now = asyncio.get_running_loop().time()
+        self._later = {file: until for file, until in self._later.items() if until > now}
+        did = False
+        for row in rows:
+            is_due = row.state is FileState.DOOMED and row.number not in self._later
+            if is_due and not self._stopping.is_set():
+                did |= await self._remove(row.number, is_version_1=row.number <= last_v1)
         candidates = [row for row in rows if row.number > last_v1 and self._is_wanted(row)]
         self._asked &= {row.number for row in candidates}
         quiet = {row.number: self._quiet_since(row, now) for row in candidates}
         self._quiet = quiet
         for row in candidates:
             is_quiet = now - quiet[row.number].since >= self._settings.compact_quiet_ms / 1000
-            if (is_quiet or row.number in self._asked) and not self._stopping.is_set():
+            is_due = row.number in self._asked or (is_quiet and row.number not in self._later)
+            if is_due and not self._stopping.is_set():
                 self._asked.discard(row.number)
-                await self._compact(row)
-        return bool(candidates)
+                did |= await self._compact(row)
+        self._is_more = bool(candidates or self._later)
+        return did
 
     def _is_wanted(self, row: FileRow) -> bool:
         return _has_gap(row) and (row.number in self._asked or self._is_candidate(row))
@@ -183,15 +194,18 @@ class Housekeeping:
         seen = self._quiet.get(row.number)
         return seen if seen is not None and seen.valid == row.valid else _Quiet(row.valid, now)
 
-    async def _remove(self, number: int, *, is_version_1: bool) -> None:
+    async def _remove(self, number: int, *, is_version_1: bool) -> bool:
         files, directory, descriptors, *_ = self._place
         steps = remove_doomed(files, directory, number, descriptors, is_version_1=is_version_1)
         try:
             await self._drive(steps)
         except OSError as error:
             log.warning("a message file is not removed", file=number, error=str(error))
+            self._leave(number)
+            return False
+        return True
 
-    async def _compact(self, row: FileRow) -> None:
+    async def _compact(self, row: FileRow) -> bool:
         files, directory, *_ = self._place
         share, has_room = self._settings.compact_live_share, True
         if not self._is_candidate(row):
@@ -209,6 +223,7 @@ class Housekeeping:
         rate = self._settings.compact_bytes_per_second
         if rate and result.moved_bytes:
             await self._is_stopped_within(result.moved_bytes / rate)
+        return result.ended is Ended.COMPACTED
 
     def _has_room(self, size: int) -> bool:
         """Whether the disk has room for a file of so many bytes, and for the rounds beside."""
@@ -217,9 +232,15 @@ class Housekeeping:
         except WriteFailed:
             return False
 
+    def _leave(self, file: int) -> None:
+        """Leave a file alone for a while: what did not work now would not work at once either."""
+        self._later[file] = asyncio.get_running_loop().time() + _LATER_SECONDS
+
     def _note(self, file: int, result: CompactionResult) -> None:
         self.ended[result.ended] += 1
         self.moved_bytes += result.moved_bytes
+        if result.ended in (Ended.FAILED, Ended.NOT_NEEDED):
+            self._leave(file)
         if result.ended in (Ended.DAMAGED, Ended.FAILED):
             log.error(
                 "a message file could not be compacted",
