@@ -385,7 +385,8 @@ class QueuesBesideLists(RuleBasedStateMachine):
         if queue is None or to == name:
             return
         answer = self.refusal(self.engine.engine.redrive(TENANT, name, limit=limit, to=to))
-        moved, missing = [], False
+        moved: list[tuple[Entry, QueueList]] = []
+        missing = False
         for entry in [each for each in queue.entries if each.state == "ready"]:
             target = to or entry.origin
             if target is None or len(moved) == limit:

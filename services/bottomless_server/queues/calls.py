@@ -195,7 +195,7 @@ class OutgoingFigures(NamedTuple):
     kind: str
     """`queue` or `stream`."""
     name: str
-    count: int
+    count: int  # type: ignore[assignment]  # no message is looked for in it
     waiting_for: str | None
     """The code of what the target waits for; None where it does not."""
 

@@ -300,7 +300,11 @@ class Housekeeping:
         pins = self._place.pins
         loop = asyncio.get_running_loop()
         freed = asyncio.Event()
-        pins.on_release = lambda: loop.call_soon_threadsafe(freed.set)
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(freed.set)
+
+        pins.on_release = wake
         try:
             while not pins.is_free(file, up_to):
                 await freed.wait()

@@ -179,7 +179,7 @@ def named(path: Path) -> list[tuple[bytes, int]]:
     data = path.read_bytes()
     found = scan(lambda at, size: data[at : at + size], len(data), start=HEADER_SIZE)
     return [
-        tuple(place)
+        (place.queue_id, place.sequence)
         for one in found
         if one.what is Finding.MESSAGE
         for place in decode_envelope(
