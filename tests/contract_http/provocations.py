@@ -284,6 +284,7 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
 }
 
 _JOURNEYS: Final = "tests/journeys"
+_QUEUES: Final = "tests/unit/queues"
 ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
     # It takes a credential, or somebody else's doing.
     Code.UNAUTHENTICATED: (
@@ -386,6 +387,24 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
     Code.LOCAL_LOG_LOST: (
         f"{_JOURNEYS}/test_lost_segments.py",
         "test_behind_lost_segments_the_stream_goes_on_once_the_loss_is_accepted",
+    ),
+    # Queues are not served yet.
+    Code.QUEUE_NOT_FOUND: (f"{_QUEUES}/test_changes.py", "test_a_queue_that_is_not_there_is_said"),
+    Code.QUEUE_EXISTS: (
+        f"{_QUEUES}/test_queue_changes.py",
+        "test_a_queue_is_made_once_and_its_object_is_in_the_registry",
+    ),
+    Code.QUEUE_IN_USE: (
+        f"{_QUEUES}/test_queue_changes.py",
+        "test_a_queue_where_dead_letters_of_others_go_is_kept",
+    ),
+    Code.QUEUE_NOT_EMPTY: (
+        f"{_QUEUES}/test_queue_changes.py",
+        "test_a_deleted_name_is_free_at_once_and_its_messages_go",
+    ),
+    Code.QUEUE_FULL: (
+        f"{_QUEUES}/test_publish.py",
+        "test_a_full_queue_refuses_a_publish_for_all_queues",
     ),
     # A bug is needed, which the test brings along.
     Code.INTERNAL: (

@@ -57,7 +57,7 @@ class PublishRequest:
     messages: Sequence[OutMessage]
     """1 to PUBLISH_COUNT_MAX."""
     principal: str = ""
-    """Who publishes: a key of two principals is two keys."""
+    """Name of whoever publishes: one key of two principals is two keys."""
     key: str | None = None
     """The `Idempotency-Key` of the request; with one no message has a `dedup_id`."""
     body_hash: bytes = b""
@@ -167,7 +167,7 @@ class QueueDescription:
     totals: Totals
     next_sequence: int
     oldest_published_at: int | None
-    """Of the message with the lowest sequence, in ms since 1970."""
+    """Time of the message with the lowest sequence, in ms since 1970."""
     outgoing: int
     """Messages on their way to where the dead letters and the archive of this queue go; those of
     other queues with the same target are counted too."""
@@ -208,12 +208,12 @@ class StorageFigures:
     round: int
     files: Sequence[FileRow]
     disk_bytes: int
-    """Of all message files."""
+    """Bytes of all message files."""
     live_bytes: int
-    """Of records that a message needs."""
+    """Bytes of records that a message needs."""
     ledger_bytes: int
     log_bytes: int
-    """Of the ledger's log, which the next checkpoint moves into it."""
+    """Bytes of the ledger's log, which the next checkpoint moves into it."""
     damaged_files: int
     last_v1_file: int | None
     outgoing: Sequence[OutgoingFigures]

@@ -75,7 +75,7 @@ from bottomless_server.queues.work import Ended
 
 _DAMAGED_AT_ONCE: Final = 5_000
 _TIDY_SECONDS_MAX: Final = 10.0
-"""For what was begun with a message file to end in order."""
+"""Time that what was begun with a message file has to end in order."""
 
 
 class QueueEngine:

@@ -19,7 +19,7 @@ class Figures:
     totals: Totals = Totals()  # noqa: RUF009 it is immutable
     """What has become of messages, of all queues together."""
     dead_lettered: Counter[str] = field(default_factory=Counter)
-    """By the reason."""
+    """Dead letters, by the reason."""
     stale: int = 0
     """Receipts that were somebody else's by then."""
     damaged_reads: int = 0
@@ -32,7 +32,7 @@ class Figures:
     compactions: Mapping[str, int] = field(default_factory=dict)
     moved_bytes: int = 0
     disk_bytes: int = 0
-    """Of message files, as of the last look."""
+    """Bytes of message files, as of the last look."""
 
     on_round: Callable[[float, int], None] | None = None
     """Told the seconds and the changes of each round, for whoever makes histograms of them."""

@@ -1,4 +1,4 @@
-"""Which queue has which name: what the ledger said, so that most requests need no look into it."""
+"""Names of queues, as the ledger said them, so that most requests need no look into it."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable

@@ -28,7 +28,7 @@ _BYTES_MAX: Final = 4 * 2**20
 
 class _Found(NamedTuple):
     stored: Sequence[tuple[Stored, str]]
-    """With the queue where each goes."""
+    """Items, each with the queue where it goes."""
     pins: Sequence[Pin]
     after: int
     """Sequence after which the next look begins."""

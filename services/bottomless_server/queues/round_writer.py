@@ -146,8 +146,9 @@ class RoundWriter:
         """Do a round; None if nobody knows what became of it: `settle`."""
         if self._given_up:
             return _refused(asked, not_stored())
-        if self.in_doubt:
-            # A look has failed since the last round.
+        if self._doubt is not None:
+            # A look has failed since the last round; what became of that is known.
+            assert not self._doubt.asked
             self._doubt = _Doubt(_NEVER, _NOTHING, asked)
             return self.settle()
         try:

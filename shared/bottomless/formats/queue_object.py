@@ -29,7 +29,7 @@ class QueueObject:
     name: str
     config: QueueConfig
     version: int
-    """Of the configuration."""
+    """Counts changes of the configuration, from 1."""
     purged_below: int
     """Messages with a lower sequence are not wanted any more."""
     reserved_below: int

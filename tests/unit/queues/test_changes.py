@@ -242,7 +242,7 @@ def test_what_cannot_be_handed_out_is_given_back_and_its_pins_are_released(
 
 def test_a_queue_that_is_not_there_is_said(queues: Queues) -> None:
     for change in (Receive(id_of(9), 1, 1), ack(id_of(9), ["x"])):
-        assert queues.do(change) == ("not-found", "none")
+        assert queues.do(change) == ("queue-not-found", "none")
 
 
 def test_receipts_that_nobody_was_given_are_gone(queues: Queues) -> None:

@@ -16,7 +16,7 @@ class MarkDamaged:
 
     queue_id: bytes
     stored: Sequence[Stored]
-    """As they were when they were read."""
+    """Items as they were when they were read."""
     size: int = 0
 
     def apply(self, work: Work) -> int:

@@ -50,7 +50,7 @@ class _Queue:
     row: QueueRow
     config: QueueConfig
     answers: dict[int, PublishedMessage] = field(default_factory=dict)
-    """Of messages that it knows already, by their place in the request."""
+    """Answers for messages that it knows already, by their place in the request."""
     to_remember: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     """Hashes of the key and of the body of a new message, or of a request at the place of its first."""
     same_as: dict[int, int] = field(default_factory=dict)

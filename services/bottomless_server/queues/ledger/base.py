@@ -179,9 +179,9 @@ class Seen(NamedTuple):
     key_hash: bytes
     body_hash: bytes
     sequence: int
-    """Of its first message."""
+    """Sequence of its first message."""
     msg_id: bytes
-    """Of its first message; those of the others count up by one."""
+    """Id of its first message; those of the others count up by one."""
     message_count: int
     until: int
     """When it is forgotten, in ms since 1970."""
