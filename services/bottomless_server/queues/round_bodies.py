@@ -47,7 +47,7 @@ class Mark(NamedTuple):
     """How far the records of a round have come, for a change that is taken back."""
 
     parts: tuple[tuple[int, int, bool], ...]
-    """Of each part: how many records it has, its end, and whether only large ones are in it."""
+    """Records of each part, its end, and whether only large ones are in it."""
     old: Part | None
     fresh: Part | None
 
