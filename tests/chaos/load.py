@@ -9,7 +9,7 @@ somebody else reads anywhere. What they are shown is checked as it comes.
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -50,15 +50,18 @@ class Load:
         ledgers: list[Ledger],
         seed: int,
         pace: Pace | None = None,
+        others: Sequence["Work"] = (),
     ) -> None:
-        self._deployment = deployment
-        self._pace = pace or Pace()
-        self._stop = threading.Event()
-        self._finish = threading.Event()
+        """`others` work beside the producers and readers, and end when `stopping` is set."""
+        self.deployment = deployment
+        self.pace = pace or Pace()
+        self.stopping = threading.Event()
+        self.finishing = threading.Event()
         self.damage_allowed = threading.Event()
         """Set while bytes from the store may be damaged on their way."""
         self._produced = threading.Event()
         """Nobody appends any more."""
+        self._ledgers = ledgers
         producing = [
             partial(self._produce, each, who, strict)
             for each in ledgers
@@ -66,11 +69,13 @@ class Load:
             for who in producers
         ]
         reading = [*(partial(self._follow, each) for each in ledgers), partial(self._look, ledgers)]
+        working = [partial(work, self) for work in others]
         threads = [
             threading.Thread(target=self._guarded, args=(ledgers[0], work, f"{seed} {number}"))
-            for number, work in enumerate([*producing, *reading])
+            for number, work in enumerate([*producing, *reading, *working])
         ]
-        self._producers, self._readers = threads[: len(producing)], threads[len(producing) :]
+        readers = threads[len(producing) : len(producing) + len(reading)]
+        self._producers, self._readers = [one for one in threads if one not in readers], readers
 
     def start(self) -> None:
         for thread in (*self._producers, *self._readers):
@@ -78,7 +83,7 @@ class Load:
 
     def stop(self, seconds: float) -> list[str]:
         """Nothing new from now on; returns in words what is not known after so long."""
-        self._stop.set()
+        self.stopping.set()
         deadline = time.monotonic() + seconds
         unknown = []
         for what, threads in (("producers", self._producers), ("readers", self._readers)):
@@ -88,10 +93,15 @@ class Load:
             if alive:
                 unknown.append(f"{alive} {what} were not at their end after {seconds} s")
             self._produced.set()
-        self._finish.set()
+        self.finishing.set()
         for thread in (*self._producers, *self._readers):
             thread.join()
         return unknown
+
+    @property
+    def has_faults(self) -> bool:
+        """Whether something was wrong already, so that nobody need go on."""
+        return any(each.faults for each in self._ledgers)
 
     def _guarded(self, ledger: Ledger, work: Any, seed: str) -> None:
         try:
@@ -100,9 +110,9 @@ class Load:
             ledger.fault(f"a client fell over: {error!r}")
 
     def _produce(self, ledger: Ledger, who: int, strict: bool, chance: random.Random) -> None:
-        with _ways(self._deployment) as ways:
+        with ways_of(self.deployment) as ways:
             number = 0
-            while not self._stop.is_set() and not ledger.faults:
+            while not self.stopping.is_set() and not ledger.faults:
                 codes = [record(who, number + n) for n in range(chance.choice(COUNTS))]
                 number += len(codes)
                 ledger.sent[who] = number
@@ -110,7 +120,7 @@ class Load:
                     self._send_until_known(ledger, codes, ways, chance)
                 else:
                     self._send_once(ledger, codes, ways, chance)
-                self._stop.wait(chance.uniform(0, self._pace.producer_seconds))
+                self.stopping.wait(chance.uniform(0, self.pace.producer_seconds))
 
     def _send_until_known(
         self, ledger: Ledger, codes: list[int], ways: list[httpx.Client], chance: random.Random
@@ -127,22 +137,22 @@ class Load:
                 again = min(chance.randint(0, AGAIN_COUNT_MAX), number)
                 codes = [*(record(who, number - each) for each in range(again, 0, -1)), *codes]
         numbered = mode is Mode.HIGHWATER
-        while not self._finish.is_set():
+        while not self.finishing.is_set():
             client = chance.choice(ways)
             seconds = chance.choices(PATIENCE_SECONDS, (1, 6, 6, 20))[0]
             try:
                 answer = _append(client, ledger, codes, seconds, headers, numbered=numbered)
             except httpx.TransportError:
                 ledger.unknown += 1
-                self._finish.wait(AWAY_SECONDS)
+                self.finishing.wait(AWAY_SECONDS)
                 continue
             if answer.status_code == httpx.codes.OK:
                 self._take(ledger, answer, codes, numbered=numbered)
                 return
-            if not self._is_refusal(ledger, answer):
+            if not self.is_refusal(ledger, answer):
                 return
             ledger.unknown += answer.json()["outcome"] != "none"
-            self._finish.wait(AWAY_SECONDS)
+            self.finishing.wait(AWAY_SECONDS)
 
     def _take(
         self, ledger: Ledger, answer: httpx.Response, codes: list[int], *, numbered: bool
@@ -178,11 +188,11 @@ class Load:
                 ledger.note_answer("POST offset-mismatch")
                 ledger.note_refused(codes)
                 return
-            if self._is_refusal(ledger, answer) and answer.json()["outcome"] == "none":
+            if self.is_refusal(ledger, answer) and answer.json()["outcome"] == "none":
                 ledger.note_refused(codes)
-        self._stop.wait(AWAY_SECONDS)
+        self.stopping.wait(AWAY_SECONDS)
 
-    def _is_refusal(self, ledger: Ledger, answer: httpx.Response) -> bool:
+    def is_refusal(self, ledger: Ledger, answer: httpx.Response) -> bool:
         """Whether it is an answer that may be given while something is away; else it is a fault."""
         try:
             problem = answer.json()
@@ -199,8 +209,8 @@ class Load:
 
     def _follow(self, ledger: Ledger, chance: random.Random) -> None:
         """Until the stop, and then to the end of the stream."""
-        with _ways(self._deployment) as ways:
-            while not self._finish.is_set() and not ledger.faults:
+        with ways_of(self.deployment) as ways:
+            while not self.finishing.is_set() and not ledger.faults:
                 parameters = {
                     "offset": len(ledger.seen),
                     "limit": 1_000,
@@ -213,19 +223,19 @@ class Load:
                     ledger.note_followed(_records(page))
                     if last and page["up_to_date"]:
                         return
-                self._stop.wait(chance.uniform(0, self._pace.reader_seconds))
+                self.stopping.wait(chance.uniform(0, self.pace.reader_seconds))
 
     def _look(self, ledgers: list[Ledger], chance: random.Random) -> None:
         """Read somewhere, again and again: mostly what only the store still has."""
-        with _ways(self._deployment) as ways:
-            while not self._stop.is_set():
+        with ways_of(self.deployment) as ways:
+            while not self.stopping.is_set():
                 ledger = chance.choice(ledgers)
                 offset = chance.randrange(1 + len(ledger.seen))
                 parameters = {"offset": offset, "limit": 50, "on_out_of_range": "error"}
                 page = self._page(ledger, chance.choice(ways[:2]), parameters)
                 if page is not None:
                     ledger.note_looked(offset, _records(page))
-                self._stop.wait(chance.uniform(0, 2 * self._pace.reader_seconds))
+                self.stopping.wait(chance.uniform(0, 2 * self.pace.reader_seconds))
 
     def _page(
         self, ledger: Ledger, client: httpx.Client, parameters: dict[str, Any]
@@ -233,18 +243,22 @@ class Load:
         try:
             answer = client.get(f"{ledger.path}/records", params=parameters)
         except httpx.TransportError:
-            self._stop.wait(AWAY_SECONDS)
+            self.stopping.wait(AWAY_SECONDS)
             return None
         if answer.status_code != httpx.codes.OK:
-            self._is_refusal(ledger, answer)
-            self._stop.wait(AWAY_SECONDS)
+            self.is_refusal(ledger, answer)
+            self.stopping.wait(AWAY_SECONDS)
             return None
         page: dict[str, Any] = answer.json()
         return page
 
 
+Work = Callable[[Load, random.Random], None]
+"""What else may be done beside, in a thread of its own, by chance."""
+
+
 @contextmanager
-def _ways(deployment: ChaosDeployment) -> Iterator[list[httpx.Client]]:
+def ways_of(deployment: ChaosDeployment) -> Iterator[list[httpx.Client]]:
     """nginx without a link and with one, and the second ingest node by itself."""
     direct, linked = deployment.client(), deployment.client(direct=False)
     with direct, linked, httpx.Client(base_url=deployment["ingest-2"].url, timeout=30) as second:

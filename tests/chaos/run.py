@@ -17,8 +17,10 @@ from support.waiting import until
 from chaos.checker import Checked, check
 from chaos.deployment import NAMES, ChaosDeployment, chaos_deployment
 from chaos.events import TROUBLES, Event, Scene, Story, calm, strike
+from chaos.groups import GroupHistory, GroupMember
 from chaos.ledger import Ledger, Mode
-from chaos.load import Load, Pace
+from chaos.load import Load, Pace, Work
+from chaos.supers import SuperLedger, SuperProducer
 
 
 class StreamPlan(NamedTuple):
@@ -46,6 +48,9 @@ STREAMS: Final = (
     StreamPlan(_LEADERLESS, (Mode.TXN,)),
 )
 """Those without a leader share their objects, and take an EXEC each (`COMMIT_STREAMS`)."""
+SUPER_PARTITIONS: Final = 2
+SUPER: Final = {"partitions": SUPER_PARTITIONS, "fragment": {"target_bytes": 65_536, "max_age_ms": 1_000}}
+SUPER_PRODUCERS: Final = 2
 RECOVER_SECONDS: Final = 240.0
 """After a trouble everything has to be at work again by then, on a machine that does other things."""
 DAMAGE_SECONDS: Final = 5.0
@@ -67,6 +72,33 @@ class Plan:
     pace: Pace = field(default_factory=Pace)
     settings: Mapping[str, str] = field(default_factory=dict)
     streams: Sequence[StreamPlan] = STREAMS
+    members: int = 2
+    """Of each of two groups: one shares a super stream, the other the first stream; 0: there is no
+    super stream either."""
+
+
+@dataclass
+class Shared:
+    """What is beside the streams: a super stream with its producers, and groups with their members."""
+
+    supers: list[SuperLedger]
+    groups: list[GroupHistory]
+    members: int
+
+    def works(self) -> list[Work]:
+        """What their clients do, each in a thread of its own."""
+        return [
+            *(SuperProducer(one, who).work for one in self.supers for who in one.producers),
+            *(
+                GroupMember(one, f"pod-{number}").work
+                for one in self.groups
+                for number in range(self.members)
+            ),
+        ]
+
+    def check(self) -> list[str]:
+        """What was wrong, in words, when everything was read."""
+        return [fault for one in (*self.supers, *self.groups) for fault in one.check()]
 
 
 @dataclass
@@ -76,6 +108,8 @@ class Report:
     plan: Plan
     story: Story
     ledgers: list[Ledger]
+    """Of all streams, the partitions of the super stream among them."""
+    shared: Shared
     seconds: float = 0.0
     exits: Counter[str] = field(default_factory=Counter)
     fenced: int = 0
@@ -116,6 +150,11 @@ class Report:
                 f" {sum(one.group_count for one in self.checked)} groups,"
                 f" {sum(one.stray_count for one in self.checked)} objects left over and swept"
             ),
+            *(
+                f"  {one.name}: {one.sent.total()} records sent, requests {dict(sorted(one.counts.items()))}"
+                for one in self.shared.supers
+            ),
+            *(f"  group {one.name}: {dict(sorted(one.counts.items()))}" for one in self.shared.groups),
             f"  lost, doubled, skipped or wrong: {len(self.faults)}",
             *(f"  FAULT {fault}" for fault in self.faults),
         ]
@@ -127,12 +166,18 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
     begun = time.monotonic()
     story = Story(aloud=plan.aloud)
     ledgers = [_ledger(number, one) for number, one in enumerate(plan.streams)]
-    report = Report(plan, story, ledgers)
+    shared = _shared(plan, ledgers)
+    report = Report(plan, story, ledgers, shared)
     with chaos_deployment(directory, s3, plan.settings, seed=plan.seed) as deployment:
         for ledger, stream in zip(ledgers, plan.streams, strict=True):
             made = deployment.retried(partial(_create, ledger.path, stream.config))
             ledger.stream_id = made["stream_id"]
-        load = Load(deployment, ledgers, plan.seed, plan.pace)
+        for one in shared.supers:
+            made = deployment.retried(partial(_create, one.path, SUPER))
+            for part, told in zip(one.parts, made["partitions"], strict=True):
+                part.stream_id = told["stream_id"]
+            ledgers += one.parts
+        load = Load(deployment, ledgers, plan.seed, plan.pace, shared.works())
         load.start()
         try:
             _disturb(deployment, load, plan, report)
@@ -148,6 +193,7 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
         if not report.faults:
             try:
                 report.checked = check(deployment, ledgers)
+                report.faults += shared.check()
             except AssertionError as error:
                 report.faults.append(str(error))
         report.faults += [one for one in _faults(deployment, ledgers) if one not in report.faults]
@@ -168,6 +214,18 @@ def _ledger(number: int, plan: StreamPlan) -> Ledger:
     strict = range(first, first + len(plan.strict))
     plain = range(strict.stop, strict.stop + plan.plain_count)
     return Ledger(f"chaos-{number}", strict, plain, dict(zip(strict, plan.strict, strict=True)))
+
+
+def _shared(plan: Plan, ledgers: list[Ledger]) -> Shared:
+    if not plan.members:
+        return Shared([], [], 0)
+    first = 10 * len(ledgers)
+    whole = SuperLedger("chaos-super", SUPER_PARTITIONS, range(first, first + SUPER_PRODUCERS))
+    groups = [
+        GroupHistory(whole.path, "billing", whole.parts),
+        GroupHistory(ledgers[0].path, "audit", ledgers[:1]),
+    ]
+    return Shared([whole], groups, plan.members)
 
 
 def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
@@ -202,16 +260,21 @@ def _recover(deployment: ChaosDeployment, report: Report) -> None:
     try:
         deployment.start()
         before = [(len(one.acknowledged), len(one.seen)) for one in report.ledgers]
+        passed = [one.passed_count for one in report.shared.groups]
 
         def at_work() -> bool:
             return bool(_faults(deployment, report.ledgers)) or all(
                 len(one.acknowledged) > acknowledged and len(one.seen) > seen
                 for one, (acknowledged, seen) in zip(report.ledgers, before, strict=True)
+            ) and all(
+                one.passed_count > count
+                for one, count in zip(report.shared.groups, passed, strict=True)
             )
 
         until(at_work, RECOVER_SECONDS, "every stream to be at work again")
     except AssertionError as error:
         ends = [(one.name, len(one.acknowledged), len(one.seen)) for one in report.ledgers]
+        ends += [(one.name, one.passed_count, 0) for one in report.shared.groups]
         deployment.faults.append(f"after {report.story.lines[-1]}: {error}; {ends}")
 
 

@@ -35,6 +35,11 @@ def test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed(
     assert report.acknowledged > KILLS * 20, "too few appends: the dangerous path did not run"
     assert sum(one.replayed for one in report.ledgers) > 0, "no repeat met a record of its own"
     assert sum(one.fragment_count for one in report.checked) > KILLS, "too few fragments"
+    [whole] = report.shared.supers
+    assert whole.counts["stored"] > KILLS, "too few requests to the super stream"
+    for group in report.shared.groups:
+        assert group.passed_count > KILLS, f"too few commits of {group.name}"
+        assert group.counts["fenced"] > 0, f"no zombie of {group.name} committed"
 
 
 @pytest.mark.timeout(900)
@@ -88,6 +93,7 @@ def test_without_a_guard_it_is_noticed(
         victims=victims,
         settings=without(tmp_path / "guard", guard),
         streams=LOCAL,
+        members=0,
     )
     report = run_chaos(tmp_path / "run", seaweed, plan)
     print(report)

@@ -7,15 +7,26 @@ or never. What was tried stays known by which operations had happened and what t
 the same state is never searched twice, which is Lowe's addition.
 
 Three things keep it short, and lose no order that explains a history. What fits now and leaves
-the log as it is may as well happen now. An append without an answer that some page shows
+the state as it is may as well happen now. An append without an answer that some page shows
 happened at the place where it is shown. One that is missing in a look at everything, which was
 begun after all other answers had come, happened after it or never, so nobody has to try it.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
-from linearizability.history import Append, Event, Log, Page, Read, step
+from linearizability.history import (
+    NOBODYS,
+    Append,
+    Event,
+    Log,
+    Page,
+    Read,
+    step,
+    turn_step,
+)
+
+State = TypeVar("State", bound=tuple[object, ...])
 
 
 class Verdict(NamedTuple):
@@ -35,20 +46,40 @@ class Verdict(NamedTuple):
         )
 
 
-class _Frame(NamedTuple):
+class _Frame(NamedTuple, Generic[State]):
     done: int
     """A bit for each event that has happened."""
-    log: Log
+    state: State
     path: tuple[int, ...]
 
 
 def check(history: Sequence[Event]) -> Verdict:
-    """Search for an order that explains the history."""
+    """Search for an order that explains the history of a stream."""
     places = _places(history)
-    events = sorted(_without_unseen(history, places), key=lambda event: event.invoked)
+
+    def step_in_place(log: Log, event: Event) -> Log | None:
+        if not event.known and isinstance(event.operation, Append):
+            place = places.get(event.operation.values[0])
+            if place not in (None, len(log)):
+                return None
+        return step(log, event)
+
+    nothing: Log = ()
+    return _search(_without_unseen(history, places), step_in_place, nothing)
+
+
+def check_group(history: Sequence[Event]) -> Verdict:
+    """Search for an order that explains what members of a group saw."""
+    return _search(history, turn_step, NOBODYS)
+
+
+def _search(
+    history: Sequence[Event], step_of: Callable[[State, Event], State | None], first: State
+) -> Verdict:
+    events = sorted(history, key=lambda event: event.invoked)
     known = sum(1 << number for number, event in enumerate(events) if event.known)
-    seen: set[tuple[int, Log]] = set()
-    stack = [_Frame(0, (), ())]
+    seen: set[tuple[int, State]] = set()
+    stack = [_Frame(0, first, ())]
     longest = stack[0]
     stuck_at: tuple[int, ...] = ()
     while stack:
@@ -56,13 +87,13 @@ def check(history: Sequence[Event]) -> Verdict:
         if frame.done & known == known:
             order = tuple(events[number] for number in frame.path)
             return Verdict(order, order, ())
-        if (frame.done, frame.log) in seen:
+        if (frame.done, frame.state) in seen:
             continue
-        seen.add((frame.done, frame.log))
+        seen.add((frame.done, frame.state))
         candidates = _next(events, frame.done)
         if len(frame.path) >= len(longest.path):
             longest, stuck_at = frame, tuple(candidates)
-        stack += _ways(events, candidates, frame, places)
+        stack += _ways(events, candidates, frame, step_of)
     return Verdict(
         None,
         tuple(events[number] for number in longest.path),
@@ -71,21 +102,20 @@ def check(history: Sequence[Event]) -> Verdict:
 
 
 def _ways(
-    events: Sequence[Event], candidates: Sequence[int], frame: _Frame, places: Mapping[str, int]
-) -> list[_Frame]:
+    events: Sequence[Event],
+    candidates: Sequence[int],
+    frame: _Frame[State],
+    step_of: Callable[[State, Event], State | None],
+) -> list[_Frame[State]]:
     """The states that may come next; what is known stands last, and so is tried first."""
     found = []
     for number in sorted(candidates, key=lambda number: (events[number].known, -number)):
         event = events[number]
-        if not event.known and isinstance(event.operation, Append):
-            place = places.get(event.operation.values[0])
-            if place not in (None, len(frame.log)):
-                continue
-        log = step(frame.log, event)
-        if log is None:
+        state = step_of(frame.state, event)
+        if state is None:
             continue
-        way = _Frame(frame.done | 1 << number, log, (*frame.path, number))
-        if log is frame.log:
+        way = _Frame(frame.done | 1 << number, state, (*frame.path, number))
+        if state is frame.state:
             return [way]
         found.append(way)
     return found

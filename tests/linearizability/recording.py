@@ -17,6 +17,7 @@ from linearizability.history import (
     UNKNOWN,
     Append,
     Bounds,
+    Commit,
     End,
     Event,
     Mismatch,
@@ -123,7 +124,7 @@ class Client:
             return
         except NoAnswer:
             self._wait_alive()
-            if isinstance(operation, Append):
+            if isinstance(operation, Append | Commit):
                 self._recording.add(Event(self._name, operation, UNKNOWN, invoked))
             return
         returned = time.monotonic()

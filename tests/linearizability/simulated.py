@@ -9,12 +9,19 @@ from linearizability.history import (
     UNKNOWN,
     Append,
     Bounds,
+    Commit,
+    Committed,
     End,
     Event,
+    Fenced,
+    Held,
+    Hold,
     Log,
+    Look,
     Mismatch,
     Operation,
     Page,
+    Place,
     Read,
     Result,
     Stored,
@@ -187,3 +194,79 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     from_the_future,
 )
 """Each makes of an honest history one that no linearizable stream has."""
+
+
+# The same for the members of a consumer group.
+
+
+def honest_group(seed: int, count: int = 60, members: int = 3) -> list[Event]:
+    """What members of a group see whose commits are fenced as they ought to be."""
+    chance = random.Random(seed)
+    events: list[Event] = []
+    free = [0.0] * members
+    claims: list[list[tuple[str, int]]] = [[] for _ in range(members)]
+    generation, holder, stored, moment = 0, -1, None, 0.0
+    for number in range(count):
+        if chance.random() < 0.2:
+            generation, holder = generation + 1, chance.randrange(-1, members)
+        member = chance.randrange(members)
+        moment = max(moment, free[member]) + chance.random()
+        invoked = chance.uniform(max(free[member], moment - 5), moment)
+        free[member] = returned = moment + chance.random() * 3
+        span = (invoked, returned)
+        if member == holder and (not claims[member] or chance.random() < 0.3):
+            claim = (f"m{member}", generation)
+            claims[member] = [*claims[member], claim]
+            events.append(Event(claim[0], Hold(claim[0]), Held(generation), *span))
+        elif claims[member] and chance.random() < 0.8:
+            claim = chance.choice(claims[member][-2:])
+            passes = (member, generation) == (holder, claim[1])
+            stored = number if passes else stored
+            result = Committed() if passes else Fenced()
+            lost = chance.random() < 0.15
+            event = Event(claim[0], Commit(*claim, number), result, *span)
+            events.append(replace(event, result=UNKNOWN, returned=float("inf")) if lost else event)
+        else:
+            events.append(Event(f"m{member}", Look(), Place(stored), *span))
+    end = max(free) + len(events)
+    return [*events, Event("last", Look(), Place(stored), end, end + 1)]
+
+
+def zombie_passes(events: list[Event]) -> list[Event]:
+    """A member commits that was deposed, and was told that it passed."""
+    first = next(event for event in events if isinstance(event.result, Held))
+    end = events[-1].invoked
+    assert isinstance(first.operation, Hold)
+    assert isinstance(first.result, Held)
+    commit = Commit(first.operation.member_id, first.result.generation, 1_000)
+    late = Event(first.client, commit, Committed(), end - 2, end - 1)
+    seen = Event("last", Look(), Place(1_000), end, end + 1)
+    return [*events[:-1], late, seen]
+
+
+def zombie_is_stored(events: list[Event]) -> list[Event]:
+    """What was refused is stored all the same."""
+    refused = [event.operation for event in events if isinstance(event.result, Fenced)]
+    last = refused[-1]
+    assert isinstance(last, Commit)
+    return _changed(events, len(events) - 1, result=Place(last.next_offset))
+
+
+def two_holders(events: list[Event]) -> list[Event]:
+    """Two members are told of one generation."""
+    place = next(n for n, event in enumerate(events) if isinstance(event.result, Held))
+    return [*events, replace(events[place], client="other", operation=Hold("other"))]
+
+
+def committed_and_gone(events: list[Event]) -> list[Event]:
+    """What passed last is not what is stored, and nobody knows of another commit."""
+    known = [event for event in events[:-1] if event.known]
+    return [*known, replace(events[-1], result=Place(5_000))]
+
+
+GROUP_MUTATIONS: Final[tuple[Mutation, ...]] = (
+    zombie_passes,
+    zombie_is_stored,
+    two_holders,
+    committed_and_gone,
+)

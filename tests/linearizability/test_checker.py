@@ -2,7 +2,7 @@
 
 import pytest
 
-from linearizability.checker import check
+from linearizability.checker import check, check_group
 from linearizability.history import (
     UNKNOWN,
     Append,
@@ -14,7 +14,13 @@ from linearizability.history import (
     Read,
     Stored,
 )
-from linearizability.simulated import MUTATIONS, Mutation, honest
+from linearizability.simulated import (
+    GROUP_MUTATIONS,
+    MUTATIONS,
+    Mutation,
+    honest,
+    honest_group,
+)
 
 
 def an_append(value: str, at: int | None, invoked: float, returned: float) -> Event:
@@ -38,6 +44,18 @@ def test_what_a_faulty_stream_tells_is_not(mutation: Mutation, seed: int) -> Non
     verdict = check(mutation(honest(seed)))
     assert verdict.order is None
     assert verdict.stuck_at
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_members_of_a_group_ought_to_see_is_linearizable(seed: int) -> None:
+    verdict = check_group(honest_group(seed))
+    assert verdict.order is not None, verdict
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("mutation", GROUP_MUTATIONS, ids=lambda each: each.__name__)
+def test_what_members_see_of_a_group_without_a_fence_is_not(mutation: Mutation, seed: int) -> None:
+    assert check_group(mutation(honest_group(seed))).order is None
 
 
 def test_many_answers_that_were_lost_do_not_make_it_slow() -> None:

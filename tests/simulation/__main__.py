@@ -32,6 +32,7 @@ from simulation.run import (  # noqa: E402
     replay_line,
     simulate,
 )
+from simulation.super_storm import a_super_stream_in_a_storm  # noqa: E402
 from simulation.tables import ROUNDS, streams_come_and_go  # noqa: E402
 
 TWIN_QUIET_SECONDS = 30.0
@@ -39,6 +40,8 @@ TWIN_QUIET_SECONDS = 30.0
 # settings.
 find_out_once()
 
+OPTIONS = {"a_group_in_a_storm": "--group", "a_super_stream_in_a_storm": "--super"}
+"""Of the courses that have one."""
 SEARCHED_SEEDS = 40
 """Up to which one that misses a guard is searched, where no known seed does any more."""
 
@@ -59,12 +62,18 @@ def main() -> int:
         choices=("all", "crashes", "clocks", "jams", "ahead", "losses", "leaderless"),
         default="all",
     )
-    parser.add_argument(
+    courses = parser.add_mutually_exclusive_group()
+    courses.add_argument(
         "--group", action="store_true", help="one stream that the members of a consumer group share"
+    )
+    courses.add_argument(
+        "--super", action="store_true", help="a super stream that grows, and a group that shares it"
     )
     given = parser.parse_args()
     storm: float = given.storm_seconds
-    course = a_group_in_a_storm if given.group else Simulation.run
+    course: Course = Simulation.run
+    if given.group or given.super:
+        course = a_group_in_a_storm if given.group else a_super_stream_in_a_storm
     if given.seeds == "tables":
         return look_at_tables(given.streams)
     if given.seeds == "flood":
@@ -96,8 +105,8 @@ def run_many(first: int, last: int, storm_seconds: float, troubles: str, course:
         if outcome.failure is not None:
             failed.append(seed)
             print(f"seed {seed} FAILED: {outcome.failure}")
-            group = course is a_group_in_a_storm
-            replayed = replay_line(seed, storm_seconds, troubles, group=group)
+            option = OPTIONS.get(course.__name__, "")
+            replayed = replay_line(seed, storm_seconds, troubles, option)
             print(*outcome.lines[-5:], replayed, sep="\n")
         else:
             took = time.monotonic() - began

@@ -253,7 +253,7 @@ class Reader:
             return False
         status, told = answer
         if status == 410:
-            self._skip(told)
+            self.skip(told)
             return False
         if status in LATER or (status == 404 and self.expected.deleted):
             self.services.story.count("pages refused")
@@ -262,14 +262,15 @@ class Reader:
             return False
         if status != 200:
             raise Broken(f"{self.expected.name} at {position} of {known_next}: {status} {told}")
-        self._take(told, position)
+        self.take(told, position)
         if told["up_to_date"] and told["next_offset"] < known_next:
             raise Broken(
                 f"{self.expected.name}: said to end at {told['next_offset']}, below {known_next}"
             )
         return bool(told["up_to_date"])
 
-    def _take(self, told: dict[str, Any], position: int) -> None:
+    def take(self, told: dict[str, Any], position: int) -> None:
+        """Hold a page against what is known, and go on after it."""
         gaps = {gap["first_offset"]: gap["next_offset"] for gap in told.get("gaps", ())}
         self._check_gaps(gaps)
         # Who had read what is lost by now stands inside of the gap.
@@ -294,7 +295,7 @@ class Reader:
             if not lost and not self.expected.deleted:
                 raise Broken(f"{self.expected.name}: jumps over {first} to {end}")
 
-    def _skip(self, told: dict[str, Any]) -> None:
+    def skip(self, told: dict[str, Any]) -> None:
         """Go on where the stream begins, or after a gap: it must be so indeed."""
         first = told["first_offset"]
         manifest = self.watch.look()

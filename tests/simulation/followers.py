@@ -62,7 +62,7 @@ class Follower(Reader):
     def _hear(self, records: list[dict[str, Any]], said: dict[str, Any]) -> None:
         if "end" not in said and "reason" not in said:
             if "time" not in said:
-                self._take({**said, "records": records}, self.position)
+                self.take({**said, "records": records}, self.position)
             return
         reason = said.get("end", said.get("reason"))
         self.services.story.count(f"followed answers ended: {reason}")
@@ -79,7 +79,7 @@ class Follower(Reader):
             data += piece
         told = orjson.loads(data)
         if answer.status == 410:
-            self._skip(told)
+            self.skip(told)
         elif answer.status not in {*LATER, 404, 416}:
             raise Broken(f"{self.expected.name} at {self.position}: {answer.status} {told}")
 

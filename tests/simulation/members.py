@@ -10,10 +10,11 @@ one moment of that: a read up to a second earlier, as the reader remembers.
 
 import asyncio
 import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from bottomless.model.names import Reference, StreamId
+from bottomless.model.names import Reference
 from bottomless_server.core.consumer_group import ConsumerGroup, decode_group, decode_holder
 from bottomless_server.manifest.consumers.core.groups import REVOKE_MS
 from bottomless_server.reader.fences import KEEP_MS
@@ -35,78 +36,111 @@ _SLACK_SECONDS: Final = 0.2
 Holder = tuple[str, int]
 
 
+class Shared(NamedTuple):
+    """What the members of a group share: a stream, or the partitions of a super stream."""
+
+    scope: str
+    """The id by which coordination knows it."""
+    path: str
+    streams: Sequence[Expected]
+    """The partitions, in the order of their numbers; of a stream it is that stream."""
+    watches: Mapping[str, Watch]
+
+
 class GroupWatch:
     """Looks at the group past all services, after every EXEC."""
 
-    def __init__(self, ground: Ground, stream_id: StreamId, stream: Watch) -> None:
+    def __init__(self, ground: Ground, shared: Shared, before: Callable[[], object]) -> None:
+        """`before` looks at what the group shares, and comes first."""
         self._ground = ground
-        self._stream = stream
-        self._stream_id = stream_id
-        self.history: list[tuple[float, Holder | None]] = [(0.0, None)]
-        """Who held the stream, from when on."""
-        self._given: dict[int, str] = {}
-        """Who got each generation."""
+        self._before = before
+        self.shared = shared
+        self.history: dict[int, list[tuple[float, Holder | None]]] = {}
+        """Who held each partition, from when on."""
+        self._given: dict[tuple[int, int], str] = {}
+        """Who got each generation of a partition."""
         self.moves = 0
 
     def look(self) -> None:
-        """Note the holder of now; what is wrong with the group fails the run."""
+        """Note the holders of now; what is wrong with the group fails the run."""
         try:
             # It knows which gaps are of takeovers only if it sees each of them.
-            self._stream.look()
+            self._before()
             self._look()
         except (Broken, AssertionError) as error:
             self._ground.loop.failures.append(error)
 
     def _look(self) -> None:
         group = self.group()
-        peek = self._ground.coordination.peek
-        holder = decode_holder(peek(holder_key(self._stream_id, GROUP, 0)))
         if group is not None:
             group.check()
-            (one,) = group.partitions or (None,)
+        said = {} if group is None else {one.number: one for one in group.partitions}
+        for number in range(max(len(self.shared.streams), len(said))):
+            one = said.get(number)
             held = None if one is None or one.holder is None else (one.holder, one.generation)
-            if held != holder:
-                raise Broken(f"the copy says {holder}, the group {held}")
-        if holder == self.history[-1][1]:
+            self._look_at(number, held, known=group is not None)
+
+    def _look_at(self, number: int, held: Holder | None, *, known: bool) -> None:
+        key = holder_key(self.shared.scope, GROUP, number)
+        holder = decode_holder(self._ground.coordination.peek(key))
+        if known and held != holder:
+            raise Broken(f"the copy of {number} says {holder}, the group {held}")
+        history = self._of(number)
+        if holder == history[-1][1]:
             return
-        self.history.append((self._ground.loop.now, holder))
+        history.append((self._ground.loop.now, holder))
         self.moves += 1
-        if holder is not None and self._given.setdefault(holder[1], holder[0]) != holder[0]:
-            raise Broken(f"generation {holder[1]} was another member's")
+        if holder is None:
+            return
+        member_id, generation = holder
+        if self._given.setdefault((number, generation), member_id) != member_id:
+            raise Broken(f"generation {generation} of {number} was another member's")
+
+    def _of(self, number: int) -> list[tuple[float, Holder | None]]:
+        return self.history.setdefault(number, [(0.0, None)])
 
     def group(self) -> ConsumerGroup | None:
-        value = self._ground.coordination.peek(group_key(self._stream_id, GROUP))
+        value = self._ground.coordination.peek(group_key(self.shared.scope, GROUP))
         return None if value is None else decode_group(value)
 
-    def held_since(self, claim: Holder, since: float) -> bool:
-        """Whether a member held the stream at a moment after this one."""
-        ends = [*(at for at, _ in self.history[1:]), float("inf")]
+    def held_since(self, number: int, claim: Holder, since: float) -> bool:
+        """Whether a member held a partition at a moment after this one."""
+        history = self._of(number)
+        ends = [*(at for at, _ in history[1:]), float("inf")]
         return any(
             holder == claim and end >= since
-            for (_, holder), end in zip(self.history, ends, strict=True)
+            for (_, holder), end in zip(history, ends, strict=True)
         )
 
     @property
     def is_held(self) -> bool:
-        """Whether a member holds the stream whose lease runs."""
-        holder = self.history[-1][1]
-        return (
+        """Whether members hold all of it whose leases run."""
+        holders = [self._of(number)[-1][1] for number in range(len(self.shared.streams))]
+        return all(
             holder is not None and self._ground.coordination.peek(member_key(holder[0])) is not None
+            for holder in holders
         )
 
 
 @dataclass
-class Member(Reader):
+class Member:
     """One program of the group, through its lives."""
 
-    name: str = ""
-    group: GroupWatch = field(kw_only=True)
-    now: Any = field(kw_only=True)
+    services: Services
+    chance: random.Random
+    name: str
+    group: GroupWatch
+    now: Callable[[], float]
     """The virtual clock."""
     calm: bool = False
     """It neither leaves nor dies any more."""
     member_id: str | None = None
-    generation: int | None = None
+    generations: dict[int, int] = field(default_factory=dict)
+    """Of the partitions that it holds, as far as it knows."""
+    revoked: dict[int, int] = field(default_factory=dict)
+    """What it was told to release, with the generations."""
+    readers: dict[str, Reader] = field(default_factory=dict)
+    """One for each stream that it ever read."""
 
     async def run(self) -> None:
         while not self.services.closing:
@@ -127,18 +161,23 @@ class Member(Reader):
         await self._beat()
         await self._work()
 
-    async def _ask(self, method: str, rest: str, body: Any = None) -> tuple[int, Any] | None:
-        path = f"/v1/streams/{self.expected.name}/groups/{GROUP}/members{rest}"
-        answer = await self.services.ask(self.services.manifest, method, path, body=body)
+    async def _ask(
+        self, method: str, rest: str, query: str = "", body: Any = None
+    ) -> tuple[int, Any] | None:
+        path = f"{self.group.shared.path}/groups/{GROUP}/members{rest}"
+        answer = await self.services.ask(
+            self.services.manifest, method, path, query=query, body=body
+        )
         return None if answer is None or answer[0] in LATER else answer
 
     async def _join(self) -> None:
-        answer = await self._ask("POST", "", {"member": self.name, "lease_ms": LEASE_MS})
+        answer = await self._ask("POST", "", body={"member": self.name, "lease_ms": LEASE_MS})
         if answer is None:
             return
         if answer[0] != 201:
             raise Broken(f"a join was answered {answer}")
-        self.member_id, self.generation = answer[1]["member_id"], None
+        self._forget()
+        self.member_id = answer[1]["member_id"]
         self.services.story.count("members joined")
         await self._hear(answer[1])
 
@@ -149,8 +188,11 @@ class Member(Reader):
         self._die()
 
     def _die(self) -> None:
-        self.member_id = self.generation = None
+        self._forget()
         self.services.story.count("members gone")
+
+    def _forget(self) -> None:
+        self.member_id, self.generations, self.revoked = None, {}, {}
 
     async def _sleep_and_wake(self) -> None:
         """Long enough for another one to follow; what it does then it does as who it was."""
@@ -161,19 +203,20 @@ class Member(Reader):
     async def _beat(self) -> None:
         if self.member_id is None:
             return
-        holding = {} if self.generation is None else {"0": self.generation}
-        body: dict[str, Any] = {"holding": holding, "released": {}}
+        released = {}
+        # Who does not release in time has it taken from it.
+        if self.revoked and self.chance.random() < 0.7:
+            released, self.revoked = self.revoked, {}
+        body = {"holding": _as_json(self.generations), "released": _as_json(released)}
         wait_ms = self.chance.choice((0, 300, 1_000))
-        rest = f"/{self.member_id}/heartbeat"
-        path = f"/v1/streams/{self.expected.name}/groups/{GROUP}/members{rest}"
-        answer = await self.services.ask(
-            self.services.manifest, "POST", path, query=f"wait_ms={wait_ms}", body=body
+        answer = await self._ask(
+            "POST", f"/{self.member_id}/heartbeat", f"wait_ms={wait_ms}", body
         )
-        if answer is None or answer[0] in LATER:
+        if answer is None:
             return
         status, told = answer
         if status == 404 and told["code"] == "member-expired":
-            self.member_id = self.generation = None
+            self._forget()
             self.services.story.count("members expired")
         elif status != 200:
             raise Broken(f"a heartbeat was answered {answer}")
@@ -181,32 +224,47 @@ class Member(Reader):
             await self._hear(told)
 
     async def _hear(self, told: dict[str, Any]) -> None:
-        assigned = told["assignments"]
-        if not assigned:
-            self.generation = None
-            return
-        (one,) = assigned
-        if one["generation"] == self.generation:
-            return
-        self.generation = one["generation"]
-        if one["source"] == "none":
-            # It stores where it starts before it reads anything.
-            self.position = self.expected.floor
-            await self._commit()
-        elif one["next_offset"] is not None:
-            self.position = max(one["next_offset"], self.expected.floor)
+        assigned = {one["partition"]: one for one in told["assignments"]}
+        for number in self.generations.keys() - assigned.keys():
+            del self.generations[number]
+        self.revoked = {one["partition"]: one["generation"] for one in told["revoked"]}
+        for number, one in sorted(assigned.items()):
+            if one["generation"] == self.generations.get(number):
+                continue
+            self.generations[number] = one["generation"]
+            reader = self._reader(number)
+            if one["source"] == "none":
+                # It stores where it starts before it reads anything.
+                reader.position = reader.expected.floor
+                await self._commit(number)
+            elif one["next_offset"] is not None:
+                reader.position = max(one["next_offset"], reader.expected.floor)
+
+    def _reader(self, number: int) -> Reader:
+        stream = self.group.shared.streams[number]
+        if stream.stream_id not in self.readers:
+            watch = self.group.shared.watches[stream.name]
+            self.readers[stream.stream_id] = Reader(self.services, stream, watch, self.chance)
+        return self.readers[stream.stream_id]
 
     async def _work(self) -> None:
-        if self.member_id is None or self.generation is None:
-            return
-        await self._read((self.member_id, self.generation))
-        if self.chance.random() < 0.7:
-            await self._commit()
+        for number in sorted(self.generations):
+            await self._read(number)
+            if self.chance.random() < 0.7:
+                await self._commit(number)
 
-    async def _read(self, claim: Holder) -> None:
+    def _claim(self, number: int) -> Holder | None:
+        if self.member_id is None or number not in self.generations:
+            return None
+        return self.member_id, self.generations[number]
+
+    async def _read(self, number: int) -> None:
+        claim, reader = self._claim(number), self._reader(number)
+        if claim is None:
+            return
         headers = {"Group-Member": claim[0], "Group-Generation": str(claim[1])}
-        path, asked_at = f"/v1/streams/{self.expected.name}/records", self.now()
-        query = f"offset={self.position}&limit=20&on_out_of_range=error"
+        path, asked_at = f"/v1/streams/{reader.expected.name}/records", self.now()
+        query = f"offset={reader.position}&limit=20&on_out_of_range=error"
         answer = await self.services.ask(
             self.services.reader, "GET", path, query=query, headers=headers
         )
@@ -216,22 +274,24 @@ class Member(Reader):
         if status == 409 and told["code"] == "not-active":
             self.services.story.count("reads fenced")
         elif status == 410:
-            self._skip(told)
+            reader.skip(told)
         elif status == 200:
-            if not self.group.held_since(claim, asked_at - KEEP_MS / 1000 - _SLACK_SECONDS):
-                raise Broken(f"{claim} read at {asked_at}, and held nothing: {self.group.history}")
-            self._take(told, self.position)
+            since = asked_at - KEEP_MS / 1000 - _SLACK_SECONDS
+            if not self.group.held_since(number, claim, since):
+                raise Broken(f"{claim} read {number} at {asked_at}, and held nothing")
+            reader.take(told, reader.position)
             self.services.story.count("reads of members")
         elif status != 416:
             raise Broken(f"a read of a member was answered {answer}")
 
-    async def _commit(self) -> None:
-        if self.member_id is None or self.generation is None:
+    async def _commit(self, number: int) -> None:
+        claim, reader = self._claim(number), self._reader(number)
+        if claim is None:
             return
-        claim, asked_at = (self.member_id, self.generation), self.now()
-        path = f"/v1/streams/{self.expected.name}/consumers/{GROUP}/offset"
+        asked_at, expected = self.now(), reader.expected
+        path = f"/v1/streams/{expected.name}/consumers/{GROUP}/offset"
         body = {
-            "next_offset": self.position,
+            "next_offset": reader.position,
             "member_id": claim[0],
             "generation": claim[1],
             "allow_regression": True,
@@ -241,13 +301,17 @@ class Member(Reader):
             return
         status, told = answer
         if status == 200:
-            if not self.group.held_since(claim, asked_at):
-                raise Broken(f"a commit of {claim} passed at {asked_at}: {self.group.history}")
+            if not self.group.held_since(number, claim, asked_at):
+                raise Broken(f"a commit of {claim} to {number} passed at {asked_at}")
             self.services.story.count("commits of members")
         elif status == 409 and told["code"] == "consumer-fenced":
             self.services.story.count("commits fenced")
-        elif status != 422 or told["code"] != "offset-beyond-end" or not self.expected.takeovers:
+        elif status != 422 or told["code"] != "offset-beyond-end" or not expected.takeovers:
             raise Broken(f"a commit of a member was answered {answer}")
+
+
+def _as_json(generations: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): generation for number, generation in generations.items()}
 
 
 async def a_group_in_a_storm(simulation: Simulation) -> None:
@@ -264,9 +328,10 @@ async def a_group_in_a_storm(simulation: Simulation) -> None:
     await simulation.create("shared", simulation.chance("config"))
     services, ground, (stream,) = simulation.services, simulation.ground, simulation.streams
     watch = simulation.watches["shared"]
-    group = GroupWatch(ground, StreamId(stream.stream_id), watch)
+    shared = Shared(stream.stream_id, "/v1/streams/shared", [stream], simulation.watches)
+    group = GroupWatch(ground, shared, watch.look)
     ground.coordination.on_write = group.look
-    members = _members(services, stream, watch, group, simulation)
+    members = members_of(group, simulation)
     writer = PlainWriter(services, stream, "shared-w", simulation.chance("shared-w"))
     tasks = [asyncio.create_task(one.run()) for one in members]
     tasks.append(asyncio.create_task(writer.run()))
@@ -279,37 +344,36 @@ async def a_group_in_a_storm(simulation: Simulation) -> None:
         member.calm = True
     await simulation.until(lambda: not simulation.losses.busy, "an operator", REBUILD_SECONDS)
     await asyncio.wait({troubling}, timeout=simulation.quiet_seconds)
-    await simulation.until(lambda: group.is_held, "a holder", SETTLING_SECONDS)
-    await _see_it_stays_held(simulation, group)
+    await see_it_is_held(simulation, group)
     services.closing = True
     await simulation.all_done(tasks)
     services.story.count("changes of the holder", group.moves)
     keeping.cancel()
 
 
-def _members(
-    services: Services, stream: Expected, watch: Watch, group: GroupWatch, simulation: Simulation
-) -> list[Member]:
-    def chance(name: str) -> random.Random:
-        return simulation.chance(name)
-
+def members_of(group: GroupWatch, simulation: Simulation) -> list[Member]:
+    """The programs of a group, which nobody has started."""
     names = [f"pod-{number}" for number in range(MEMBER_COUNT)]
     return [
         Member(
-            services,
-            stream,
-            watch,
-            chance(name),
-            name=name,
-            group=group,
-            now=lambda: simulation.loop.now,
+            simulation.services,
+            simulation.chance(name),
+            name,
+            group,
+            lambda: simulation.loop.now,
         )
         for name in names
     ]
 
 
-async def _see_it_stays_held(simulation: Simulation, group: GroupWatch) -> None:
-    """Nobody leaves any more, so nobody is to be without: not for longer than a change takes."""
+async def see_it_is_held(simulation: Simulation, group: GroupWatch) -> None:
+    """Nobody leaves any more, so nothing is to be without a holder: not for longer than a change
+    takes.
+
+    Raises:
+        Broken: it is, though somebody lives.
+    """
+    await simulation.until(lambda: group.is_held, "a holder", SETTLING_SECONDS)
     without_since: float | None = None
     until = simulation.loop.now + CALM_SECONDS
     while simulation.loop.now < until:

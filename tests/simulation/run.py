@@ -449,11 +449,12 @@ Course = Callable[[Simulation], Coroutine[Any, Any, object]]
 """What happens in a run."""
 
 
-def replay_line(seed: int, storm_seconds: float, troubles: str, *, group: bool = False) -> str:
-    """The command that shows a seed again, with all options without which it is another story."""
+def replay_line(seed: int, storm_seconds: float, troubles: str, option: str = "") -> str:
+    """The command that shows a seed again, with all options without which it is another story;
+    `option` is the one of its course."""
     storm = "" if storm_seconds == STORM_SECONDS else f" --storm-seconds {storm_seconds:g}"
     chosen = "" if troubles == "all" else f" --troubles {troubles}"
-    return f"replay: ./dev sim {seed}{storm}{chosen}{' --group' if group else ''}"
+    return f"replay: ./dev sim {seed}{storm}{chosen}{option and f' {option}'}"
 
 
 def simulate(

@@ -35,7 +35,7 @@ def simulated(*arguments: str) -> tuple[int, str]:
 def test_the_line_that_replays_a_seed_has_the_options_of_its_run() -> None:
     """It left out the seconds of trouble once, and showed another story, in which all was well."""
     assert replay_line(7, STORM_SECONDS, "all") == "replay: ./dev sim 7"
-    assert replay_line(7, STORM_SECONDS, "all", group=True) == "replay: ./dev sim 7 --group"
+    assert replay_line(7, STORM_SECONDS, "all", "--group") == "replay: ./dev sim 7 --group"
     told = replay_line(7, float(STORM), "losses")
     assert told == "replay: ./dev sim 7 --storm-seconds 6 --troubles losses"
 

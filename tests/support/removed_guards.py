@@ -77,6 +77,12 @@ commits.commit = commit_unwatched
 """
 """The tails that a commit changes are read 50 ms before it, and not among the keys it watches."""
 
+NO_GENERATION: Final = """
+import bottomless_server.stores.groups
+from support.guards import replace
+replace("the generation in the commit's EXEC", lambda *_: None)
+"""
+
 
 def without(directory: Path, guard: str) -> dict[str, str]:
     """The environment of processes that run without a guard."""
