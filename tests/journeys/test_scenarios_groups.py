@@ -1,4 +1,5 @@
-"""Consumer groups over HTTP: scenarios G1 to G6, G10 and G11."""
+"""Consumer groups over HTTP: scenarios G1 to G6 and G9 to G11; G7 and G8 are in
+test_groups_come_and_go.py."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -228,6 +229,66 @@ def test_a_group_and_a_member_have_names_as_consumers_have(stream: Stream) -> No
     short = client.post(f"{groups}/g/members", json={"member": "a", "lease_ms": 4_999})
     problem_of(short, 422, "validation-failed")
     problem_of(client.get(f"{groups}/never-joined"), 404, "group-not-found")
+
+
+class Sharing(Member):
+    """A member that shares the partitions of a super stream."""
+
+    def settle(self) -> None:
+        """Give over what is asked back, and take what is free."""
+        told = self.beat().json()
+        self.beat(released={one["partition"]: one["generation"] for one in told["revoked"]})
+
+
+class SuperStream(Stream):
+    """A super stream, as far as groups know it."""
+
+    @property
+    def path(self) -> str:
+        return f"/v1/super-streams/{self.name}"
+
+
+def holders_of(members: list[Sharing]) -> list[list[str]]:
+    """Who believes to hold each of three partitions."""
+    return [[one.name for one in members if number in one.holding] for number in range(3)]
+
+
+def test_partitions_of_a_super_stream_go_to_member_i_mod_n_and_never_to_two(
+    client: httpx.Client,
+) -> None:
+    """G9."""
+    events = SuperStream(client, "g9")
+    assert client.put(events.path, json={"partitions": 3}).status_code == 201
+    members = [Sharing(events, "pod-a", strategy="modulo"), Sharing(events, "pod-b")]
+    for one in (*members, *members):
+        one.settle()
+        assert all(len(names) <= 1 for names in holders_of(members))
+    assert holders_of(members) == [["pod-a"], ["pod-b"], ["pod-a"]]
+    before = members[0].holding[2]
+
+    third = Sharing(events, "pod-c")
+    members.append(third)
+    third.settle()
+    assert third.holding == {}, "who has it steps down first"
+    assert problem_of(commit_of(third, 2, before), 409, "consumer-fenced")
+    for one in (*members, *members):
+        one.settle()
+        assert all(len(names) <= 1 for names in holders_of(members))
+    assert holders_of(members) == [["pod-a"], ["pod-b"], ["pod-c"]]
+    assert third.holding[2] > before
+    assert commit_of(third, 2, third.holding[2]).status_code == 200
+    problem_of(commit_of(members[0], 2, before), 409, "consumer-fenced")
+
+
+def commit_of(member: Member, number: int, generation: int) -> httpx.Response:
+    """Store the beginning of a partition as where the group goes on."""
+    body = {
+        "next_offset": 0,
+        "member_id": member.joined["member_id"],
+        "generation": generation,
+    }
+    path = f"/v1/streams/{member.stream.name}-{number}/consumers/{member.group}/offset"
+    return member.stream.client.put(path, json=body)
 
 
 def test_what_its_holder_does_not_release_is_taken_from_it(stream: Stream) -> None:

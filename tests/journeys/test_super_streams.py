@@ -1,6 +1,7 @@
 """A super stream from its creation to its end, in a process as users run it."""
 
 import httpx
+import pytest
 from support.served import Served
 from support.waiting import until
 
@@ -69,3 +70,27 @@ def _story(client: httpx.Client) -> None:
         return told.status_code == 200 and _ends(client) == {"events-0": 0}
 
     until(ends_of_the_new_one, what="the new super stream")
+
+
+@pytest.mark.parametrize(("count", "status"), [(0, 422), (1, 201), (1000, 201), (1001, 422)])
+def test_p3_it_has_from_one_to_a_thousand_partitions(
+    running: Served, count: int, status: int
+) -> None:
+    path = f"/v1/super-streams/p3-{count}"
+    with httpx.Client(base_url=running.url, timeout=60) as client:
+        made = client.put(path, json={"partitions": count})
+        assert made.status_code == status, made.text
+        assert client.get(path).status_code == (200 if status == 201 else 404)
+        if status == 201:
+            assert len(made.json()["partitions"]) == count
+            assert client.get(f"/v1/streams/p3-{count}-{count - 1}").status_code == 200
+
+
+def test_p4_where_one_partitions_name_is_taken_no_other_partition_is_left(running: Served) -> None:
+    with httpx.Client(base_url=running.url, timeout=60) as client:
+        assert client.put("/v1/streams/p4-1", json={}).status_code == 201
+        refused = client.put("/v1/super-streams/p4", json={"partitions": 3})
+        assert (refused.status_code, refused.json()["taken_partitions"]) == (409, [1])
+        for path in ("/v1/super-streams/p4", "/v1/streams/p4-0", "/v1/streams/p4-2"):
+            assert client.get(path).status_code == 404
+        assert client.get("/v1/streams/p4-1").status_code == 200
