@@ -156,6 +156,25 @@ async def test_a_growth_that_finds_a_name_taken_or_no_room_has_not_begun() -> No
     assert await process.find() == before
 
 
+async def test_a_growth_that_another_one_came_before_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The same request, sent again by who had no answer, met the names that it had taken itself."""
+    process = await a_growing()
+
+    async def come_before() -> None:
+        patch.undo()
+        await process.grow()
+
+    with monkeypatch.context() as patch, pytest.raises(Unavailable) as caught:
+        patch.setattr(process.operations, "make_room", come_before)
+        await process.grow()
+    assert caught.value.code is Code.SUPER_STREAM_GROWING
+    after, operation = await process.grow()
+    assert operation is None
+    assert [one.count for one in after.layouts] == [3, 5]
+
+
 async def test_an_owner_that_does_not_answer_is_waited_out() -> None:
     process = await a_growing()
     harness, before = process.harness, await process.find()

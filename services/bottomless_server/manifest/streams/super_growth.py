@@ -220,7 +220,8 @@ class SuperGrowth:
         def decide(record: SuperRecord) -> SuperRecord:
             if record.state is SuperState.DELETING:
                 raise super_not_found()
-            if record.state is SuperState.GROWING:
+            # A growth that has ended since took the names that this one would take.
+            if record.state is SuperState.GROWING or record.layouts != before.layouts:
                 raise super_growing()
             require_match(if_match, super_etag(record))
             return replace(record, state=SuperState.GROWING)
