@@ -2,16 +2,20 @@
 
 Fragments of both versions are appended, gaps are accepted, groups are made and the front is cut. Then
 somebody asks for values, and goes only where tree and fragments say that something may be.
+
+BOTTOMLESS_MODEL_STEPS (300 where it is not set) says how many steps at least, and BOTTOMLESS_MODEL_SEED
+with which seed they begin; the seeds that were used are printed.
 """
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 from support.guards import remove
 from unit.formats.examples import STREAM_ID, TIMESTAMP, a_chunk
@@ -190,13 +194,33 @@ MIXED = [Append((("emea",),), indexed=False), *(Append(((f"v{n}",),)) for n in r
 """The index is turned on in the middle of the stream."""
 
 
-@settings(max_examples=60)
-@given(STEPS, st.lists(TEXT, min_size=1, max_size=4), st.booleans())
-@example(MIXED, ["emea"], False)
-def test_no_record_that_is_asked_for_is_ever_left_out(
-    steps: list[Step], asked: list[str], unfiltered: bool
-) -> None:
-    assert after(steps).missing(asked, unfiltered=unfiltered) == set()
+def run_seed(number: int) -> int:
+    """Look at the examples of a seed; returns how many steps they had."""
+    taken = 0
+
+    @seed(number)
+    @settings(max_examples=60, deadline=None, database=None)
+    @given(STEPS, st.lists(TEXT, min_size=1, max_size=4), st.booleans())
+    @example(MIXED, ["emea"], False)
+    def no_record_is_left_out(steps: list[Step], asked: list[str], unfiltered: bool) -> None:
+        nonlocal taken
+        taken += len(steps)
+        assert after(steps).missing(asked, unfiltered=unfiltered) == set()
+
+    no_record_is_left_out()
+    return taken
+
+
+# A failure is shrunk before it is reported, which takes longer than a run.
+@pytest.mark.timeout(24 * 3600)
+def test_no_record_that_is_asked_for_is_ever_left_out() -> None:
+    wanted = int(os.environ.get("BOTTOMLESS_MODEL_STEPS", "300"))
+    number = first = int(os.environ.get("BOTTOMLESS_MODEL_SEED", "0"))
+    taken = 0
+    while taken < wanted:
+        taken += run_seed(number)
+        number += 1
+    print(f"seeds {first} to {number - 1}: {taken} steps")
 
 
 def test_what_has_nothing_of_it_is_left_out() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 from support.guards import remove
+from support.parts_as_transactions import as_a_transaction
 from support.power_loss import PowerLossDisk
 
 from bottomless.model.fragment import FragmentInfo
@@ -38,11 +39,13 @@ from bottomless_server.reader.pages import Page
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores import streams
 from simulation import leaderless_guards as lg
+from simulation import super_guards as sg
 from simulation.flood import commits_beside_a_flood
 from simulation.links import LinkedCoordination
 from simulation.members import a_group_in_a_storm
 from simulation.reborn import deleted_unheard
 from simulation.run import Simulation
+from simulation.super_storm import a_super_stream_in_a_storm
 
 
 class Replaced(NamedTuple):
@@ -282,6 +285,25 @@ GUARDS: Final[dict[str, Guard]] = {
         [7, 1, 2],
         lg.TROUBLES,
     ),
+    **{
+        guard: Guard([Removed(guard, variant)], seeds, "crashes", a_super_stream_in_a_storm)
+        for guard, variant, seeds in (
+            (
+                "the look at the coordinating partition before a part is appended",
+                sg.going_on,
+                [1, 2, 3],
+            ),
+            ("the layout of a part at its partition", _nothing, [1, 2, 3]),
+            ("the first number and the body of a part", as_a_transaction, [1, 2, 3]),
+            (
+                "the epoch of a producer, raised in all partitions first",
+                sg.raised_at_one_partition,
+                [1, 2, 3],
+            ),
+            ("the layout by which a request was begun", sg.by_the_newest, [1, 2, 3]),
+            ("owners that have heard of a growth before it is done", sg.all_told, [1, 2, 3]),
+        )
+    },
 }
 
 

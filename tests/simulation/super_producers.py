@@ -238,7 +238,7 @@ class PlainSuperWriter(SuperClient):
             answer = await self.send(values, {})
             if answer is not None:
                 self._note_refused(answer, values)
-            await asyncio.sleep(self.chance.uniform(0, 0.4))
+            await asyncio.sleep(self.chance.uniform(0, 0.25))
 
     def _note_refused(self, answer: tuple[int, dict[str, Any]], values: list[str]) -> None:
         status, told = answer

@@ -14,6 +14,7 @@ from simulation.super_producers import Grower, PlainSuperWriter, SuperProducer
 
 _NAME: Final = "events"
 _PRODUCER_COUNT: Final = 3
+_PLAIN_COUNT: Final = 2
 _STEPS: Final = (
     "ingest.super.after-begin",
     "ingest.super.after-part",
@@ -56,7 +57,10 @@ async def a_super_stream_in_a_storm(simulation: Simulation) -> None:
             SuperProducer(services, expected, name, simulation.chance(name))
             for name in (f"p{number}" for number in range(_PRODUCER_COUNT))
         ),
-        PlainSuperWriter(services, expected, "plain", simulation.chance("plain")),
+        *(
+            PlainSuperWriter(services, expected, name, simulation.chance(name))
+            for name in (f"plain{number}" for number in range(_PLAIN_COUNT))
+        ),
         Grower(services, expected, "grower", simulation.chance("grower")),
     ]
     tasks = [asyncio.create_task(work.run()) for work in works]

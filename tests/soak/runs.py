@@ -70,6 +70,11 @@ RUNS: Final[dict[str, Run]] = {
         *("simulation", "1..100", "--group"),
         tests=SIMULATION,
     ),
+    "supers": _module(
+        "100 simulated seeds of a super stream that grows, and a group that shares it",
+        *("simulation", "1..100", "--super"),
+        tests=SIMULATION,
+    ),
     "tables": _module(
         "tables of services after thousands of streams", "simulation", "tables", tests=SIMULATION
     ),
@@ -90,9 +95,14 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_TEST_LIVES="40",
     ),
     "groups": _test(
-        "200,000 steps of a consumer group",
+        "1,000,000 steps of a consumer group",
         "tests/model/test_consumer_groups.py::test_a_generation_has_one_holder_and_a_partition_a_live_one_soon",
-        BOTTOMLESS_MODEL_STEPS="200000",
+        BOTTOMLESS_MODEL_STEPS="1000000",
+    ),
+    "values": _test(
+        "1,000,000 steps of a tree with filters beside the values of all records",
+        "tests/model/test_filter_model.py::test_no_record_that_is_asked_for_is_ever_left_out",
+        BOTTOMLESS_MODEL_STEPS="1000000",
     ),
     "compaction": _test(
         "100,000 states of a disk after losses of power in a compaction of message files, and"

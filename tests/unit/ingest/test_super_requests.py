@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 from support.guards import remove
+from support.parts_as_transactions import as_a_transaction
 
 from bottomless.errors import StoreError
 from bottomless.model.chunk import AppendEntry, AppendMode
@@ -292,17 +293,6 @@ def test_one_that_was_cut_anew_is_finished_under_a_higher_epoch() -> None:
             run = run._replace(state=append_part(run.state, request, 1, partition))
             run = run._replace(state=complete(run.state, request))
             assert run.state.stored[number] == 1
-
-
-def as_a_transaction(
-    tracking: Tracking, request: Request, layout: int, part: Append
-) -> New | Appended:
-    """The rule of an ordinary append with a number: a number that is not above the last one is
-    taken for a repeat, whatever its body was."""
-    known = tracking.producers.get(part_name(layout, request.producer_id))
-    if known is None or known.last_sequence is None or known.last_sequence < request.last:
-        return New()
-    return Appended(None, 0, None, 0, part.record_count, replayed=True)
 
 
 def test_without_the_first_number_and_the_body_of_a_part_some_do(
