@@ -72,8 +72,8 @@ class GroupHistory:
     def check(self) -> list[str]:
         """What was wrong, in words: commits that passed after their member's turn."""
         wrong = []
-        for number, commits in self._passed.items():
-            commits = sorted(commits, key=lambda one: one.ended)
+        for number, passed in self._passed.items():
+            commits = sorted(passed, key=lambda one: one.ended)
             ends = [one.ended for one in commits]
             highest = list(accumulate((one.generation for one in commits), max))
             for one in commits:

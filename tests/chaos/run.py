@@ -49,7 +49,10 @@ STREAMS: Final = (
 )
 """Those without a leader share their objects, and take an EXEC each (`COMMIT_STREAMS`)."""
 SUPER_PARTITIONS: Final = 2
-SUPER: Final = {"partitions": SUPER_PARTITIONS, "fragment": {"target_bytes": 65_536, "max_age_ms": 1_000}}
+SUPER: Final = {
+    "partitions": SUPER_PARTITIONS,
+    "fragment": {"target_bytes": 65_536, "max_age_ms": 1_000},
+}
 SUPER_PRODUCERS: Final = 2
 RECOVER_SECONDS: Final = 240.0
 """After a trouble everything has to be at work again by then, on a machine that does other things."""
@@ -98,7 +101,8 @@ class Shared:
 
     def check(self) -> list[str]:
         """What was wrong, in words, when everything was read."""
-        return [fault for one in (*self.supers, *self.groups) for fault in one.check()]
+        lost = [fault for one in self.supers for fault in one.check()]
+        return lost + [fault for one in self.groups for fault in one.check()]
 
 
 @dataclass
@@ -154,7 +158,10 @@ class Report:
                 f"  {one.name}: {one.sent.total()} records sent, requests {dict(sorted(one.counts.items()))}"
                 for one in self.shared.supers
             ),
-            *(f"  group {one.name}: {dict(sorted(one.counts.items()))}" for one in self.shared.groups),
+            *(
+                f"  group {one.name}: {dict(sorted(one.counts.items()))}"
+                for one in self.shared.groups
+            ),
             f"  lost, doubled, skipped or wrong: {len(self.faults)}",
             *(f"  FAULT {fault}" for fault in self.faults),
         ]
@@ -263,12 +270,15 @@ def _recover(deployment: ChaosDeployment, report: Report) -> None:
         passed = [one.passed_count for one in report.shared.groups]
 
         def at_work() -> bool:
-            return bool(_faults(deployment, report.ledgers)) or all(
-                len(one.acknowledged) > acknowledged and len(one.seen) > seen
-                for one, (acknowledged, seen) in zip(report.ledgers, before, strict=True)
-            ) and all(
-                one.passed_count > count
-                for one, count in zip(report.shared.groups, passed, strict=True)
+            return bool(_faults(deployment, report.ledgers)) or (
+                all(
+                    len(one.acknowledged) > acknowledged and len(one.seen) > seen
+                    for one, (acknowledged, seen) in zip(report.ledgers, before, strict=True)
+                )
+                and all(
+                    one.passed_count > count
+                    for one, count in zip(report.shared.groups, passed, strict=True)
+                )
             )
 
         until(at_work, RECOVER_SECONDS, "every stream to be at work again")

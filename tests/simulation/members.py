@@ -108,8 +108,7 @@ class GroupWatch:
         history = self._of(number)
         ends = [*(at for at, _ in history[1:]), float("inf")]
         return any(
-            holder == claim and end >= since
-            for (_, holder), end in zip(history, ends, strict=True)
+            holder == claim and end >= since for (_, holder), end in zip(history, ends, strict=True)
         )
 
     @property
@@ -209,9 +208,7 @@ class Member:
             released, self.revoked = self.revoked, {}
         body = {"holding": _as_json(self.generations), "released": _as_json(released)}
         wait_ms = self.chance.choice((0, 300, 1_000))
-        answer = await self._ask(
-            "POST", f"/{self.member_id}/heartbeat", f"wait_ms={wait_ms}", body
-        )
+        answer = await self._ask("POST", f"/{self.member_id}/heartbeat", f"wait_ms={wait_ms}", body)
         if answer is None:
             return
         status, told = answer

@@ -61,7 +61,9 @@ class SuperExpected:
             self._routes[key, count] = int(number) % count
         return self._routes[key, count]
 
-    def take(self, told: Mapping[str, Any], values: Sequence[str], gaps: Gaps, *, blind: bool) -> None:
+    def take(
+        self, told: Mapping[str, Any], values: Sequence[str], gaps: Gaps, *, blind: bool
+    ) -> None:
         """Hold what an answer says of the parts that are stored against what is known.
 
         Raises:
@@ -183,7 +185,9 @@ class SuperWatch:
             # A growth that coordination was lost in may be lost with it.
             self._give_up(place.index)
             expected = self._expected
-            new = Expected(place.name, place.stream_id, sent=expected.sent, refused=expected.refused)
+            new = Expected(
+                place.name, place.stream_id, sent=expected.sent, refused=expected.refused
+            )
             new.trimmed_below = 0
             new.stored_anew = expected.sent
             streams.append(new)

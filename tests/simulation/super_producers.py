@@ -209,7 +209,6 @@ class SuperProducer(SuperClient):
             if answer is not None and answer[0] == 200:
                 return
 
-
     def _require_told(self, answer: tuple[int, dict[str, Any]], end: int, epoch: int) -> None:
         """Whoever began a run since was told of what the old one has stored."""
         if not any(part["status"] == 200 for part in answer[1].get("results", ())):

@@ -21,7 +21,7 @@ from bottomless.model.chunk import AppendEntry, AppendMode
 from bottomless_server.core.tracking.known_producers import Producer, TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers import super_requests
-from bottomless_server.ingest.producers.producers import Appended, New
+from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.super_requests import (
     Begun,
     Raise,

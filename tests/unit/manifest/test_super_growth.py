@@ -166,9 +166,10 @@ async def test_a_growth_that_another_one_came_before_is_asked_for_again(
         patch.undo()
         await process.grow()
 
-    with monkeypatch.context() as patch, pytest.raises(Unavailable) as caught:
+    with monkeypatch.context() as patch:
         patch.setattr(process.operations, "make_room", come_before)
-        await process.grow()
+        with pytest.raises(Unavailable) as caught:
+            await process.grow()
     assert caught.value.code is Code.SUPER_STREAM_GROWING
     after, operation = await process.grow()
     assert operation is None
