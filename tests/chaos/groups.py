@@ -110,6 +110,7 @@ class GroupMember:
                     self._commit_all(load, client, chance)
                 load.stopping.wait(chance.uniform(0, PAUSE_SECONDS))
             self._leave(load, ways[0])
+            self._commit_as_a_zombie(load, ways[0], chance)
 
     def _ask(
         self, load: Load, client: httpx.Client, method: str, path: str, body: Any = None
@@ -179,9 +180,17 @@ class GroupMember:
         if self._zombie is not None and chance.random() < 0.3:
             self._commit(load, client, chance, *self._zombie)
 
+    def _commit_as_a_zombie(self, load: Load, client: httpx.Client, chance: random.Random) -> None:
+        """Once more what it held, until it is told what becomes of that."""
+        while self._zombie is not None and not (load.finishing.is_set() or load.has_faults):
+            if self._commit(load, client, chance, *self._zombie):
+                return
+            load.finishing.wait(AWAY_SECONDS)
+
     def _commit(
         self, load: Load, client: httpx.Client, chance: random.Random, number: int, claim: Claim
-    ) -> None:
+    ) -> bool:
+        """Commit something as somebody; whether that was answered."""
         shared = self._history.shared[number]
         body = {
             "next_offset": chance.randint(0, len(shared.seen)),
@@ -193,11 +202,12 @@ class GroupMember:
         path = f"{shared.path}/consumers/{self._history.name}/offset"
         answer = self._ask(load, client, "PUT", path, body)
         if answer is None:
-            return
+            return False
         if answer.is_success:
             self._history.note_passed(number, Passed(claim[1], begun, time.monotonic()))
         else:
             self._history.note("fenced")
+        return True
 
 
 def _as_json(generations: dict[int, int]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from bottomless.formats.batch import decode_frames
 from bottomless.formats.checks import crc32c
 from bottomless.formats.chunk import batches_of, split_chunks
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header, decode_index
+from bottomless.formats.keys import parse_consumers_key
 from bottomless.formats.manifest import decode_node
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.chunk import ChunkKind
@@ -81,6 +82,10 @@ class StoredStream:
         there = {
             key for key in self._stored.sizes() if key.startswith(stream_prefix(self._stream_id))
         }
+        # Of offsets of consumers the newest says all of them.
+        snapshots = {key: parse_consumers_key(key) for key in there}
+        newest = max((one for one in snapshots.values() if one is not None), default=None)
+        named |= {key for key, one in snapshots.items() if one is not None and one == newest}
         assert not named - there, f"named, but not in the store: {sorted(named - there)}"
         return Found(
             record,
