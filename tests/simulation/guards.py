@@ -293,7 +293,7 @@ GUARDS: Final[dict[str, Guard]] = {
                 sg.going_on,
                 [1, 2, 3],
             ),
-            ("the layout of a part at its partition", _nothing, [1, 2, 3]),
+            ("the layout of a part at its partition", _nothing, [4, 1]),
             ("the first number and the body of a part", as_a_transaction, [1, 2, 3]),
             (
                 "the epoch of a producer, raised in all partitions first",

@@ -91,6 +91,22 @@ class SuperExpected:
             before = gaps.get(stream.stream_id, set())
             stream.acknowledge(first, mine, before, blind=blind)
 
+    def require_layouts(self, told: Mapping[str, Any], values: Sequence[str], known: int) -> None:
+        """Hold an answer to a request without numbers against the layouts that there were when it was
+        sent, so many: nothing of it is stored by one before the last of these.
+
+        Raises:
+            Broken
+        """
+        layouts = self.layouts[min(known, len(self.layouts)) - 1 :]
+        for part in told["results"]:
+            if part["status"] != 200:
+                continue
+            for value in (values[n] for n in part["record_indexes"]):
+                key = key_of(value)
+                if part["partition"] not in {self.route(key, one.count) for one in layouts}:
+                    raise Broken(f"{self.name}: {value[:40]} was stored by a layout of before")
+
     def refuse(self, values: Sequence[str]) -> None:
         """An answer said that nothing of these was stored."""
         self.refused.update(values)

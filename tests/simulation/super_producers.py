@@ -40,6 +40,7 @@ class SuperClient:
         body = {"records": [{"value": value, "key": key_of(value)} for value in values]}
         self.stream.sent.update(values)
         gaps, blind = self.stream.gaps(), self.services.network.is_blind()
+        known = len(self.stream.layouts)
         answer = await self.services.ask(
             node, "POST", f"{self.path}/records", body=body, headers=headers
         )
@@ -50,6 +51,8 @@ class SuperClient:
         if status in (200, 207):
             blind = blind or self.services.network.is_blind()
             self.stream.take(told, values, gaps, blind=blind)
+            if not headers and not blind:
+                self.stream.require_layouts(told, values, known)
             self.services.story.count("requests stored" if status == 200 else "stored in part")
         if status == 200:
             self.stream.whole.update(values)
