@@ -76,13 +76,22 @@ class Known:
     either: set[int] = field(default_factory=set)
     """Messages that may be there or not."""
 
+    doubtful: set[int] = field(default_factory=set)
+    """Those of which nobody knew it already when a purge was asked for that is not answered yet."""
+
     def ask(self, event: Any) -> None:
-        self.either.update(event["publish"])
         leaving = set(event["ack"])
+        if event["purges"]:
+            self.doubtful = set(self.either)
+            leaving = self.stored | self.either
+        self.either.update(event["publish"])
         self.either |= leaving
         self.stored -= leaving
 
     def hear(self, event: Any) -> None:
+        if event["purges"]:
+            kept = event["outcome"]["ack"] == "none"
+            event = {**event, "ack": self.either - self.doubtful if kept else set(self.either)}
         of = {"publish": (self.stored, self.gone), "ack": (self.gone, self.stored)}
         for what, (done, refused) in of.items():
             if event["outcome"][what] in ("stored", "none"):
@@ -242,6 +251,8 @@ class Program:
         for number in range(count):
             self.clock += 1_000
             self.store.now = self.clock
+            if self.chance.random() < 0.05:
+                self._purge()
             self._round()
             for _ in range(self.chance.randrange(4)):
                 self._step()
@@ -256,7 +267,8 @@ class Program:
         }
         taken = [each for received in self.held for each in received.deliveries]
         acked = self.chance.sample(taken, len(taken) * 3 // 4)
-        asked = {"publish": ids, "ack": [number_of(each.message.msg_id) for each in acked]}
+        leaving = [number_of(each.message.msg_id) for each in acked]
+        asked = {"publish": ids, "ack": leaving, "purges": False}
         self._let_go()
         self._say(asked)
         published, received, settled, _ = self.store.round(
@@ -272,6 +284,14 @@ class Program:
             for what, answer in (("publish", published), ("ack", settled))
         }
         self._say({**asked, "outcome": outcomes})
+
+    def _purge(self) -> None:
+        self._let_go()
+        asked = {"publish": [], "ack": [], "purges": True}
+        self._say(asked)
+        (purged,) = self.store.round(Do(lambda ledger: ledger.purge(QUEUE)))
+        outcome = purged if isinstance(purged, str) else "stored"
+        self._say({**asked, "outcome": {"publish": "stored", "ack": outcome}})
 
     def _say(self, event: Any) -> None:
         os.write(self.answers, json.dumps(event).encode() + b"\n")
