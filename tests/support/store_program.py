@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bottomless.errors import Corrupt, StoreError
+from bottomless.formats.envelope import decode_envelope, encode_envelope
 from bottomless.formats.message_file import (
     HEADER_SIZE,
     Finding,
@@ -25,6 +26,8 @@ from bottomless.formats.message_file import (
     reads_of,
     scan,
 )
+from bottomless.model.queue import QueueMessage, QueuePlace
+from bottomless.model.record import Content
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.queues.changes.receive import Receive, Received
 from bottomless_server.queues.changes.settle import ack
@@ -63,6 +66,13 @@ def body_of(number: int) -> bytes:
         fake = encode_record(id_of(number // 2), [b"never published"], checksum=True)
         return data + b"".join(fake) + data[:7]
     return data
+
+
+def record_of(number: int, now: int) -> list[bytes | memoryview]:
+    """The record of a message, as queues store it."""
+    place = QueuePlace(QUEUE, number)
+    message = QueueMessage(Content.BYTES, 0, now, None, (place,), (), body_of(number))
+    return encode_record(id_of(number), encode_envelope(message), checksum=True)
 
 
 @dataclass
@@ -171,7 +181,7 @@ class Store:
 
     def read(self, message: Message) -> bytes:
         place = BodyPlace(message.msg_id, message.file, message.position, message.size)
-        return bytes(self.bodies.read(place).body)
+        return bytes(decode_envelope(self.bodies.read(place).body).value)
 
     def check(self, known: Known) -> None:
         """What was answered is true: through the ledger, and by the files alone."""
@@ -201,7 +211,7 @@ class Store:
                 )
                 if found.what is Finding.MESSAGE:
                     record = data[found.position : found.position + found.size]
-                    shown[found.msg_id] = bytes(decode_record(record).body)
+                    shown[found.msg_id] = bytes(decode_envelope(decode_record(record).body).value)
                     assert shown[found.msg_id] == body_of(number_of(found.msg_id))
         return shown
 
@@ -262,9 +272,7 @@ class Program:
 
     def _round(self) -> None:
         ids = list(itertools.islice(self.ids, self.chance.randrange(7)))
-        records = {
-            id_of(each): encode_record(id_of(each), [body_of(each)], checksum=True) for each in ids
-        }
+        records = {id_of(each): record_of(each, self.clock) for each in ids}
         taken = [each for received in self.held for each in received.deliveries]
         acked = self.chance.sample(taken, len(taken) * 3 // 4)
         leaving = [number_of(each.message.msg_id) for each in acked]

@@ -1,9 +1,14 @@
 """Starts: what is found decides, and nothing that may be needed is removed."""
 
+import copy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.guards import remove
 
+from bottomless.formats.envelope import encode_envelope
+from bottomless_server.node.file_calls import read_file
 from bottomless_server.queues.core.start_plan import (
     KnownFile,
     NamedFile,
@@ -12,7 +17,8 @@ from bottomless_server.queues.core.start_plan import (
     plan_start,
 )
 from bottomless_server.queues.core.states import FileState, ItemState
-from unit.queues.store_harness import ROOT, Store
+from unit.formats.examples import QUEUE_MESSAGE
+from unit.queues.store_harness import ROOT, DyingLedger, Store
 
 OPEN, SEALED, MOVING = FileState.OPEN, FileState.SEALED, FileState.MOVING
 DOOMED, DAMAGED = FileState.DOOMED, FileState.DAMAGED
@@ -194,4 +200,49 @@ def test_after_an_orderly_stop_a_file_with_another_header_gets_nothing_and_loses
     report = store.started()
     assert (report.damaged_count, report.open_file) == (0, None)
     assert [row.state for row in store.ledger.files()] == [SEALED, DAMAGED]
+    store.check_ledger()
+
+
+def envelope(published_at: int, size: int = 100) -> bytes:
+    message = replace(QUEUE_MESSAGE, published_at=published_at, value=bytes(size))
+    return b"".join(encode_envelope(message))
+
+
+def rounds_after_a_backup(store: Store, *times: int) -> DyingLedger:
+    """Rounds of one message each, at these times; returns the ledger as it was before them."""
+    backup = copy.deepcopy(store.ledger)
+    for at in times:
+        assert store.publish([envelope(at)])
+    return backup
+
+
+@pytest.mark.parametrize("is_new_file", [False, True])
+def test_a_ledger_from_before_several_rounds_is_refused_and_nothing_is_cut(
+    is_new_file: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+    if not is_new_file:
+        assert store.publish([envelope(1)])
+    store.ledger.tick = lambda: None
+    store.ledger = rounds_after_a_backup(store, 2, 3)
+    before = {name: read_file(store.disk, ROOT / name, 9_999) for name in store.disk.names(ROOT)}
+    with pytest.raises(
+        Refused, match=r"older than its files: 0\.sqs has messages of several rounds"
+    ):
+        store.started()
+    after = {name: read_file(store.disk, ROOT / name, 9_999) for name in store.disk.names(ROOT)}
+    assert after == before
+    remove(monkeypatch, "what a start cuts off is of one round", lambda _: True)
+    store.started()
+    assert len(store.live()) == (0 if is_new_file else 1), "what was confirmed is gone"
+
+
+def test_one_round_that_was_not_committed_is_cut_however_many_messages_it_has() -> None:
+    store = Store()
+    assert store.publish([envelope(1)])
+    store.ledger.tick = lambda: None
+    backup = copy.deepcopy(store.ledger)
+    assert store.publish([envelope(2), envelope(2, 7), b"no envelope"])
+    store.ledger = backup
+    assert store.started().cut == ("0.sqs",)
     store.check_ledger()

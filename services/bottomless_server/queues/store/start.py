@@ -4,24 +4,37 @@ In this order, each step durable before the next, so that a start that dies anyw
 that goes on: files that no round was committed for are removed; files are cut to their rows; rows
 without a meaning go; what is lost of a file is said of its items; what was being moved is sealed; the
 ledger says that it is not clean any more.
+
+What lies after the end that the ledger knows of the open file, or in a file without a row, is of one
+round, that died before its COMMIT. All messages of a round are of one time. So where messages of
+several times lie there the ledger is older than its files: it was put back from a back-up, and what
+came after that would be cut off. Then nothing is changed, and an operator has to look.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from bottomless.errors import Corrupt
+from bottomless.formats.envelope import decode_envelope
 from bottomless.formats.message_file import (
     HEADER_SIZE,
     Finding,
     check_file_header,
+    decode_record,
     scan,
 )
 from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls, read_exactly
-from bottomless_server.queues.core.start_plan import KnownFile, NamedFile, StartPlan, plan_start
+from bottomless_server.queues.core.start_plan import (
+    KnownFile,
+    NamedFile,
+    Refused,
+    StartPlan,
+    plan_start,
+)
 from bottomless_server.queues.core.states import FileState, ItemState
 from bottomless_server.queues.ledger.base import Ledger, Message
 from bottomless_server.queues.store.compaction import cut
@@ -66,6 +79,7 @@ def start_store(files: FileCalls, directory: Path, ledger: Ledger) -> StartRepor
         last_v1_file=store.last_v1_file,
         is_clean=store.clean,
     )
+    _check_age(files, directory, ledger, plan)
     unfinished = [name for name in names if name.endswith(FRESH)]
     removed = [*unfinished, *(file.name for file in plan.removals)]
     for name in removed:
@@ -93,6 +107,47 @@ def start_store(files: FileCalls, directory: Path, ledger: Ledger) -> StartRepor
         sum(lost.values()),
         tuple(row.number for row in rows.values() if row.state is FileState.DOOMED),
     )
+
+
+def _check_age(files: FileCalls, directory: Path, ledger: Ledger, plan: StartPlan) -> None:
+    rows = {row.number: row for row in ledger.files()}
+    for file in (*plan.cuts, *plan.removals):
+        row = rows.get(file.number)
+        if file.is_version_1 or (row is not None and row.state is not FileState.OPEN):
+            # Of a file that was sealed or moved also what was stored long ago is cut off.
+            continue
+        start = HEADER_SIZE if row is None else max(row.size, HEADER_SIZE)
+        if not is_of_one_round(_times_after(files, directory / file.name, start)):
+            raise Refused(
+                f"the ledger is older than its files: {file.name} has messages of several rounds"
+                " that it does not know"
+            )
+
+
+@guard("what a start cuts off is of one round")
+def is_of_one_round(times: set[int]) -> bool:
+    """Whether messages that were published at these times can be of one round."""
+    return len(times) < 2
+
+
+def _times_after(files: FileCalls, path: Path, start: int) -> set[int]:
+    """When messages were published that lie whole after a place of a file; two times at most."""
+    times: set[int] = set()
+    fd = files.open(path)
+    try:
+        found = scan(
+            lambda at, size: read_exactly(files, fd, size, at), files.size(fd), start=start
+        )
+        for one in found:
+            if one.what is Finding.MESSAGE and one.checked:
+                record = decode_record(read_exactly(files, fd, one.size, one.position))
+                with suppress(Corrupt):
+                    times.add(decode_envelope(record.body).published_at)
+            if len(times) > 1:
+                break
+    finally:
+        files.close(fd)
+    return times
 
 
 def _sizes(files: FileCalls, directory: Path, names: list[str]) -> dict[NamedFile, int]:
