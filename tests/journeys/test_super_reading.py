@@ -162,6 +162,10 @@ def test_the_command_line_does_the_same(cli: CommandLine, client: Client, tmp_pa
     into = tmp_path / "shops.csv"
     assert cli.ok("read", "shops", "-o", "csv", "--to", into) == "wrote 8 records\n"
     assert len(into.read_text().splitlines()) == 9
+    refused = cli.run("tail", "shops", "--lease-seconds", 5)
+    assert (refused.exit_code, "goes with --group" in refused.stderr) == (2, True)
+    refused = cli.run("tail", "shops", "--group", "billing", "--from", "3")
+    assert (refused.exit_code != 0, "one partition" in refused.stderr) == (True, True)
     for words, said in (
         (("--from", "3"), "in one partition"),
         (("--until", "last"), "goes with one partition"),
