@@ -59,6 +59,13 @@ from bottomless.formats.message_file import (
     decode_record as decode_message,
 )
 from bottomless.formats.placing import place
+from bottomless.formats.queue_home import (
+    HomeObject,
+    decode_home,
+    decode_home_object,
+    encode_home,
+    encode_home_object,
+)
 from bottomless.formats.queue_object import decode_queue_object, encode_queue_object
 from bottomless.formats.rdq import decode_rdq_record, scan_rdq
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
@@ -87,7 +94,9 @@ from bottomless.formats.super_record import (
 from bottomless.formats.tracking import decode_tracking
 from bottomless.formats.wal import decode_directory, decode_wal, verify_piece
 from bottomless.model.chunk import ChunkKind
+from bottomless.model.names import NodeId
 from bottomless.model.queue import QueueMessage
+from bottomless.model.queue_home import QueueHome
 from bottomless_server.ingest.producers.commit_plan import decode_plan, encode_plan
 from bottomless_server.leaderless.instance import decode_instance, encode_instance
 from bottomless_server.leaderless.tail_format import (
@@ -316,6 +325,9 @@ read_registry_super = partial(decode_registry, served=frozenset({SUPER}))
 INDEX = golden("segment_index")
 INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
 """Of the fragment in the golden file, which has two chunks."""
+HOME_NODE = NodeId("0123456789abcdef" * 2)
+HOME_OBJECT = encode_home_object(HomeObject("acme", 2, HOME_NODE))
+HOME_RECORD = encode_home(QueueHome("acme", 2, HOME_NODE, "node-a:8081", True, 1))
 FILTERED = golden("fragment_2")
 FILTERED_FOOTER = decode_footer(FILTERED[-FOOTER_SIZE:])
 FILTERED_CHUNK_COUNT = FILTERED_FOOTER.chunk_count
@@ -371,6 +383,10 @@ DECODERS = {
     "key record": Decoder(
         and_back(decode_key_record, encode_key_record), golden("api_key_record"), unsealed
     ),
+    "queue home": Decoder(
+        in_one_form(decode_home_object, encode_home_object), HOME_OBJECT, sealed_object
+    ),
+    "queue home record": Decoder(and_back(decode_home, encode_home), HOME_RECORD, unsealed),
     "operation": Decoder(decode_operation, golden("operation"), unsealed),
     "plan": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan"), sealed_object),
     "plan 2": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan_2"), sealed_object),

@@ -34,7 +34,9 @@ from bottomless.formats.keys import (
     parse_api_key_key,
     parse_fragment_key,
     parse_generation_key,
+    parse_queue_home_key,
     parse_root_key,
+    queue_home_key,
     root_key,
 )
 from bottomless.formats.osiris import (
@@ -186,7 +188,13 @@ def as_tokens(data: bytes) -> None:
 
 def as_object_keys(data: bytes) -> None:
     word = data.decode("utf-8", "surrogateescape")
-    for parse in (parse_fragment_key, parse_root_key, parse_api_key_key, parse_generation_key):
+    for parse in (
+        parse_fragment_key,
+        parse_root_key,
+        parse_api_key_key,
+        parse_generation_key,
+        parse_queue_home_key,
+    ):
         parse(word)
     batch = parse_file_name(word)
     assert batch is None or parse_file_name(batch.file_name) == batch
@@ -293,6 +301,7 @@ KEYS = "\n".join(
         root_key(STREAM_ID, 1, 3, 17, UID, "default"),
         api_key_key(KeyId("019f9c4a7b20c0ffee123456"), 1, 2),
         generation_key(2),
+        queue_home_key("acme", 2),
         f"st_{'0' * 32}.1700000000000.312.2.1.staged",
     ]
 ).encode()

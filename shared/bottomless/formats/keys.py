@@ -10,6 +10,7 @@
     {prefix}/_system/generation.json
     {prefix}/_system/generation.{generation:010d}.json
     {prefix}/_system/keys/{key_id}.{generation:010d}.{version:010d}.json
+    {prefix}/_system/queue-homes/{tenant}.{term:010d}.json
     {prefix}/_system/wal/{instance}/{sequence:012d}.wal
 
 Each rebuild puts one more generation object, and the highest counts.
@@ -33,6 +34,9 @@ API_KEYS_PREFIX: Final = "_system/keys/"
 SYSTEM_PREFIX: Final = "_system/"
 """Below it lies all that belongs to no stream."""
 
+QUEUE_HOMES_PREFIX: Final = "_system/queue-homes/"
+"""Below it lies, for each tenant that has queues, on which nodes they were, one after the other."""
+
 WAL_PREFIX: Final = "_system/wal/"
 """Below it lie the WAL objects of all streams and tenants, by the instance that put them."""
 
@@ -45,6 +49,7 @@ _ROOT = re.compile(
 _REGISTRY = re.compile(r"stream\.([0-9]{10})\.json", re.ASCII)
 _SUPER = re.compile(r"super\.([0-9]{10})\.json", re.ASCII)
 _API_KEY = re.compile(r"_system/keys/([0-9a-f]{24})\.([0-9]{10})\.([0-9]{10})\.json", re.ASCII)
+_QUEUE_HOME = re.compile(r"_system/queue-homes/(.+)\.([0-9]{10})\.json", re.ASCII)
 _WAL = re.compile(r"_system/wal/([0-9a-f]{32})/([0-9]{12})\.wal", re.ASCII)
 _STAGED = re.compile(r"staged/([0-9a-f]{32})\.staged", re.ASCII)
 _CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
@@ -72,6 +77,13 @@ class ApiKeyKey(NamedTuple):
     key_id: KeyId
     generation: int
     version: int
+
+
+class QueueHomeKey(NamedTuple):
+    """What the object key of a home of queues says."""
+
+    tenant: str
+    term: int
 
 
 class WalKey(NamedTuple):
@@ -108,6 +120,25 @@ def parse_api_key_key(object_key: str) -> ApiKeyKey | None:
     if match is None:
         return None
     return ApiKeyKey(KeyId(match[1]), int(match[2]), int(match[3]))
+
+
+def queue_home_prefix(tenant: str) -> str:
+    """Make the prefix with which the keys of all homes of a tenant's queues begin.
+
+    Homes of other tenants may begin with it too, since names of tenants may hold dots.
+    """
+    return f"{QUEUE_HOMES_PREFIX}{tenant}."
+
+
+def queue_home_key(tenant: str, term: int) -> str:
+    """Make the key of the object that says on which node a tenant's queues are in a term."""
+    return f"{queue_home_prefix(tenant)}{term:010d}.json"
+
+
+def parse_queue_home_key(object_key: str) -> QueueHomeKey | None:
+    """Read tenant and term from the key of a home of queues; None for any other key."""
+    match = _QUEUE_HOME.fullmatch(object_key)
+    return None if match is None else QueueHomeKey(match[1], int(match[2]))
 
 
 def wal_key(instance: Uid, sequence: int) -> str:

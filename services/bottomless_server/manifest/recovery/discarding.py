@@ -1,7 +1,8 @@
 """Discard what an older coordination still says: the first part of a rebuild.
 
 A page at a time of streams with the offsets of their consumers, their consumer groups and their
-tails, then of API keys, then of instances of writers of WAL objects, then of queues and operations.
+tails, then of API keys, then of homes of queues, then of instances of writers of WAL objects, then of
+queues of work and operations.
 After a crash at any moment less is left, and the same step goes on. What was restored already for
 the generation of the rebuild stays: an operation that is entered anew may begin over what the one
 before it has restored. So each page begins after the last one.
@@ -21,6 +22,7 @@ from bottomless_server.stores.consumers import SNAPSHOTS_KEY, ConsumerOffsets
 from bottomless_server.stores.forgetting import unless_restored, unless_super_restored
 from bottomless_server.stores.groups import CHECKS_KEY, ConsumerGroups
 from bottomless_server.stores.operations import OPERATIONS_KEY, operation_key
+from bottomless_server.stores.queue_homes import QueueHomes
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import discard_stream
 from bottomless_server.stores.restored_supers import discard_super
@@ -71,6 +73,11 @@ async def discard_some(context: Context, step: RebuildStep, progress: dict[str, 
     last = await discard_keys(context, after_key, step)
     progress["_after_discarded_key"] = last or after_key
     if members or supers or last:
+        return True
+    after_home = str(progress.get("_after_discarded_home", ""))
+    homes = QueueHomes(coordination, context.streams)
+    if last_home := await homes.discard(after_home, step):
+        progress["_after_discarded_home"] = last_home
         return True
     after_instance = str(progress.get("_after_discarded_instance", "")).encode("ascii")
     if last_instance := await discard_instances(coordination, after_instance, step):

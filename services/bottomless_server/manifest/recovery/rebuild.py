@@ -7,7 +7,8 @@ Allowed only while coordination does not have the bucket's generation: the servi
    one, the operation fails, and nothing was changed: a later release may rebuild at once. Then what
    an older coordination store still says is discarded: records, names, consumers' offsets, API
    keys, queues. A crash here leaves less of it; the same step goes on.
-2. API keys come back, some at a time (`keys/key_rebuild.py`).
+2. API keys come back, some at a time (`keys/key_rebuild.py`), then homes of queues, where the bucket
+   has any (`queue_homes/home_rebuild.py`).
 3. Stream by stream: a root of the next generation is put (`rebuild_stream.py`) and a registry
    object (`rebuilt_registry.py`), then one EXEC writes the record, its names and indexes, the
    offsets of its consumers, and what is to be deleted. After a crash before it the root is an
@@ -64,6 +65,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.key_rebuild import restore_keys
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
+from bottomless_server.manifest.queue_homes.home_rebuild import restore_homes
 from bottomless_server.manifest.recovery.bucket_streams import (
     StreamPrefix,
     look_at_some,
@@ -117,6 +119,8 @@ _LAST_PHASE: Final = "generation"
 _COUNTS: Final = (
     "keys",
     "unreadable_keys",
+    "queue_homes",
+    "unreadable_queue_homes",
     "streams",
     "deleted_streams",
     "super_streams",
@@ -220,6 +224,8 @@ class Rebuild:
                     progress["phase"] = "keys"
             case "keys":
                 await self._restore_keys(progress, step)
+            case "queue-homes":
+                await self._restore_homes(progress, step)
             case "wal":
                 if due_at := await self._wal.due_at(step):
                     return Again(progress, due_at)
@@ -261,7 +267,20 @@ class Rebuild:
         _add(progress, {"keys": restored.keys, "unreadable_keys": restored.unreadable_keys})
         progress["_after_key"] = restored.after
         if not restored.after:
-            # No phase of its own where there is nothing to look at: an older release knows none.
+            await self._restore_homes(progress, step)
+
+    async def _restore_homes(self, progress: dict[str, Any], step: RebuildStep) -> None:
+        restored = await restore_homes(self._context, progress.get("_after_home", ""), step)
+        seen = {
+            "queue_homes": restored.homes,
+            "unreadable_queue_homes": restored.unreadable_homes,
+        }
+        _add(progress, seen)
+        progress["_after_home"] = restored.after
+        # No phase of its own where there is nothing to look at: an older release knows none.
+        if restored.after:
+            progress["phase"] = "queue-homes"
+        else:
             leaderless = LEADERLESS in self._context.served
             progress["phase"] = "wal" if leaderless else "streams"
 

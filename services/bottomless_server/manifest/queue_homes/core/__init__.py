@@ -1,0 +1,1 @@
+"""Pure decisions about homes of queues."""
