@@ -5,7 +5,7 @@ simulation is blind. Each names seeds that are tried first; one that fails has t
 guard in its place, which is looked at once for all guards that name it with the same troubles.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ from support.parts_as_transactions import as_a_transaction
 from support.power_loss import PowerLossDisk
 
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.names import FullName, NodeId, StreamId
+from bottomless.model.names import FullName, NodeId
 from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.log.segments import Segment
@@ -122,11 +122,11 @@ def _lapse_by_its_begin(before: Belief | None, _: Moment, *, taken: bool, unhear
     return unheard or before is None
 
 
-def _take_what_fits(admission: Admission, stream_id: StreamId, size: int, own: int = 0) -> bool:
+def _take_what_fits(admission: Admission, owner: Hashable, size: int, own: int = 0) -> bool:
     """Who comes looks at the room, and not at who waits for it."""
-    fits = admission._fits(stream_id, size, own)
+    fits = admission._fits(owner, size, own)
     if fits:
-        admission._hold(stream_id, size)
+        admission._hold(owner, size)
     return fits
 
 
@@ -136,7 +136,7 @@ def _grant_what_fits(admission: Admission) -> list[Ticket]:
     for waiting in admission._waiting.values():
         for _, ticket in sorted(waiting, key=lambda entry: entry[0]):
             waits = not (ticket.gone or ticket.granted)
-            if waits and _take_what_fits(admission, ticket.stream_id, ticket.size, ticket.own):
+            if waits and _take_what_fits(admission, ticket.owner, ticket.size, ticket.own):
                 ticket.granted = True
                 granted.append(ticket)
     return granted

@@ -25,7 +25,7 @@ ALLOWED: dict[tuple[str, str], str] = {
         "_run",
     ): "a bug stops the stream, which the next append opens anew",
     ("ingest/front/names.py", "_ask_together"): "ends when nobody waits for a name",
-    ("ingest/front/under_way.py", "drain"): "ends when no request is under way",
+    ("node/under_way.py", "drain"): "ends when no request is under way",
     ("ingest/local/freeing.py", "_free"): "ends when enough segments are freed",
     ("drives/local.py", "list"): "ends with the last directory",
     ("drives/s3_listing.py", "list_by_directory"): "ends with the last directory",

@@ -36,6 +36,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "s": "orders",
     "name": "orders",
     "c": "billing",
+    "tenant": "default",
     "p": "loader-7",
     "stream_id": "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11",
     "super_id": "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c55",

@@ -1,7 +1,6 @@
 """Ingest as a service: every part of it is made and wired here, top to bottom."""
 
 import os
-import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Final
 
@@ -12,7 +11,6 @@ from bottomless_server.core.tracking.known_producers import TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.diskless import DisklessIngest
 from bottomless_server.ingest.elsewhere import ElsewhereAppenders
-from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls
 from bottomless_server.ingest.front.name_watch import NameWatch
 from bottomless_server.ingest.front.names import StreamNames
@@ -20,7 +18,6 @@ from bottomless_server.ingest.front.part_routes import PartRoutes, add_part_rout
 from bottomless_server.ingest.front.public import Broker, Supers, create_public_app
 from bottomless_server.ingest.front.remote_partitions import PartitionOwners
 from bottomless_server.ingest.front.super_names import SuperNames
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.leaderless.making import LeaderlessStores, make_leaderless
 from bottomless_server.ingest.leaderless.wal_cache import WalCache
 from bottomless_server.ingest.leaderless.wal_routes import add_wal_routes
@@ -48,10 +45,12 @@ from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.core.clock import CommitClock
 from bottomless_server.node.data_directory import DataDirectory
 from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import Forwarding
-from bottomless_server.node.lease import Clocks, LeaseBounds, NodeLease
+from bottomless_server.node.lease import REAL_CLOCKS, Clocks, LeaseBounds, NodeLease
 from bottomless_server.node.owner import Owner
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.shared_hops import SharedHops
@@ -63,25 +62,12 @@ from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.runtime.process.process_limits import open_log_count_max
 from bottomless_server.stores.streams import Streams
 
-
-def _boot_seconds() -> float:
-    """Time since boot, with that in which the machine was suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 _SUPER_SHARE: Final = 2
 """Requests to super streams have this part of the room of appends, beside it."""
 
 _PARTS_MS_MAX: Final = 600_000
 _PARTS_SHARE: Final = 4
 """Parts of a request are sent for this part of the time for which producers are remembered."""
-
-REAL_CLOCKS: Final = Clocks(
-    wall=lambda: time.time_ns() // 1_000_000,
-    monotonic=time.monotonic,
-    # Only Linux tells both; elsewhere the answer to a renewal has to tell of a sleep.
-    boot=_boot_seconds if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic,
-)
 
 
 def create_node(

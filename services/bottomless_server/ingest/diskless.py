@@ -15,15 +15,15 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Unavailable
-from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, ingest_gauges
 from bottomless_server.ingest.front.name_watch import NameWatch
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.super_names import SuperNames
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.leaderless.making import LeaderlessHalf
+from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import is_forwarded, take_forwarded
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.runtime.http.app import request_id_of, send_problem
 from bottomless_server.runtime.http.lane import Lane
 

@@ -10,12 +10,10 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Unavailable
-from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.metrics import AppendCounts, TimedFileCalls, ingest_gauges
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.remote_partitions import PartitionOwners
 from bottomless_server.ingest.front.super_names import SuperNames
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.leaderless.making import LeaderlessHalf, no_writer
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.feed import CommitFeed
@@ -26,9 +24,11 @@ from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.owned_appenders import OwnedAppenders
 from bottomless_server.node.data_directory import DataDirectory
 from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import is_forwarded, take_forwarded
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.http.app import request_id_of, send_problem
 from bottomless_server.runtime.http.lane import Lane

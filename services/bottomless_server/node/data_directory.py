@@ -25,7 +25,7 @@ _NODE_SIZE_MAX = 4096
 class DirectoryLock:
     """An flock on DIR/lock: it ends with the process, however that ends."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, service: str = "ingest") -> None:
         """Take the lock.
 
         Raises:
@@ -37,7 +37,7 @@ class DirectoryLock:
         except OSError as error:
             os.close(self._fd)
             raise CannotStart(
-                f"another ingest process uses the data directory {data_dir}"
+                f"another {service} process uses the data directory {data_dir}"
                 f"{lock_holder(data_dir / 'lock')}; stop it, or give each node a directory of its own"
             ) from error
 
@@ -54,7 +54,9 @@ class DirectoryLock:
 class DataDirectory:
     """The directory of a node, which one process alone has open; its id is the node's id."""
 
-    def __init__(self, files: FileCalls, path: Path) -> None:
+    def __init__(self, files: FileCalls, path: Path, service: str = "ingest") -> None:
+        """The directory at `path`, of a node of a service."""
+        self._service = service
         self._files = files
         self._path = path
         self._lock: DirectoryLock | None = None
@@ -68,8 +70,13 @@ class DataDirectory:
             OSError: the disk does not work.
         """
         make_dir_durable(self._files, self._path)
-        self._lock = DirectoryLock(self._path)
+        self._lock = DirectoryLock(self._path, self._service)
         self._node_id = load_node_id(self._files, self._path, os.urandom(16).hex())
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self._path
 
     @property
     def node_id(self) -> NodeId:

@@ -1,7 +1,7 @@
-"""Pass a request on to the node that owns its stream, and answer what that node answers.
+"""Pass a request on to the node that owns what it is about, and answer what that node answers.
 
-Any node takes requests for any stream, so a load balancer need not know which node owns which
-stream. The request goes to the owner's internal listener with the path, query, headers and bytes
+Any node takes requests for any stream or queue, so a load balancer need not know which node owns
+which. The request goes to the owner's internal listener with the path, query, headers and bytes
 that it came with. Headers of our own name the principal that sent it: the credential was checked
 here and stays here. A request that was passed on is never passed on again, so two nodes that each
 take the other for the owner answer 503 `not-owner` and form no loop.
@@ -11,17 +11,19 @@ where the connection ended without an answer a write may have happened, and that
 """
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 import orjson
 import structlog
 from starlette.types import Receive, Scope, Send
 
+from bottomless.client.problems import error_from_problem
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.model.limits import MIB
 from bottomless_server.core.principal import Principal
-from bottomless_server.node.core.ownership import not_owner
+from bottomless_server.core.restated import restated
+from bottomless_server.node.core.ownership import STREAM, not_owner
 from bottomless_server.protocol.forwarding import (
     FORWARDED_HEADERS,
     ForwardedFor,
@@ -45,6 +47,7 @@ _IDLE_SECONDS: Final = 15
 """Shorter than listeners keep an idle connection, so that no request meets its closing."""
 _UNAUTHENTICATED: Final = STATUS[Code.UNAUTHENTICATED]
 _READS: Final = ("GET", "HEAD")
+_TAKEN: Final = "bottomless.passed-on"
 _HOP: Final = frozenset(
     {
         b"authorization",
@@ -113,6 +116,7 @@ def take_forwarded(scope: Scope) -> None:
     """
     asked = decode_forwarded(dict(scope["headers"]))
     assert asked is not None, "a request that was not passed on is that of nobody"
+    scope[_TAKEN] = True
     note_principal(
         scope,
         Principal(
@@ -124,13 +128,31 @@ def take_forwarded(scope: Scope) -> None:
     )
 
 
+def was_taken(scope: Scope) -> bool:
+    """Whether another node has passed this request on, and checked what its credential allows.
+
+    The headers alone do not say so: anybody may send them to the public listener.
+    """
+    return scope.get(_TAKEN) is True
+
+
 class Forwarding:
     """Connections to the other nodes, by their internal address."""
 
-    def __init__(self, answer_seconds: float, secret: str | None = None) -> None:
+    def __init__(
+        self,
+        answer_seconds: float,
+        secret: str | None = None,
+        *,
+        service: str = "ingest",
+        owned: str = STREAM,
+    ) -> None:
         """`answer_seconds`: how long an owner may be silent once it has the request; `secret` is
-        shown to owners over TCP."""
+        shown to owners over TCP. Errors say `service` of the other nodes, and `owned` of what they
+        own."""
         self._secret = secret
+        self._service = service
+        self._owned = owned
         self._timeout = aiohttp.ClientTimeout(
             total=None, connect=_CONNECT_SECONDS, sock_read=answer_seconds
         )
@@ -158,13 +180,13 @@ class Forwarding:
                 allow_redirects=False,
                 timeout=self._timeout,
             ) as answer:
-                return await _whole(answer, owner_url)
+                return await self._whole(answer, owner_url)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise not_owner() from error
+            raise not_owner(owned=self._owned) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if body.client_gone:
                 raise ClientGone from error
-            raise _unanswered(
+            raise self._unanswered(
                 Outcome.NONE if scope["method"] in _READS else Outcome.UNKNOWN
             ) from error
 
@@ -187,11 +209,11 @@ class Forwarding:
                 allow_redirects=False,
                 timeout=self._timeout,
             ) as answer:
-                return await _whole(answer, owner_url)
+                return await self._whole(answer, owner_url)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise not_owner() from error
+            raise not_owner(owned=self._owned) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _unanswered(Outcome.UNKNOWN) from error
+            raise self._unanswered(Outcome.UNKNOWN) from error
 
     async def aclose(self) -> None:
         self._closed = True
@@ -200,7 +222,7 @@ class Forwarding:
 
     def _session(self, owner_url: str) -> aiohttp.ClientSession:
         if self._closed:
-            raise not_owner()
+            raise not_owner(owned=self._owned)
         session = self._sessions.get(owner_url)
         if session is None:
             scheme, _, rest = owner_url.partition("://")
@@ -222,6 +244,48 @@ class Forwarding:
             )
         return session
 
+    async def _whole(self, answer: aiohttp.ClientResponse, owner_url: str) -> Answer:
+        """An answer with all of its body.
+
+        Raises:
+            Unavailable: the owner does not take our secret.
+        """
+        if answer.status == _UNAUTHENTICATED:
+            # Of the client's credential the owner knows nothing: it is about ours.
+            log.error("the internal secret is not taken", service=self._service, url=owner_url)
+            raise Unavailable(
+                f"the {self._service} service does not take the internal secret of this one",
+                code=Code.PEER_UNAVAILABLE,
+            )
+        return Answer(answer.status, _kept(answer), await _read(answer))
+
+    def _unanswered(self, outcome: Outcome) -> Unavailable:
+        return Unavailable(
+            f"the owner of {self._owned} does not answer",
+            code=Code.PEER_UNAVAILABLE,
+            outcome=outcome,
+            retry_after_seconds=1,
+        )
+
+
+def said_in(answer: Answer) -> Any:
+    """What an owner answered to a request of our own, as JSON.
+
+    Raises:
+        StoreError: what it refused, as it said it.
+    """
+    try:
+        value = orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        value = None
+    if answer.status == 200 and value is not None:
+        return value
+    retry_after = dict(answer.headers).get(b"retry-after", b"").decode("latin-1")
+    error = error_from_problem(answer.status, value, retry_after=retry_after)
+    # An answer that says nothing of the outcome came from no owner that we know.
+    says = isinstance(value, dict) and "outcome" in value
+    raise error if says else restated(error, Outcome.UNKNOWN)
+
 
 async def send_forwarded(send: Send, answer: Answer) -> None:
     headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
@@ -229,13 +293,6 @@ async def send_forwarded(send: Send, answer: Answer) -> None:
         headers.pop()
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
-
-
-def _not_taken() -> Unavailable:
-    return Unavailable(
-        "the ingest service does not take the internal secret of this one",
-        code=Code.PEER_UNAVAILABLE,
-    )
 
 
 class _ForwardedBody:
@@ -297,26 +354,4 @@ async def _read(answer: aiohttp.ClientResponse) -> bytes:
 
 def _base_of(owner_url: str) -> str:
     scheme, _, rest = owner_url.partition("://")
-    return "http://ingest" if scheme == "unix" else f"http://{rest.rstrip('/')}"
-
-
-async def _whole(answer: aiohttp.ClientResponse, owner_url: str) -> Answer:
-    """An answer with all of its body.
-
-    Raises:
-        Unavailable: the owner does not take our secret.
-    """
-    if answer.status == _UNAUTHENTICATED:
-        # Of the client's credential the owner knows nothing: it is about ours.
-        log.error("the internal secret is not taken", service="ingest", url=owner_url)
-        raise _not_taken()
-    return Answer(answer.status, _kept(answer), await _read(answer))
-
-
-def _unanswered(outcome: Outcome) -> Unavailable:
-    return Unavailable(
-        "the owner of the stream does not answer",
-        code=Code.PEER_UNAVAILABLE,
-        outcome=outcome,
-        retry_after_seconds=1,
-    )
+    return "http://owner" if scheme == "unix" else f"http://{rest.rstrip('/')}"

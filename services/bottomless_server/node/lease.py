@@ -11,15 +11,17 @@ before it acts.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
 from bottomless.errors import Outcome, StoreError
 from bottomless.guards import guard
+from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Coordination, CoordinationUnknown, Hold
 from bottomless_server.core.regressed import REBUILD, coordination_lost
 from bottomless_server.node.core import ownership
@@ -63,6 +65,19 @@ class Clocks:
         return Moment(monotonic=self.monotonic(), boot=boot)
 
 
+def _boot_seconds() -> float:
+    """Time since boot, with that in which the machine was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+REAL_CLOCKS: Final = Clocks(
+    wall=lambda: time.time_ns() // 1_000_000,
+    monotonic=time.monotonic,
+    # Only Linux tells both; elsewhere the answer to a renewal has to tell of a sleep.
+    boot=_boot_seconds if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic,
+)
+
+
 class LeaseBounds(NamedTuple):
     """The times of a lease: the settings of the same names."""
 
@@ -87,9 +102,20 @@ class NodeLease:
         clocks: Clocks,
         bounds: LeaseBounds,
         heard: Heard,
+        *,
+        lease_key: Callable[[NodeId], str] = node_key,
+        announced: bool = True,
+        owned: str = ownership.STREAM,
     ) -> None:
-        """The lease of the node whose `directory` it is; `url` is where others reach it."""
+        """The lease of the node whose `directory` it is; `url` is where others reach it.
+
+        `lease_key` makes the key of the lease of a node. One that is `announced` enters itself among
+        the ingest nodes. Errors call what the node owns `owned`.
+        """
+        self._owned = owned
         self._heard = heard
+        self._lease_key = lease_key
+        self._announced = announced
         self._coordination = coordination
         self._directory = directory
         self._url = url
@@ -126,7 +152,7 @@ class NodeLease:
         # The node's id and not the process's: the directory is locked, so if this lease is held
         # already, this node held it before it was killed.
         node_id = self._directory.node_id
-        return node_key(node_id), node_id.encode("ascii")
+        return self._lease_key(node_id), node_id.encode("ascii")
 
     def is_live(self) -> bool:
         """Whether this node may believe in its lease now."""
@@ -156,7 +182,7 @@ class NodeLease:
         if self.regressed and outcome is Outcome.NONE:
             raise coordination_lost()
         if not self.is_live():
-            raise ownership.not_owner(outcome=outcome)
+            raise ownership.not_owner(outcome=outcome, owned=self._owned)
 
     async def start(self) -> None:
         """Take the lease, if coordination answers, and go on renewing it."""
@@ -173,8 +199,9 @@ class NodeLease:
                 # A bug that ended it is told.
                 self._task.result()
         self._belief = None
-        with suppress(StoreError):
-            await withdraw(self._coordination, self.node.node_id)
+        if self._announced:
+            with suppress(StoreError):
+                await withdraw(self._coordination, self.node.node_id)
         with suppress(StoreError):
             await self._coordination.release(*self._key_and_value())
 
@@ -214,7 +241,7 @@ class NodeLease:
             return
         self._take(begun, hold, shown.generation)
         self._heard(shown, self._coordination.connected_count, begun)
-        if self._announced_term != self.term:
+        if self._announced and self._announced_term != self.term:
             await self._announce()
 
     def _take(self, begun: Moment, hold: Hold, shown: int | None) -> None:

@@ -12,7 +12,7 @@ On the record's path: beside ingest/front/append_requests.py, before ingest/reco
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -20,7 +20,6 @@ from starlette.types import Message, Receive
 
 from bottomless.errors import Overloaded
 from bottomless.model.limits import KIB
-from bottomless.model.names import StreamId
 from bottomless_server.node.core.admission import Admission, Ticket
 from bottomless_server.node.pulse import wait_for
 
@@ -43,14 +42,14 @@ class MemoryRoom:
 
     @asynccontextmanager
     async def hold(
-        self, stream_id: StreamId, size: int, wait_seconds: float | None = None
+        self, owner: Hashable, size: int, wait_seconds: float | None = None
     ) -> AsyncIterator[None]:
         """Hold room for so many bytes of a stream that are here, or are read by ourselves.
 
         Raises:
             Overloaded: there was none within the deadline.
         """
-        held = BodyReservation(self, stream_id)
+        held = BodyReservation(self, owner)
         await held.take(size, wait_seconds)
         try:
             yield
@@ -58,13 +57,13 @@ class MemoryRoom:
             held.give_back()
 
     @asynccontextmanager
-    async def body(self, stream_id: StreamId, size: int) -> AsyncIterator["BodyReservation"]:
+    async def body(self, owner: Hashable, size: int) -> AsyncIterator["BodyReservation"]:
         """Hold room for a body that may have so many bytes; what it still holds at the end goes back.
 
         Raises:
             Overloaded: there was none within the deadline.
         """
-        body = BodyReservation(self, stream_id)
+        body = BodyReservation(self, owner)
         await body.take(size)
         self._receiving.add(body)
         try:
@@ -72,9 +71,9 @@ class MemoryRoom:
         finally:
             body.end()
 
-    def body_at_once(self, stream_id: StreamId, size: int) -> "BodyReservation | None":
+    def body_at_once(self, owner: Hashable, size: int) -> "BodyReservation | None":
         """Hold room for a body as `body` does, until `end`; None if that would wait."""
-        body = BodyReservation(self, stream_id)
+        body = BodyReservation(self, owner)
         if not body.take_at_once(size):
             return None
         self._receiving.add(body)
@@ -84,29 +83,29 @@ class MemoryRoom:
         """Note that nothing more of this body will come."""
         self._receiving.discard(body)
 
-    def give_back(self, stream_id: StreamId, size: int) -> None:
+    def give_back(self, owner: Hashable, size: int) -> None:
         """Make room free again, for requests that wait."""
-        self.admission.give_back(stream_id, size)
+        self.admission.give_back(owner, size)
         self._grant()
 
     async def take(
-        self, stream_id: StreamId, size: int, own: int = 0, wait_seconds: float | None = None
+        self, owner: Hashable, size: int, own: int = 0, wait_seconds: float | None = None
     ) -> None:
         """Return when there was room, in one's turn; it is taken then.
 
         Raises:
             Overloaded: there was none within the deadline.
         """
-        if self.admission.take(stream_id, size, own):
+        if self.admission.take(owner, size, own):
             return
-        ticket = self.admission.issue_ticket(stream_id, size, own)
+        ticket = self.admission.issue_ticket(owner, size, own)
         turn = self._waiting[ticket] = asyncio.Event()
         self._grant()
         try:
             await self._wait(turn, self._wait_seconds if wait_seconds is None else wait_seconds)
         except BaseException:
             if ticket.granted:
-                self.admission.give_back(stream_id, size)
+                self.admission.give_back(owner, size)
             else:
                 self.admission.leave(ticket)
             self._grant()
@@ -139,9 +138,9 @@ class MemoryRoom:
 class BodyReservation:
     """The room of one body."""
 
-    def __init__(self, room: MemoryRoom, stream_id: StreamId) -> None:
+    def __init__(self, room: MemoryRoom, owner: Hashable) -> None:
         self._room = room
-        self._stream_id = stream_id
+        self._owner = owner
         self._held = 0
         self._received = 0
         self._progress = (0, room.monotonic())
@@ -200,13 +199,13 @@ class BodyReservation:
         Raises:
             Overloaded: there was none within the deadline.
         """
-        await self._room.take(self._stream_id, size, self._held, wait_seconds)
+        await self._room.take(self._owner, size, self._held, wait_seconds)
         self._held += size
         self._progress = (self._received, self._room.monotonic())
 
     def take_at_once(self, size: int) -> bool:
         """Reserve more room; False if that would wait."""
-        if not self._room.admission.take(self._stream_id, size, self._held):
+        if not self._room.admission.take(self._owner, size, self._held):
             return False
         self._held += size
         self._progress = (self._received, self._room.monotonic())
@@ -218,4 +217,4 @@ class BodyReservation:
 
     def _give_back(self, size: int) -> None:
         self._held -= size
-        self._room.give_back(self._stream_id, size)
+        self._room.give_back(self._owner, size)

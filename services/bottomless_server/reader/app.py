@@ -18,7 +18,6 @@ from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.bounds import StreamBounds
 from bottomless_server.reader.broker_routes import add_consume_route
 from bottomless_server.reader.cache import SharedCache
-from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.scan import ScanBounds
 from bottomless_server.reader.downloads import Downloads
 from bottomless_server.reader.fences import Fences
@@ -50,6 +49,7 @@ from bottomless_server.reader.super_offsets import SuperOffsets
 from bottomless_server.reader.tails import NoTail, Tails
 from bottomless_server.runtime.http.app import create_api, wrap
 from bottomless_server.runtime.http.broker import BrokerHealth
+from bottomless_server.runtime.http.connection import Places
 from bottomless_server.runtime.http.contract import describe
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer, Peers

@@ -18,7 +18,6 @@ from bottomless_server.core.broker.names import FETCH_RECORD_COUNT_MAX
 from bottomless_server.core.broker.results import Result, refused, whole
 from bottomless_server.core.broker.turns import Turns, rotated
 from bottomless_server.core.scopes import Operation
-from bottomless_server.reader.connection import Places, while_connected
 from bottomless_server.reader.core.fetch_budget import FetchBudget
 from bottomless_server.reader.core.rendering import as_broker_records
 from bottomless_server.reader.fetching import Fetching, Partition
@@ -34,6 +33,7 @@ from bottomless_server.runtime.http.broker import (
     read_value,
     results_response,
 )
+from bottomless_server.runtime.http.connection import Places, while_connected
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.runtime.process.rate_limits import count_by_route
 

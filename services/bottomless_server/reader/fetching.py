@@ -18,11 +18,11 @@ from bottomless.errors import Outcome, StoreError
 from bottomless.model.names import FullName
 from bottomless.model.offset_spec import At
 from bottomless_server.core.broker.asked import Fetched
-from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.fetch_budget import TOGETHER_COUNT, FetchBudget, Share
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.on_loop import loop_time
+from bottomless_server.runtime.http.connection import Places
 from bottomless_server.runtime.http.problems import unexpected
 
 log = structlog.get_logger(__name__)

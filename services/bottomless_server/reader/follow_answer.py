@@ -23,12 +23,12 @@ from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.model.backoff import backoff
 from bottomless.model.offset_spec import At, format_timestamp
 from bottomless_server.protocol.tail import Bounds
-from bottomless_server.reader.connection import gone, while_connected
 from bottomless_server.reader.followers import Followers, FollowRequest, SharedPage
 from bottomless_server.reader.pages import PASS_MS, Page, PageQuery
 from bottomless_server.reader.runs_ahead import reader_that_stays
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.on_loop import loop_time
+from bottomless_server.runtime.http.connection import gone, while_connected
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch, credential_watch_of
 
 TROUBLE_SECONDS: Final = 30.0

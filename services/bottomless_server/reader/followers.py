@@ -9,9 +9,8 @@ from weakref import WeakValueDictionary
 from bottomless.errors import Code, Unavailable
 from bottomless.model.limits import PAGE_RECORD_COUNT_DEFAULT
 from bottomless.model.names import FullName
-from bottomless_server.reader.connection import Places
+from bottomless_server.core.shown_values import ValueEncoding
 from bottomless_server.reader.core.framing import Framing
-from bottomless_server.reader.core.rendering import ValueEncoding
 from bottomless_server.reader.fences import Fence
 from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import Page, PageQuery
@@ -19,6 +18,7 @@ from bottomless_server.reader.runs_ahead import Crowd
 from bottomless_server.reader.shared_tail import FLIGHT_MS, LINGER_SECONDS
 from bottomless_server.reader.verified import INLINE_SIZE_MAX
 from bottomless_server.runtime.base.single_flight import SingleFlight
+from bottomless_server.runtime.http.connection import Places
 
 _PAGES_HELD: Final = 4
 """One on its way, one that waits, each perhaps twice as large as JSON as its values are."""

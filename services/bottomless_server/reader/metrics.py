@@ -6,11 +6,11 @@ from prometheus_client.metrics_core import CounterMetricFamily, Metric
 
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.cache import SharedCache
-from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.scan import ScanTotals
 from bottomless_server.reader.fences import Fences
 from bottomless_server.reader.followers import Followers
 from bottomless_server.reader.leaderless.wal_tail import WalReads
+from bottomless_server.runtime.http.connection import Places
 from bottomless_server.runtime.observe.metrics import counted, gauged
 
 

@@ -10,7 +10,6 @@ from starlette.responses import Response
 from bottomless.model.limits import LONG_POLL_MS_MAX, OFFSET_MAX
 from bottomless.model.names import parse_stream_id
 from bottomless_server.reader.bounds import StreamBounds
-from bottomless_server.reader.connection import Places, while_connected
 from bottomless_server.reader.core.rendering import timestamp_text
 from bottomless_server.reader.page_query import JSON, RESOLVE_PARAMETERS, refuse, start_of
 from bottomless_server.reader.page_reader import PageReader
@@ -23,6 +22,7 @@ from bottomless_server.runtime.http.app import (
     negotiate,
     parse_query,
 )
+from bottomless_server.runtime.http.connection import Places, while_connected
 from bottomless_server.runtime.http.full_names import full_name_of
 
 _OFFSETS_PARAMETERS = {

@@ -27,9 +27,9 @@ from bottomless.model.limits import (
 )
 from bottomless.model.names import parse_reference, parse_stream_id
 from bottomless.model.offset_spec import OffsetSpec, Stored, parse_offset_spec
+from bottomless_server.core.shown_values import ValueEncoding
 from bottomless_server.reader.core.arrow_schema import COLUMNS
 from bottomless_server.reader.core.framing import NDJSON, SSE
-from bottomless_server.reader.core.rendering import ValueEncoding
 from bottomless_server.reader.pages import PASS_MS, PageQuery
 from bottomless_server.runtime.http.app import Parser, Repeated, boolean, choice, integer
 

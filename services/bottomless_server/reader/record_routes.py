@@ -27,12 +27,11 @@ from bottomless.errors import (
 from bottomless.model.limits import OFFSET_MAX, PAGE_RECORD_COUNT_DEFAULT
 from bottomless.model.names import FullName
 from bottomless.model.offset_spec import At
-from bottomless_server.reader.connection import Places, while_connected
+from bottomless_server.core.shown_values import ValueEncoding
 from bottomless_server.reader.core.byte_range import etag_matches
 from bottomless_server.reader.core.framing import NDJSON, SSE, Events, Lines, parse_event_id
 from bottomless_server.reader.core.rendering import (
     Piece,
-    ValueEncoding,
     as_arrow_stream,
     as_chunk_stream,
     as_json,
@@ -55,6 +54,7 @@ from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.verified import INLINE_SIZE_MAX
 from bottomless_server.runtime.http.app import header, integer, negotiate, parse_query
+from bottomless_server.runtime.http.connection import Places, while_connected
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.runtime.listener.gathered import GatheredResponse
 

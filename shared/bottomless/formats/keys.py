@@ -84,6 +84,7 @@ class QueueHomeKey(NamedTuple):
 
     tenant: str
     term: int
+    """Counts the homes of a tenant, from 1."""
 
 
 class WalKey(NamedTuple):

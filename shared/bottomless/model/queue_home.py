@@ -9,7 +9,7 @@ TERM_MAX: Final = 10**10 - 1
 
 
 class QueueHome(NamedTuple):
-    """Which node has the queues of a tenant."""
+    """The node that has the queues of a tenant, in one term."""
 
     tenant: str
     term: int

@@ -5,7 +5,7 @@ anything large beside small appends that do not end; and the model of the line t
 let nobody pass, as the line did, so that one who waited for the process kept everybody out.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import pytest
@@ -31,57 +31,57 @@ class Plain:
     size: int = SIZE
     kept: int = 0
     little: int = 0
-    held: dict[StreamId, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
+    held: dict[Hashable, int] = field(default_factory=lambda: dict.fromkeys(STREAMS, 0))
     waiting: list[Ticket] = field(default_factory=list)
 
-    def fits_stream(self, stream_id: StreamId, size: int, own: int) -> bool:
-        held = self.held[stream_id]
+    def fits_stream(self, owner: Hashable, size: int, own: int) -> bool:
+        held = self.held[owner]
         return held <= own or held + size <= self.stream_size
 
-    def sums(self, stream_id: StreamId, size: int) -> tuple[int, int]:
+    def sums(self, owner: Hashable, size: int) -> tuple[int, int]:
         """What streams would hold that hold little, and the others."""
-        after = {**self.held, stream_id: self.held[stream_id] + size}
+        after = {**self.held, owner: self.held[owner] + size}
         small = sum(each for each in after.values() if each <= self.little)
         return small, sum(after.values()) - small
 
-    def is_little(self, stream_id: StreamId, size: int) -> bool:
-        return self.held[stream_id] + size <= self.little
+    def is_little(self, owner: Hashable, size: int) -> bool:
+        return self.held[owner] + size <= self.little
 
-    def fits(self, stream_id: StreamId, size: int, own: int) -> bool:
-        small, large = self.sums(stream_id, size)
-        if self.is_little(stream_id, size):
+    def fits(self, owner: Hashable, size: int, own: int) -> bool:
+        small, large = self.sums(owner, size)
+        if self.is_little(owner, size):
             fits = small <= self.kept or small + large <= self.size
         else:
             alone = large <= own + size and small <= self.kept
             fits = alone or large + max(small, self.kept) <= self.size
-        return fits and self.fits_stream(stream_id, size, own)
+        return fits and self.fits_stream(owner, size, own)
 
-    def may_take(self, stream_id: StreamId, size: int, own: int) -> bool:
+    def may_take(self, owner: Hashable, size: int, own: int) -> bool:
         if own:
-            return self.fits(stream_id, size, own)
+            return self.fits(owner, size, own)
         able = self.able()
-        if any(one.stream_id == stream_id for one in self.firsts()):
+        if any(one.owner == owner for one in self.firsts()):
             return False
-        passing = self.is_little(stream_id, size) and self.sums(stream_id, size)[0] <= self.kept
-        before = [one for one in able if self.is_little(one.stream_id, one.size)]
-        return self.fits(stream_id, size, own) and (not able or (passing and not before))
+        passing = self.is_little(owner, size) and self.sums(owner, size)[0] <= self.kept
+        before = [one for one in able if self.is_little(one.owner, one.size)]
+        return self.fits(owner, size, own) and (not able or (passing and not before))
 
     def able(self) -> list[Ticket]:
-        return [one for one in self.firsts() if self.fits_stream(one.stream_id, one.size, one.own)]
+        return [one for one in self.firsts() if self.fits_stream(one.owner, one.size, one.own)]
 
     def firsts(self) -> list[Ticket]:
-        found: dict[StreamId, Ticket] = {}
+        found: dict[Hashable, Ticket] = {}
         for ticket in sorted(self.waiting, key=lambda one: one.place):
-            found.setdefault(ticket.stream_id, ticket)
+            found.setdefault(ticket.owner, ticket)
         return list(found.values())
 
     def next(self) -> Ticket | None:
         able = self.able()
-        if able and self.fits(able[0].stream_id, able[0].size, able[0].own):
+        if able and self.fits(able[0].owner, able[0].size, able[0].own):
             return able[0]
-        passing = [one for one in able if self.is_little(one.stream_id, one.size)][:1]
+        passing = [one for one in able if self.is_little(one.owner, one.size)][:1]
         for one in passing:
-            if self.sums(one.stream_id, one.size)[0] <= self.kept:
+            if self.sums(one.owner, one.size)[0] <= self.kept:
                 return one
         return None
 
@@ -89,7 +89,7 @@ class Plain:
         granted: list[Ticket] = []
         while (one := self.next()) is not None:
             self.waiting.remove(one)
-            self.held[one.stream_id] += one.size
+            self.held[one.owner] += one.size
             granted.append(one)
         return granted
 
@@ -100,28 +100,28 @@ class Both:
     def __init__(self, plain: Plain) -> None:
         self.admission = Admission(plain.stream_size, plain.size)
         self.plain = plain
-        self.holders: list[list[tuple[StreamId, int]]] = []
+        self.holders: list[list[tuple[Hashable, int]]] = []
 
-    def ask(self, stream_id: StreamId, size: int, own: int = 0) -> None:
-        taken = self.admission.take(stream_id, size, own)
-        assert taken == self.plain.may_take(stream_id, size, own)
+    def ask(self, owner: Hashable, size: int, own: int = 0) -> None:
+        taken = self.admission.take(owner, size, own)
+        assert taken == self.plain.may_take(owner, size, own)
         if taken:
-            self.plain.held[stream_id] += size
-            self.holders.append([(stream_id, size)])
+            self.plain.held[owner] += size
+            self.holders.append([(owner, size)])
         else:
-            self.plain.waiting.append(self.admission.issue_ticket(stream_id, size, own))
+            self.plain.waiting.append(self.admission.issue_ticket(owner, size, own))
         self.look()
 
     def more(self, which: int, size: int) -> None:
         if self.holders:
-            stream_id, own = self.holders[which % len(self.holders)][0]
-            self.ask(stream_id, size, own)
+            owner, own = self.holders[which % len(self.holders)][0]
+            self.ask(owner, size, own)
 
     def free(self, which: int, _: int = 0) -> None:
         if self.holders:
-            for stream_id, size in self.holders.pop(which % len(self.holders)):
-                self.admission.give_back(stream_id, size)
-                self.plain.held[stream_id] -= size
+            for owner, size in self.holders.pop(which % len(self.holders)):
+                self.admission.give_back(owner, size)
+                self.plain.held[owner] -= size
             self.look()
 
     def leave(self, which: int, _: int = 0) -> None:
@@ -132,11 +132,11 @@ class Both:
     def look(self) -> None:
         granted = self.admission.grant()
         assert granted == self.plain.grant()
-        self.holders += [[(one.stream_id, one.size)] for one in granted]
+        self.holders += [[(one.owner, one.size)] for one in granted]
         assert self.admission.total == sum(self.plain.held.values())
-        for stream_id in STREAMS:
-            sizes = [size for held in self.holders for one, size in held if one == stream_id]
-            assert sum(sizes) == self.plain.held[stream_id]
+        for owner in STREAMS:
+            sizes = [size for held in self.holders for one, size in held if one == owner]
+            assert sum(sizes) == self.plain.held[owner]
 
 
 Steps = list[tuple[str, StreamId | int, int]]
@@ -215,7 +215,7 @@ def test_small_appends_of_other_streams_pass_who_waits_for_the_room_of_the_proce
     assert admission.take(ONE, 300)
     waits = admission.issue_ticket(TWO, 300)
     assert admission.grant() == []
-    assert all(admission.take(stream_id, LITTLE) for stream_id in SMALL[: KEPT // LITTLE])
+    assert all(admission.take(owner, LITTLE) for owner in SMALL[: KEPT // LITTLE])
     more = admission.issue_ticket(SMALL[-1], LITTLE)
     assert admission.grant() == [], "they have no more than what is kept for them"
     assert not admission.take(THREE, LITTLE + 1), "it is kept for those who need little"
@@ -236,7 +236,7 @@ def test_what_is_kept_for_small_appends_is_there_when_large_ones_have_all_that_t
 def test_who_passes_without_end_keeps_nobody_out_however_much_he_needs() -> None:
     admission = Admission(WIDE_STREAM, WIDE)
     assert admission.take(ONE, 300)
-    assert all(admission.take(stream_id, LITTLE) for stream_id in SMALL[: KEPT // LITTLE])
+    assert all(admission.take(owner, LITTLE) for owner in SMALL[: KEPT // LITTLE])
     waits = admission.issue_ticket(TWO, 2 * WIDE)
     for turn in range(3 * len(SMALL)):
         admission.give_back(SMALL[turn % (KEPT // LITTLE)], LITTLE)

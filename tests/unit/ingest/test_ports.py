@@ -18,12 +18,12 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.core.tracking.known_producers import Producer
 from bottomless_server.ingest.front.lookup import AppenderLookup
 from bottomless_server.ingest.front.public import create_public_app
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender, Appenders, Staged
 from bottomless_server.ingest.producers.commit_plan import StagedBatch
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions
 from bottomless_server.ingest.records.intake import Append
+from bottomless_server.node.under_way import RequestsUnderWay
 from unit.ingest.harness import NAME, ROUTE, STREAM, IngestHarness, problem
 from unit.ingest.test_forms import frame
 

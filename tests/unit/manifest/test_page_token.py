@@ -9,7 +9,7 @@ from support.manifest import ManifestHarness
 
 from bottomless.errors import InvalidRequest
 from bottomless_server.core.sealed_token import seal, unseal
-from bottomless_server.manifest.common.paging import Paging
+from bottomless_server.runtime.http.paging import Paging
 
 SECRET = b"s" * 32
 SCOPE = ("streams", "default", "active", "a")

@@ -15,7 +15,7 @@ from bottomless.model.names import TENANT_DEFAULT, FullName, NodeId, StreamId, S
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, CoordinationUnknown, Decide, Room, Values
 from bottomless_server.coordination.memory import MemoryCoordination
-from bottomless_server.manifest.common.core.preconditions import require_match
+from bottomless_server.core.preconditions import require_match
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import etag
 from bottomless_server.stores.streams import DELETES_KEY, GENERATION_KEY, STREAMS_KEY, Streams

@@ -16,13 +16,13 @@ from bottomless.model.names import TENANT_DEFAULT, FullName
 from bottomless_server.core.broker.asked import Fetched
 from bottomless_server.core.broker.names import Place
 from bottomless_server.core.principal import Principal
-from bottomless_server.reader.connection import Places
 from bottomless_server.reader.core.fetch_budget import FetchBudget
 from bottomless_server.reader.fetching import Fetching, Partition
 from bottomless_server.reader.pages import Page, PageQuery
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.base.principal import note_principal
+from bottomless_server.runtime.http.connection import Places
 from bottomless_server.runtime.process.rate_limits import Policy, RateLimits
 
 PARTITION: Final = {"topic": "orders", "partition": 0}

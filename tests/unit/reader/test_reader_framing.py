@@ -14,9 +14,10 @@ from bottomless.errors import Code, InvalidRequest
 from bottomless.model.names import StreamId
 from bottomless.model.record import Content
 from bottomless_server.core.json_nesting import NESTED_MAX
+from bottomless_server.core.shown_values import ValueEncoding
 from bottomless_server.reader.core.arrow_schema import Rows, as_table
 from bottomless_server.reader.core.framing import Events, Lines, one_line, parse_event_id
-from bottomless_server.reader.core.rendering import ValueEncoding, as_json
+from bottomless_server.reader.core.rendering import as_json
 
 STREAM_ID = StreamId("01890a5d-ac96-774b-bcce-b302099a8057")
 BREAKERS = '\n\r\u0085\u2028\u2029\x0b\x0c\x1c\x1d\x1e:,"{}[] event: x data: aé\u00e2'

@@ -3,14 +3,13 @@
 from typing import Final
 
 import orjson
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.ingest.front.append_requests import AppendedTo
 from bottomless_server.runtime.http.whole_answer import WholeAnswer
 
 _REPLAYED: Final = (b"idempotent-replayed", b"true")
-_CLOSE: Final = (b"connection", b"close")
 
 
 def wants_minimal(scope: Scope) -> bool:
@@ -52,25 +51,3 @@ def answer_to(done: AppendedTo, *, minimal: bool) -> WholeAnswer:
     headers.append((b"content-type", b"application/json"))
     headers.append((b"content-length", b"%d" % len(body)))
     return WholeAnswer(200, headers, body)
-
-
-class Expecting:
-    """A request that waits for `100 Continue` before it sends its body.
-
-    It is told to go on when the body is asked for. Refused before that, it may send the body
-    or not, and nobody can know where the next request begins: so the connection ends.
-    """
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._receive = receive
-        self._send = send
-        self._waiting = any(name == b"expect" for name, _ in scope["headers"])
-
-    async def receive(self) -> Message:
-        self._waiting = False
-        return await self._receive()
-
-    async def send(self, message: Message) -> None:
-        if self._waiting and message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], _CLOSE]}
-        await self._send(message)

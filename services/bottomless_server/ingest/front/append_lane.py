@@ -35,11 +35,11 @@ from bottomless_server.ingest.front.forms import (
 from bottomless_server.ingest.front.lookup import AppenderLookup, note_begun_with
 from bottomless_server.ingest.front.metrics import AppendCounts
 from bottomless_server.ingest.front.routes import APPEND
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import FromProducer
 from bottomless_server.node.room import BodyReservation, MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.runtime.http.app import request_id_of
 from bottomless_server.runtime.http.endpoint_table import STREAM
 from bottomless_server.runtime.http.endpoints import find

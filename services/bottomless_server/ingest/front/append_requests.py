@@ -15,12 +15,12 @@ from bottomless.model.names import FullName, StreamId
 from bottomless_server.ingest.front.forms import STAGED, Form, read_append, read_form
 from bottomless_server.ingest.front.lookup import AppenderLookup, begun_with
 from bottomless_server.ingest.front.metrics import AppendCounts
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender
 from bottomless_server.ingest.producers.commit_plan import read_staged_ids
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.node.room import BodyReservation, MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.runtime.http.app import parse_json, read_body
 from bottomless_server.runtime.http.encodings import decode_body
 from bottomless_server.runtime.http.full_names import full_name_of

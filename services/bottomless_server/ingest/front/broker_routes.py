@@ -25,12 +25,12 @@ from bottomless_server.core.broker.asked import Produced, read_produce
 from bottomless_server.core.broker.results import Result, refused, stored, whole
 from bottomless_server.core.scopes import Operation
 from bottomless_server.ingest.front.append_requests import AppendRequests
-from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.names import StreamNames
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.node.core.ownership import OwnedElsewhere
+from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import Answer
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.runtime.base.principal import note_principal, principal_of
 from bottomless_server.runtime.http.app import request_id_of
 from bottomless_server.runtime.http.broker import (

@@ -18,12 +18,8 @@ from bottomless.model.limits import (
     KIB,
 )
 from bottomless.model.record import Content
-from bottomless_server.ingest.records.conditions import (
-    NO_CONDITIONS,
-    Conditions,
-    bad_header,
-    read_conditions,
-)
+from bottomless_server.core.faults import bad_header
+from bottomless_server.ingest.records.conditions import NO_CONDITIONS, Conditions, read_conditions
 from bottomless_server.ingest.records.frames import is_plain
 from bottomless_server.ingest.records.intake import (
     Append,

@@ -11,8 +11,8 @@ from bottomless.model.config import Profile
 from bottomless.model.names import FullName, StreamId
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.ingest.front.names import NamedStream, StreamNames
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appender, Appenders
+from bottomless_server.node.under_way import RequestsUnderWay
 
 _BEGUN_WITH: Final = "bottomless.begun_with"
 

@@ -19,13 +19,13 @@ from bottomless.errors import Code, InvalidRequest
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX, DECOMPRESSED_SIZE_MAX
 from bottomless.model.names import parse_stream_id
 from bottomless_server.ingest.front.forms import INLINE_SIZE
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Partitions
 from bottomless_server.ingest.producers import super_requests
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.frames import is_plain
 from bottomless_server.ingest.records.intake import Append, take_frames
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.protocol.closed_body import ClosedBody
 from bottomless_server.protocol.parts import (
     LAYOUT,

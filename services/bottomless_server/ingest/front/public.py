@@ -10,7 +10,6 @@ from bottomless.model.config import Profile
 from bottomless_server.ingest.front.append_lane import AppendLane
 from bottomless_server.ingest.front.append_requests import AppendRequests
 from bottomless_server.ingest.front.broker_routes import add_produce_route
-from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.lookup import AppenderLookup
 from bottomless_server.ingest.front.metrics import AppendCounts
 from bottomless_server.ingest.front.names import StreamNames
@@ -21,9 +20,10 @@ from bottomless_server.ingest.front.staged_routes import add_staged_route
 from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.front.super_produce import SuperProduce
 from bottomless_server.ingest.front.super_routes import add_super_routes
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.ports import Appenders
+from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.http.broker import BrokerHealth
 from bottomless_server.runtime.http.contract import describe

@@ -13,7 +13,6 @@ from urllib.parse import urlencode
 
 import orjson
 
-from bottomless.client.problems import error_from_problem
 from bottomless.errors import Outcome, Unavailable
 from bottomless.model.names import StreamId
 from bottomless_server.core.restated import restated
@@ -23,7 +22,7 @@ from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.super_requests import request_of_part
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.node.core.ownership import OwnedElsewhere
-from bottomless_server.node.forwarding import Answer, Forwarding
+from bottomless_server.node.forwarding import Forwarding, said_in
 from bottomless_server.protocol.parts import (
     LAYOUT,
     PARTS,
@@ -112,7 +111,7 @@ class RemotePartition:
             raise
         if answer.disowned:
             owners.forget_owner(self._owner_url)
-        return _said(answer)
+        return said_in(answer)
 
 
 def asked_of(append: Append) -> PartAsked:
@@ -130,20 +129,6 @@ def asked_of(append: Append) -> PartAsked:
         request.last,
         request.body_crc,
     )
-
-
-def _said(answer: Answer) -> Any:
-    try:
-        value = orjson.loads(answer.body)
-    except orjson.JSONDecodeError:
-        value = None
-    if answer.status == 200 and value is not None:
-        return value
-    retry_after = dict(answer.headers).get(b"retry-after", b"").decode("latin-1")
-    error = error_from_problem(answer.status, value, retry_after=retry_after)
-    # An answer that says nothing of the outcome came from no owner that we know.
-    says = isinstance(value, dict) and "outcome" in value
-    raise error if says else restated(error, Outcome.UNKNOWN)
 
 
 def _decoded(decode: Callable[[Any], T], value: Any) -> T:

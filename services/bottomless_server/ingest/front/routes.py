@@ -13,16 +13,17 @@ import structlog
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Outcome, StoreError
-from bottomless_server.ingest.front.answers import Expecting, answer_to, wants_minimal
+from bottomless_server.ingest.front.answers import answer_to, wants_minimal
 from bottomless_server.ingest.front.append_requests import AppendRequests
-from bottomless_server.ingest.front.forwarded import ForwardedRequests
 from bottomless_server.ingest.front.lookup import AppenderLookup
 from bottomless_server.ingest.front.super_routes import OPERATIONS as SUPER_OPERATIONS
 from bottomless_server.node.core.ownership import OwnedElsewhere
+from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import is_forwarded, send_forwarded
 from bottomless_server.runtime.http.app import ClientGone, request_id_of, send_problem
 from bottomless_server.runtime.http.endpoint_table import STREAM
 from bottomless_server.runtime.http.endpoints import find
+from bottomless_server.runtime.http.expecting import Expecting
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.runtime.http.problems import unexpected
 from bottomless_server.runtime.http.whole_answer import send_whole

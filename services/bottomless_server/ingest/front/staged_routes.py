@@ -13,9 +13,9 @@ from bottomless.model.limits import BINARY_BODY_SIZE_MAX
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.ingest.front.forms import FRAMES, JSON, refuse_conditions
 from bottomless_server.ingest.front.lookup import AppenderLookup
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.records.frames import read_frames
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.runtime.http.app import (
     content_encoding,
     content_type,

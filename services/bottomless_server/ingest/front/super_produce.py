@@ -35,6 +35,7 @@ from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.super_stream import Layout, SuperState
+from bottomless_server.core.faults import bad_header
 from bottomless_server.core.not_found import super_not_found
 from bottomless_server.core.restated import restated
 from bottomless_server.core.super_growing import super_growing
@@ -52,7 +53,6 @@ from bottomless_server.ingest.front.request_steps import Steps, all_of, begin_ru
 from bottomless_server.ingest.front.super_answers import PartResult
 from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.front.super_senders import check_producer_id, sender_of
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.producers.super_requests import (
     Request,
@@ -64,11 +64,11 @@ from bottomless_server.ingest.records.conditions import (
     SEQUENCE_MAX,
     Conditions,
     FromProducer,
-    bad_header,
 )
 from bottomless_server.ingest.records.dividing import Divided, Routes, divide
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.protocol.parts import StepAsked, StepSaid
 from bottomless_server.protocol.supers import SuperSaid
 from bottomless_server.runtime.base.fault_points import reach

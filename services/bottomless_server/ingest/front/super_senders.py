@@ -6,7 +6,8 @@ On the record's path: beside super_produce.py.
 from typing import Final
 
 from bottomless.model.chunk import AppendMode
-from bottomless_server.ingest.records.conditions import Conditions, FromProducer, bad_header
+from bottomless_server.core.faults import bad_header
+from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 
 PRODUCER_ID_SIZE_MAX: Final = 240
 """Characters of the name of a producer of super streams: ours are longer, by the layout."""

@@ -22,16 +22,12 @@ from bottomless.errors import (
     WrongOffset,
 )
 from bottomless.model.chunk import AppendMode
+from bottomless_server.core.faults import bad_header
 from bottomless_server.core.tracking.known_producers import Producer, Remembered
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.commit_parts import OpenCommit, open_commit
 from bottomless_server.ingest.producers.places import Places, check_place
-from bottomless_server.ingest.records.conditions import (
-    SEQUENCE_MAX,
-    FromProducer,
-    WithKey,
-    bad_header,
-)
+from bottomless_server.ingest.records.conditions import SEQUENCE_MAX, FromProducer, WithKey
 from bottomless_server.ingest.records.intake import Append
 
 MODES: Final = {

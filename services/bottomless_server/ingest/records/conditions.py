@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.errors import InvalidRequest
 from bottomless.model.chunk import AppendMode
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import parse_reference
+from bottomless_server.core.faults import bad_header
+from bottomless_server.core.idempotency_key import check_idempotency_key
 from bottomless_server.core.short_hash import hash_of
 
 SEQUENCE_MAX: Final = OFFSET_MAX
 """Numbers of producers are integers of JSON, as offsets are."""
-KEY_SIZE_MAX: Final = 255
 
 _INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,15}", re.ASCII)
-_KEY: Final = re.compile(r"[!-~](?:[ -~]*[!-~])?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,7 @@ def read_conditions(header: Callable[[str], str | None], sender: str = "") -> Co
         identity = FromProducer(producer, epoch or 0, mode, number, start is not None)
         return Conditions(identity, expected)
     if key is not None:
-        if len(key) > KEY_SIZE_MAX or not _KEY.fullmatch(key):
-            raise bad_header("idempotency-key", "must be 1 to 255 printable ASCII characters")
+        check_idempotency_key(key)
         own = f"{sender}\0{key}" if sender else key
         return Conditions(WithKey(hash_of(own.encode())), expected)
     return NO_CONDITIONS if expected is None else Conditions(None, expected)
@@ -136,11 +135,6 @@ def commit_of(conditions: Conditions) -> FromProducer:
     if not isinstance(asked, FromProducer) or asked.mode is not AppendMode.TRANSACTION:
         raise bad_header("txn-number", "must be given with staged batches")
     return asked
-
-
-def bad_header(name: str, sentence: str) -> InvalidRequest:
-    fault = Fault(Code.BAD_HEADER, sentence, header=name)
-    return InvalidRequest(f"{name}: {sentence}", code=Code.BAD_HEADER, faults=[fault])
 
 
 def _check_together(

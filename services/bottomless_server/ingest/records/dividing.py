@@ -21,7 +21,7 @@ from bottomless.formats.rows import build_batch, encode_frames
 from bottomless.guards import guard
 from bottomless.model.record import Columns
 from bottomless.model.routing import NO_ROUTE, Keys, partitions_by_hash, partitions_by_key
-from bottomless_server.ingest.records.faults import FAULT_COUNT_MAX, invalid
+from bottomless_server.core.faults import FAULT_COUNT_MAX, invalid
 from bottomless_server.ingest.records.intake import Append
 
 _KEY: Final = FIELDS[Columns.KEY].name

@@ -24,17 +24,15 @@ from bottomless.model.limits import (
 )
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
+from bottomless_server.core.faults import bad_header, invalid
 from bottomless_server.core.short_hash import hash_of
+from bottomless_server.core.value_members import EncodeJson
 from bottomless_server.ingest.records.arrow_in_place import read_in_place
 from bottomless_server.ingest.records.arrow_records import read_arrow
-from bottomless_server.ingest.records.conditions import (
-    NO_CONDITIONS,
-    Conditions,
-    bad_header,
-)
-from bottomless_server.ingest.records.faults import invalid, record_too_large
+from bottomless_server.ingest.records.conditions import NO_CONDITIONS, Conditions
+from bottomless_server.ingest.records.faults import record_too_large
 from bottomless_server.ingest.records.frames import read_frames
-from bottomless_server.ingest.records.json_records import EncodeJson, read_records
+from bottomless_server.ingest.records.json_records import read_records
 from bottomless_server.ingest.records.json_values import Shape, Within, check_count, read_values
 
 

@@ -1,7 +1,6 @@
 """Records of a JSON request: strict members, each fault with a pointer to its place."""
 
-import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -11,8 +10,6 @@ from numpy.typing import NDArray
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import (
     FILTER_VALUE_SIZE_MAX,
-    HEADER_COUNT_MAX,
-    HEADER_SIZE_MAX,
     JSON_RECORD_COUNT_MAX,
     RECORD_KEY_SIZE_MAX,
     RECORD_VALUE_SIZE_MAX,
@@ -23,31 +20,23 @@ from bottomless.model.offset_spec import parse_timestamp
 from bottomless.model.record import Content
 from bottomless.model.rows import Headers, Rows
 from bottomless.model.unknown_member import unknown_member
-from bottomless_server.ingest.records.conditions import SEQUENCE_MAX
-from bottomless_server.ingest.records.faults import (
-    FAULT_COUNT_MAX,
-    batch_too_large,
-    invalid,
-    record_too_large,
+from bottomless_server.core.faults import FAULT_COUNT_MAX, invalid
+from bottomless_server.core.value_members import (
+    VALUES,
+    EncodeJson,
+    Wrong,
+    read_base64,
+    read_headers,
+    read_text,
+    read_value,
 )
+from bottomless_server.ingest.records.conditions import SEQUENCE_MAX
+from bottomless_server.ingest.records.faults import batch_too_large, record_too_large
 
-EncodeJson = Callable[[Any, str], bytes]
-"""Writes a JSON value compactly; raises InvalidRequest with the pointer it is given."""
-
-_VALUES: Final = ("value", "json", "value_base64")
 _OPTIONAL: Final = ("key", "key_base64", "headers", "event_time", "filter_value")
-MEMBERS: Final = frozenset((*_VALUES, *_OPTIONAL))
+MEMBERS: Final = frozenset((*VALUES, *_OPTIONAL))
 ID: Final = "publishing_id"
 _AS_VALUE: Final = "with ?as=value the whole body is stored as one record"
-_OTHER_VALUES: Final = "must be a string; the member json takes any other JSON value"
-
-
-class Wrong(Exception):
-    """A fault of one record: where in it, and what."""
-
-    def __init__(self, place: str, detail: str, code: str = Code.VALIDATION_FAILED) -> None:
-        super().__init__(detail)
-        self.place, self.detail, self.code = place, detail, code
 
 
 def read_records(
@@ -118,7 +107,7 @@ class Columns:
         if record.keys() - self._members:
             if ID in record:
                 raise Wrong(f"/{ID}", "goes with the header Producer-Id, without Producer-Seq")
-            known = (*_VALUES, *_OPTIONAL, *((ID,) if self._numbered else ()))
+            known = (*VALUES, *_OPTIONAL, *((ID,) if self._numbered else ()))
             sentence = unknown_member(_unknown(record, self._members), known)
             raise Wrong("", sentence, "unknown-member")
         if self._numbered:
@@ -130,25 +119,12 @@ class Columns:
             self._add_optional(number, record)
 
     def _value(self, number: int, record: dict[str, Any]) -> tuple[bytes, Content]:
-        given = [name for name in _VALUES if name in record]
-        if len(given) != 1:
-            raise Wrong("", "a record must have exactly one of value, json and value_base64")
-        name = given[0]
-        if name == "json":
-            value, content = self._json(number, record["json"]), Content.JSON
-        elif name == "value":
-            value, content = _text(record["value"], "/value", _OTHER_VALUES).encode(), Content.TEXT
-        else:
-            value, content = _base64(record[name], "/value_base64"), Content.BYTES
+        name, value, content = read_value(
+            record, self._encode_json, self._root, number, what="a record"
+        )
         if len(value) > RECORD_VALUE_SIZE_MAX:
             raise record_too_large(f"{self._root}/{number}/{name}" if self._root else f"/{number}")
         return value, content
-
-    def _json(self, number: int, value: Any) -> bytes:
-        try:
-            return self._encode_json(value, f"{self._root}/{number}/json")
-        except InvalidRequest as error:
-            raise Wrong("/json", error.message, error.code) from None
 
     def _add_optional(self, number: int, record: dict[str, Any]) -> None:
         key = _key(record)
@@ -157,12 +133,12 @@ class Columns:
             self._keys[number] = key
         if "headers" in record:
             self._headers = self._headers or [None] * self._count
-            self._headers[number] = _headers(record["headers"])
+            self._headers[number] = read_headers(record["headers"], what="a record")
         if "event_time" in record:
             self._event_times = self._event_times or [None] * self._count
             self._event_times[number] = _event_time(record["event_time"])
         if "filter_value" in record:
-            text = _text(record["filter_value"], "/filter_value")
+            text = read_text(record["filter_value"], "/filter_value")
             if len(text.encode()) > FILTER_VALUE_SIZE_MAX:
                 raise Wrong("/filter_value", f"must have at most {FILTER_VALUE_SIZE_MAX} bytes")
             self._filter_values = self._filter_values or [None] * self._count
@@ -195,65 +171,18 @@ def _publishing_id(record: dict[str, Any], before: Sequence[int]) -> int:
     return value
 
 
-def _text(value: Any, place: str, otherwise: str = "must be a string") -> str:
-    if not isinstance(value, str):
-        raise Wrong(place, otherwise)
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise Wrong(place, "holds a lone surrogate, which is not Unicode") from None
-    return value
-
-
-def _base64(value: Any, place: str) -> bytes:
-    text = _text(value, place)
-    try:
-        data = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
-    except (binascii.Error, UnicodeEncodeError):
-        raise Wrong(place, "must be base64 of RFC 4648, section 4, with its padding") from None
-    if binascii.b2a_base64(data, newline=False) != text.encode():
-        # Bits after the last byte: two texts would mean the same bytes.
-        raise Wrong(place, "must be canonical base64: the bits after the last byte are zero")
-    return data
-
-
 def _key(record: dict[str, Any]) -> bytes | None:
     if "key" in record and "key_base64" in record:
         raise Wrong("", "a record must not have both key and key_base64")
     if "key" in record:
-        place, key = "/key", _text(record["key"], "/key").encode()
+        place, key = "/key", read_text(record["key"], "/key").encode()
     elif "key_base64" in record:
-        place, key = "/key_base64", _base64(record["key_base64"], "/key_base64")
+        place, key = "/key_base64", read_base64(record["key_base64"], "/key_base64")
     else:
         return None
     if len(key) > RECORD_KEY_SIZE_MAX:
         raise Wrong(place, f"a key must have at most {RECORD_KEY_SIZE_MAX} bytes")
     return key
-
-
-def _headers(value: Any) -> Headers:
-    if not isinstance(value, dict):
-        raise Wrong("/headers", "headers must be an object")
-    if len(value) > HEADER_COUNT_MAX:
-        raise Wrong("/headers", f"a record must have at most {HEADER_COUNT_MAX} headers")
-    return [_header(name, item) for name, item in value.items()]
-
-
-def _header(name: str, item: Any) -> tuple[str, bytes]:
-    # Pointers stop at /headers: a header's name is the sender's.
-    place = "/headers"
-    _text(name, place)
-    if isinstance(item, dict):
-        if item.keys() != {"base64"}:
-            raise Wrong(place, "a header that is an object must have exactly the member base64")
-        data = _base64(item["base64"], place)
-    elif isinstance(item, str):
-        data = _text(item, place).encode()
-    else:
-        raise Wrong(place, 'a header must be a string or {"base64": …}')
-    if len(name.encode()) + len(data) > HEADER_SIZE_MAX:
-        raise Wrong(place, f"a header must have at most {HEADER_SIZE_MAX} bytes with its name")
-    return name, data
 
 
 def _event_time(value: Any) -> int:

@@ -15,9 +15,11 @@ import orjson
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import JSON_RECORD_COUNT_MAX
 from bottomless.model.rows import Rows
-from bottomless_server.ingest.records.faults import FAULT_COUNT_MAX, batch_too_large, invalid
+from bottomless_server.core.faults import FAULT_COUNT_MAX, invalid
+from bottomless_server.core.value_members import EncodeJson, Wrong
+from bottomless_server.ingest.records.faults import batch_too_large
 from bottomless_server.ingest.records.json_pointer import MISSING, Pointer, follow
-from bottomless_server.ingest.records.json_records import Columns, EncodeJson, Wrong
+from bottomless_server.ingest.records.json_records import Columns
 
 _FROM_QUERY: Final = ("key", "event_time")
 

@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bottomless.errors import Code, Fault, InvalidRequest, NotFound
-from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
 from bottomless_server.protocol.paths import FAULT_POINTS
 from bottomless_server.runtime.base.fault_points import POINTS, FaultAction, arm
 from bottomless_server.runtime.http.app import json_response, parse_query
+from bottomless_server.runtime.http.closed_body import ClosedBody, read_closed_body
 
 
 class _Arm(ClosedBody):

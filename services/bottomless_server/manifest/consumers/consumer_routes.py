@@ -17,10 +17,9 @@ from bottomless.model.limits import KIB, OFFSET_MAX
 from bottomless.model.names import Reference, parse_reference
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.consumer_group import GENERATION_MAX
-from bottomless_server.manifest.common.closed_body import JSON, ClosedBody, read_closed_body
+from bottomless_server.core.preconditions import require_match
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.core.preconditions import check_stream_id, require_match
-from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
+from bottomless_server.manifest.common.core.preconditions import check_stream_id
 from bottomless_server.manifest.consumers.consumer_commits import ConsumerCommits
 from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.consumers.core.consumers import (
@@ -35,7 +34,9 @@ from bottomless_server.manifest.consumers.lags import Lags
 from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.closed_body import JSON, ClosedBody, read_closed_body
 from bottomless_server.runtime.http.full_names import full_name_of
+from bottomless_server.runtime.http.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.runtime.identity.audit import note_action
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.groups import Claim

@@ -27,9 +27,7 @@ from bottomless_server.core.consumer_group import (
     Partition,
     Strategy,
 )
-from bottomless_server.manifest.common.closed_body import JSON, ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.consumers.core.consumers import describe_lag
 from bottomless_server.manifest.consumers.core.groups import differs, held_by, revoked_from
 from bottomless_server.manifest.consumers.core.lag import Lag
@@ -46,7 +44,9 @@ from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.protocol.parameters import integer
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.closed_body import JSON, ClosedBody, read_closed_body
 from bottomless_server.runtime.http.full_names import full_name_of
+from bottomless_server.runtime.http.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.stores.consumers import ConsumerOffsets
 
 LEASE_MS_MIN: Final = 5_000

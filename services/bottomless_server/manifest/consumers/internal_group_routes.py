@@ -7,10 +7,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bottomless_server.manifest.common.closed_body import read_closed_body
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.protocol.group_members import HELD, HeldAsked, encode_held
 from bottomless_server.runtime.http.app import message_response, parse_query
+from bottomless_server.runtime.http.closed_body import read_closed_body
 from bottomless_server.stores.groups import ConsumerGroups
 
 

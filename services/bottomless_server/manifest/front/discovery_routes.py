@@ -25,10 +25,10 @@ from bottomless_server.core.broker.names import (
 from bottomless_server.core.consumer_group import MEMBER_COUNT_MAX
 from bottomless_server.core.principal import Principal
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.paging import PAGE_COUNT_MAX
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.paging import PAGE_COUNT_MAX
 
 _DISTRIBUTION: Final = "bottomless-server"
 

@@ -17,7 +17,7 @@ from bottomless.formats.stream_record import LEADERLESS
 from bottomless.model.config import FilterConfig, parse_config
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
-from bottomless_server.manifest.common.closed_body import read_closed_body
+from bottomless_server.core.preconditions import matches
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.fault_routes import add_fault_routes
 from bottomless_server.manifest.consumers.internal_group_routes import add_internal_group_routes
@@ -30,7 +30,7 @@ from bottomless_server.manifest.mutators.mutator import Mutator, Mutators
 from bottomless_server.manifest.queue_homes.homes import Homes
 from bottomless_server.manifest.queue_homes.internal_home_routes import add_internal_home_routes
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.registry.stream_description import matches, root_etag, root_state
+from bottomless_server.manifest.registry.stream_description import root_etag, root_state
 from bottomless_server.manifest.tree.core.events import Why
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
 from bottomless_server.protocol.paths import STREAM, stream_id_in
@@ -68,6 +68,7 @@ from bottomless_server.protocol.uploads import (
 )
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.http.app import create_api, header, message_response, parse_query
+from bottomless_server.runtime.http.closed_body import read_closed_body
 
 _REREAD_SECONDS: Final = 1.0
 """How late a long poll may hear of what another process published."""

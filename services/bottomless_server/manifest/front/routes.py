@@ -6,7 +6,6 @@ Contract: openapi/manifest.yaml.
 from fastapi import FastAPI
 
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.paging import Paging
 from bottomless_server.manifest.consumers.consumer_routes import add_consumer_routes
 from bottomless_server.manifest.consumers.consumer_snapshots import ConsumerSnapshots
 from bottomless_server.manifest.consumers.group_changes import GroupChanges
@@ -35,6 +34,7 @@ from bottomless_server.manifest.streams.super_routes import add_super_routes
 from bottomless_server.manifest.streams.tree_routes import add_tree_routes
 from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.http.contract import describe
+from bottomless_server.runtime.http.paging import Paging
 
 
 def public_api(

@@ -25,9 +25,7 @@ from bottomless.model.limits import KIB, TIMESTAMP_MAX
 from bottomless.model.names import parse_tenant
 from bottomless.model.offset_spec import format_timestamp, parse_timestamp
 from bottomless_server.core.principal import Principal
-from bottomless_server.manifest.common.closed_body import JSON, ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.keys.core.granting import (
     check_granting,
     check_scopes,
@@ -37,6 +35,8 @@ from bottomless_server.manifest.keys.core.granting import (
 from bottomless_server.manifest.keys.keys import Issued, Keys
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.closed_body import JSON, ClosedBody, read_closed_body
+from bottomless_server.runtime.http.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.runtime.identity.audit import note_target
 from bottomless_server.stores.keys import key_not_found
 

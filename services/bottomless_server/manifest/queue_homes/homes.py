@@ -46,7 +46,7 @@ _ATTEMPT_COUNT: Final = 8
 
 
 class Homes:
-    """Which node has the queues of which tenant."""
+    """Settles which node has the queues of which tenant."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bottomless.model.names import NodeId
-from bottomless_server.manifest.common.closed_body import read_closed_body
 from bottomless_server.manifest.queue_homes.core.home_decision import HomeAsked
 from bottomless_server.manifest.queue_homes.homes import Homes
 from bottomless_server.protocol.queue_homes import (
@@ -18,6 +17,7 @@ from bottomless_server.protocol.queue_homes import (
     home_tenant_in,
 )
 from bottomless_server.runtime.http.app import message_response, parse_query
+from bottomless_server.runtime.http.closed_body import read_closed_body
 
 
 def add_internal_home_routes(api: FastAPI, homes: Homes) -> None:

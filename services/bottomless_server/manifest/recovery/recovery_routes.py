@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import NodeId
-from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.accept_gap import check_gap
 from bottomless_server.manifest.operations.operation_routes import accepted
@@ -26,6 +25,7 @@ from bottomless_server.manifest.recovery.rebuild import Rebuild
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import header, negotiate, parse_query
+from bottomless_server.runtime.http.closed_body import ClosedBody, read_closed_body
 from bottomless_server.runtime.http.full_names import full_name_of
 
 

@@ -1,6 +1,5 @@
 """Describe streams as JSON: for the public, and for other services. Pure."""
 
-from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
@@ -132,11 +131,3 @@ def etag(record: StreamRecord) -> str:
 
 def root_etag(record: StreamRecord) -> str:
     return f'"v{record.version}"'
-
-
-def matches(if_none_match: str | None, current: str) -> bool:
-    """Whether a precondition names the current entity tag, compared weakly as for GET."""
-    if if_none_match is None:
-        return False
-    tags: Sequence[str] = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
-    return "*" in tags or current in tags

@@ -13,7 +13,6 @@ from starlette.responses import Response
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.duration import parse_duration
 from bottomless.model.names import TENANT_DEFAULT
-from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.operations.operations import Operations
@@ -21,6 +20,7 @@ from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.removal.garbage import GC, gc_arguments
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import header, negotiate, parse_query
+from bottomless_server.runtime.http.closed_body import ClosedBody, read_closed_body
 from bottomless_server.runtime.http.full_names import full_name_of
 
 

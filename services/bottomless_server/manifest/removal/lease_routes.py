@@ -15,12 +15,12 @@ from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import LEASE_HOLDER_SIZE_MAX, Lease, StreamRecord
-from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import check_stream_id
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.removal.range_leases import give_back, grant, renew
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.closed_body import ClosedBody, read_closed_body
 from bottomless_server.runtime.http.full_names import full_name_of
 
 TTL_SECONDS_DEFAULT: Final = 600

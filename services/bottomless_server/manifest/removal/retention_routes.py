@@ -13,7 +13,6 @@ from starlette.responses import Response
 from bottomless.model.config import RetentionConfig, parse_config
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.stream import StreamRecord
-from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import check_stream_id
 from bottomless_server.manifest.mutators.mutator import Mutators
@@ -24,6 +23,7 @@ from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.removal.retention_operations import RETENTION, TRIM
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.closed_body import ClosedBody, read_closed_body
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.stores.consumers import ConsumerOffsets
 

@@ -38,8 +38,9 @@ from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import StreamRecord, StreamState, live_leases
 from bottomless_server.coordination.base import Changes, CoordinationUnknown
 from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.preconditions import require_match
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.core.preconditions import require_match, require_no_partition
+from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations

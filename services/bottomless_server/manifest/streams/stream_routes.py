@@ -10,20 +10,14 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.formats.stream_record import LEADERLESS
 from bottomless.model.config import StreamConfig, parse_config, patch_config
-from bottomless.model.limits import KIB, NAME_SIZE_MAX
+from bottomless.model.limits import KIB
 from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.core.preconditions import matches, require_match, require_precondition
 from bottomless_server.core.scopes import Operation
-from bottomless_server.manifest.common.closed_body import JSON, read_json
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.core.preconditions import (
-    require_match,
-    require_no_partition,
-    require_precondition,
-)
-from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
+from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.registry.registry import Registry
@@ -32,12 +26,18 @@ from bottomless_server.manifest.registry.stream_description import (
     describe,
     describe_item,
     etag,
-    matches,
 )
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import choice, header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.closed_body import JSON, read_json
 from bottomless_server.runtime.http.full_names import full_name_of
+from bottomless_server.runtime.http.paging import (
+    PAGE_COUNT_DEFAULT,
+    PAGING,
+    Paging,
+    prefix_of_names,
+)
 
 CONFIG_BODY_SIZE_MAX: Final = 256 * KIB
 """Room for the largest set of labels, escaped."""
@@ -79,7 +79,7 @@ class _StreamRoutes:
         self._paging = paging
 
     async def list(self, request: Request) -> Response:
-        parsers = {"prefix": _prefix, "state": choice(*StreamState), **PAGING}
+        parsers = {"prefix": prefix_of_names, "state": choice(*StreamState), **PAGING}
         query = parse_query(request.scope, parsers)
         negotiate(header(request.scope, b"accept"), [JSON])
         prefix, limit = query.get("prefix", ""), query.get("limit", PAGE_COUNT_DEFAULT)
@@ -205,13 +205,3 @@ async def _read_config(request: Request, *, leaderless: bool) -> StreamConfig:
     """The configuration of a PUT; an empty body means defaults."""
     value = await read_json(request, optional=True, size_max=CONFIG_BODY_SIZE_MAX)
     return parse_config(value, leaderless=leaderless)
-
-
-def _prefix(value: str) -> str:
-    """A parser of what a name may begin with; what none can begin with lists nothing."""
-    if len(value) > NAME_SIZE_MAX or not value.isascii() or not value.isprintable():
-        sentence = (
-            f"a prefix must have at most {NAME_SIZE_MAX} characters, all of which names may have"
-        )
-        raise InvalidRequest(sentence, faults=[Fault(Code.BAD_PARAMETER, sentence)])
-    return value

@@ -39,9 +39,9 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperState
 from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.core.not_found import super_not_found
+from bottomless_server.core.preconditions import require_match
 from bottomless_server.core.super_growing import super_growing
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.core.preconditions import require_match
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.registry.registry import Registry

@@ -15,14 +15,12 @@ from bottomless.model.filter import parse_key, parse_key_base64
 from bottomless.model.limits import KIB
 from bottomless.model.names import SuperId
 from bottomless.model.super_stream import SuperRecord, SuperState
+from bottomless_server.core.preconditions import matches, require_match, require_precondition
 from bottomless_server.core.scopes import Operation
-from bottomless_server.manifest.common.closed_body import JSON, read_json
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.core.preconditions import require_match, require_precondition
-from bottomless_server.manifest.common.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.registry.stream_description import Shown, matches
+from bottomless_server.manifest.registry.stream_description import Shown
 from bottomless_server.manifest.registry.super_asked import parse_super_config
 from bottomless_server.manifest.registry.super_description import (
     describe_partition,
@@ -36,7 +34,9 @@ from bottomless_server.manifest.streams.super_deletion import SuperDeletions
 from bottomless_server.manifest.streams.super_growth import SuperGrowth, asked_growth
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import header, json_response, negotiate, parse_query
+from bottomless_server.runtime.http.closed_body import JSON, read_json
 from bottomless_server.runtime.http.full_names import full_name_of
+from bottomless_server.runtime.http.paging import PAGE_COUNT_DEFAULT, PAGING, Paging
 
 _BODY_SIZE_MAX: Final = 1_024 * KIB
 """Room for a thousand keys of partitions, and the largest set of labels, escaped."""

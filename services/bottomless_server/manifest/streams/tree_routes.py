@@ -18,13 +18,12 @@ from bottomless.model.manifest import EntryKind, GapReason, Node, fragment_info
 from bottomless.model.names import FullName, Uid, uid_from_bytes
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import StreamRecord
-from bottomless_server.manifest.common.closed_body import ClosedBody, read_closed_body
+from bottomless_server.core.preconditions import matches
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.lookup import path_to
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.registry.stream_description import matches
 from bottomless_server.manifest.streams.verify import VERIFY
 from bottomless_server.manifest.tree.reachability import load_group
 from bottomless_server.manifest.tree.resolver import load_root
@@ -35,6 +34,7 @@ from bottomless_server.runtime.http.app import (
     negotiate,
     parse_query,
 )
+from bottomless_server.runtime.http.closed_body import ClosedBody, read_closed_body
 from bottomless_server.runtime.http.full_names import full_name_of
 from bottomless_server.tree.retention import UNKNOWN_TIME
 

@@ -16,6 +16,8 @@ from bottomless.model.stream import NOBODY, EpochStart, StreamRecord, StreamStat
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.core.regressed import coordination_outdated
 
+STREAM: Final = "the stream"
+"""What errors call that which a node of ingest owns."""
 RESERVE_COUNT: Final = 1_000_000
 """Offsets reserved at once. Lost with a lost disk, of 2^53; each block costs one EXEC."""
 
@@ -172,17 +174,17 @@ def leave_clean(record: StreamRecord, epoch: int, next_offset: int) -> StreamRec
 
 
 class OwnedElsewhere(Unavailable):
-    """`not-owner`, outcome none: another node that is alive owns the stream."""
+    """`not-owner`, outcome none: another node that is alive owns what is asked for."""
 
-    def __init__(self, owner_url: str) -> None:
-        super().__init__("another node owns the stream", code=Code.NOT_OWNER, retry_after_seconds=1)
+    def __init__(self, owner_url: str, owned: str = STREAM) -> None:
+        super().__init__(f"another node owns {owned}", code=Code.NOT_OWNER, retry_after_seconds=1)
         self.owner_url = owner_url
         """Its internal address."""
 
 
-def not_owner(*, outcome: Outcome = Outcome.NONE) -> Unavailable:
+def not_owner(*, outcome: Outcome = Outcome.NONE, owned: str = STREAM) -> Unavailable:
     return Unavailable(
-        "this node does not own the stream now",
+        f"this node does not own {owned} now",
         code=Code.NOT_OWNER,
         outcome=outcome,
         retry_after_seconds=1,

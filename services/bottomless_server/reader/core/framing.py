@@ -16,7 +16,8 @@ import pyarrow as pa
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.names import StreamId, parse_stream_id
 from bottomless.model.offset_spec import parse_offset
-from bottomless_server.reader.core.rendering import ValueEncoding, as_json_records
+from bottomless_server.core.shown_values import ValueEncoding
+from bottomless_server.reader.core.rendering import as_json_records
 
 NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"

@@ -10,7 +10,6 @@ On the record's path: after page.py, before ../routes.py sends it.
 
 from base64 import b64encode
 from collections.abc import Sequence
-from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, cast
 
@@ -19,21 +18,7 @@ import pyarrow as pa
 
 from bottomless.model.limits import KIB, TIMESTAMP_MAX, TIMESTAMP_MIN
 from bottomless.model.offset_spec import format_timestamp
-from bottomless.model.record import Content
-from bottomless_server.core.json_nesting import nested_too_deeply
-
-
-class ValueEncoding(StrEnum):
-    AUTO = "auto"
-    """`json` for JSON, `value` for what is valid UTF-8, else `value_base64`.
-
-    JSON that an earlier build stored although it is nested too deeply is shown as `value`.
-    """
-    BASE64 = "base64"
-    """Always `value_base64`."""
-    TEXT = "text"
-    """`value` for what is valid UTF-8, JSON as its text too; else `value_base64`."""
-
+from bottomless_server.core.shown_values import ValueEncoding, add_text, add_value, shown_header
 
 PIECE_SIZE_MIN: Final = 64 * KIB
 """A buffer of this size is worth a place of its own in what is sent; smaller ones are joined."""
@@ -115,11 +100,11 @@ def as_json_records(table: pa.Table, encoding: ValueEncoding) -> list[dict[str, 
         *columns, strict=True
     ):
         record = {"offset": offset, "timestamp": timestamp_text(timestamp)}
-        _add_value(record, value, content, encoding)
+        add_value(record, value, content, encoding)
         if key is not None:
-            _add_text(record, "key", key)
+            add_text(record, "key", key)
         if headers is not None:
-            record["headers"] = {name: _header_value(part) for name, part in headers}
+            record["headers"] = {name: shown_header(part) for name, part in headers}
         if event_time is not None:
             record["event_time"] = timestamp_text(event_time)
         if filter_value is not None:
@@ -153,41 +138,6 @@ def _optional(table: pa.Table, name: str) -> list[Any]:
     if column.null_count == len(column):
         return [None] * len(column)
     return list((column.cast(pa.int64()) if name == "event_time" else column).to_pylist())
-
-
-def _add_value(
-    record: dict[str, Any], value: bytes, content: int | None, encoding: ValueEncoding
-) -> None:
-    if encoding is ValueEncoding.BASE64:
-        record["value_base64"] = b64encode(value).decode("ascii")
-    elif encoding is ValueEncoding.AUTO and content == Content.JSON and _shown_as_json(value):
-        record["json"] = orjson.Fragment(value)
-    else:
-        _add_text(record, "value", value)
-
-
-def _add_text(record: dict[str, Any], member: str, value: bytes) -> None:
-    try:
-        record[member] = value.decode("utf-8")
-    except UnicodeDecodeError:
-        record[f"{member}_base64"] = b64encode(value).decode("ascii")
-
-
-def _header_value(value: bytes | None) -> Any:
-    if value is None:
-        return None
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return {"base64": b64encode(value).decode("ascii")}
-
-
-def _shown_as_json(value: bytes) -> bool:
-    try:
-        read = orjson.loads(value)
-    except orjson.JSONDecodeError:
-        return False
-    return not nested_too_deeply(value, read)
 
 
 @lru_cache(maxsize=1024)

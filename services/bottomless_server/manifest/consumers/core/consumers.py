@@ -7,7 +7,7 @@ from bottomless.errors import Code, InvalidRequest, NotFound, WrongOffset
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import Reference
 from bottomless.model.offset_spec import format_timestamp
-from bottomless_server.manifest.common.core.preconditions import require_match
+from bottomless_server.core.preconditions import require_match
 from bottomless_server.manifest.consumers.core.lag import Lag
 
 

@@ -1,14 +1,21 @@
-"""Requests about streams that other nodes own: sent on to the owner, and counted."""
+"""Requests about what other nodes own: sent on to the owner, and counted."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from starlette.types import Receive, Scope
 
 from bottomless.errors import Unavailable
-from bottomless_server.ingest.front.metrics import AppendCounts
-from bottomless_server.ingest.front.under_way import RequestsUnderWay
 from bottomless_server.node.core.ownership import OwnedElsewhere
 from bottomless_server.node.forwarding import Answer, Forwarding
+from bottomless_server.node.under_way import RequestsUnderWay
+
+
+class ForwardCounts(Protocol):
+    """What is counted of requests that are sent on."""
+
+    forwarded: int
+    forwarded_unanswered: int
 
 
 class ForwardedRequests:
@@ -18,17 +25,17 @@ class ForwardedRequests:
         self,
         forwarding: Forwarding,
         under_way: RequestsUnderWay,
-        counts: AppendCounts,
+        counts: ForwardCounts,
         forget_owner: Callable[[str], None],
     ) -> None:
-        """`forget_owner` is told the address of a node that may not own streams any more."""
+        """`forget_owner` is told the address of a node that may own nothing any more."""
         self._forwarding = forwarding
         self._under_way = under_way
         self._counts = counts
         self._forget_owner = forget_owner
 
     async def ask(self, owner: OwnedElsewhere, scope: Scope, receive: Receive) -> Answer:
-        """What the owner of a stream answers to a request.
+        """What the owner answers to a request.
 
         Raises:
             ClientGone: the client left before its whole body was here.

@@ -1,4 +1,4 @@
-"""Page tokens for the lists of this service, under one secret for all its processes.
+"""Page tokens for the lists of all services, under one secret for all their processes.
 
 The secret lies in coordination, made by whoever needs it first. Should coordination be
 lost, open lists end with a 400 and are begun anew; nothing else depends on it.
@@ -8,6 +8,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.model.limits import NAME_SIZE_MAX
 from bottomless_server.coordination.base import Changes, Coordination, Values
 from bottomless_server.core.sealed_token import SECRET_SIZE, seal, unseal
 from bottomless_server.runtime.http.app import Parser, integer, text
@@ -23,7 +25,19 @@ PAGING: Final[Mapping[str, Parser]] = {
 """The parameters of every list."""
 
 
+def prefix_of_names(value: str) -> str:
+    """A parser of what a name may begin with; what none can begin with lists nothing."""
+    if len(value) > NAME_SIZE_MAX or not value.isascii() or not value.isprintable():
+        sentence = (
+            f"a prefix must have at most {NAME_SIZE_MAX} characters, all of which names may have"
+        )
+        raise InvalidRequest(sentence, faults=[Fault(Code.BAD_PARAMETER, sentence)])
+    return value
+
+
 class Paging:
+    """Page tokens of the lists of one service."""
+
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
         self._secret: bytes | None = None

@@ -1,4 +1,4 @@
-"""Requests of producers that are under way: a drain lets no new one in and waits for the others."""
+"""Requests that are under way: a drain lets no new one in and waits for the others."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from bottomless.errors import Code, Unavailable
 
 
 class RequestsUnderWay:
-    """Counts requests, and knows whether ingest takes new ones."""
+    """Counts requests, and knows whether the service takes new ones."""
 
     def __init__(self) -> None:
         self._accepting = False
