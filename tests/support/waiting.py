@@ -4,18 +4,27 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
+_PAUSE_SECONDS: Final = 0.02
+_PAUSE_SECONDS_MAX: Final = 0.5
+_PAUSE_SHARE: Final = 0.05
+"""Of what was waited so far: nobody waits longer for that by more than this."""
+
 
 def until(fact: Callable[[], T | None], seconds: float = 240, what: str = "the fact") -> T:
-    """Ask until the answer is true and return it; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
+    """Ask until the answer is true and return it; fails after `seconds`.
+
+    What has taken long already is asked for less often: a question may be a request, or ten.
+    """
+    begun = time.monotonic()
     never = threading.Event()
     while not (answer := fact()):
-        assert time.monotonic() < deadline, f"waited {seconds} s in vain for {what}"
-        never.wait(0.02)
+        waited = time.monotonic() - begun
+        assert waited < seconds, f"waited {seconds} s in vain for {what}"
+        never.wait(min(max(_PAUSE_SECONDS, waited * _PAUSE_SHARE), _PAUSE_SECONDS_MAX))
     return answer
 
 
