@@ -1,4 +1,5 @@
-"""`python -m simulation SEED`: replay a run and print its story; `FROM..TO`: run many.
+"""`python -m simulation SEED`: replay a run and print its story; `FROM..TO`, or seeds with commas
+between them: run many.
 
 A run that fails prints what it found and how to replay it, and the exit code is 1.
 """
@@ -19,6 +20,7 @@ import gc  # noqa: E402
 import time  # noqa: E402
 import warnings  # noqa: E402
 from collections import Counter  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
 
 from support.known_routes import find_out_once  # noqa: E402
 
@@ -50,7 +52,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="./dev sim")
     parser.add_argument(
         "seeds",
-        help="a seed, FROM..TO, `guards`: each guard taken away, `tables`: streams come and go, or "
+        help="a seed, FROM..TO, seeds with commas between them, `guards`: each guard taken away, `tables`: streams come and go, or "
         "`flood`: commits beside writers that never pause",
     )
     parser.add_argument(
@@ -83,7 +85,10 @@ def main() -> int:
         return remove_guards(storm, given.guard)
     first, _, last = given.seeds.partition("..")
     if last:
-        return run_many(int(first), int(last), storm, given.troubles, course)
+        return run_many(range(int(first), int(last) + 1), storm, given.troubles, course)
+    if "," in given.seeds:
+        seeds = [int(seed) for seed in given.seeds.split(",") if seed]
+        return run_many(seeds, storm, given.troubles, course)
     return replay(int(first), storm, given.troubles, course)
 
 
@@ -95,11 +100,11 @@ def replay(seed: int, storm_seconds: float, troubles: str, course: Course) -> in
     return int(outcome.failure is not None)
 
 
-def run_many(first: int, last: int, storm_seconds: float, troubles: str, course: Course) -> int:
+def run_many(seeds: Sequence[int], storm_seconds: float, troubles: str, course: Course) -> int:
     began = time.monotonic()
     counts: Counter[str] = Counter()
     failed = []
-    for seed in range(first, last + 1):
+    for seed in seeds:
         outcome = simulate(seed, storm_seconds=storm_seconds, troubles=troubles, course=course)
         clear_away()
         counts.update(outcome.counts)
@@ -113,7 +118,7 @@ def run_many(first: int, last: int, storm_seconds: float, troubles: str, course:
             took = time.monotonic() - began
             print(f"seed {seed} holds, story {outcome.digest}, {took:.0f} s")
         sys.stdout.flush()
-    print(f"{last - first + 1} seeds, {len(failed)} failed: {failed}; {dict(counts)}")
+    print(f"{len(seeds)} seeds, {len(failed)} failed: {failed}; {dict(counts)}")
     return int(bool(failed))
 
 
