@@ -22,7 +22,7 @@ from bottomless_server.runtime.base.endless import endless
 log = structlog.get_logger(__name__)
 
 LEASE_KEY: Final = "bottomless:wal-vacuum"
-LEASE_MS_MIN: Final = 10_000
+LEASE_MS_MIN: Final = 2_000
 
 
 class LeaderlessUpkeep:
