@@ -18,7 +18,7 @@ from chaos.deployment import INGESTS
 from chaos.events import Event, calm, node_cut_off, second_uploader
 from chaos.run import LOCAL, Plan, run_chaos
 
-KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "16"))
+KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "8"))
 SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
 
 

@@ -10,7 +10,7 @@ from support.hostile import MIB, Memory, Numbers, assault
 from support.server import AllInOne
 
 SETTINGS = {
-    "BOTTOMLESS_HTTP_BODY_STALL_SECONDS": "4",
+    "BOTTOMLESS_HTTP_BODY_STALL_SECONDS": "2",
     "BOTTOMLESS_HTTP_SEND_BYTES_MAX": str(32 * MIB),
     "BOTTOMLESS_INGEST_IN_FLIGHT_BYTES_MAX": str(64 * MIB),
     "BOTTOMLESS_INGEST_STREAM_IN_FLIGHT_BYTES_MAX": str(64 * MIB),
@@ -48,7 +48,7 @@ def test_memory_is_flat_under_attack_and_others_are_served(tmp_path: Path) -> No
         for _ in range(ATTACKS):
             with memory.sampled() as peak:
                 hostile = asyncio.run(
-                    assault(server.url, stream.name, Numbers(followers=200, seconds=6))
+                    assault(server.url, stream.name, Numbers(followers=200, seconds=3))
                 )
             peaks.append(peak["all in one"] - at_rest)
             answers = hostile.answers
