@@ -43,6 +43,12 @@ class Commit(NamedTuple):
     next_offset: int
 
 
+class Leave(NamedTuple):
+    """A member is none any more."""
+
+    member_id: str
+
+
 class Look(NamedTuple):
     """Where the group goes on."""
 
@@ -79,6 +85,10 @@ class Fenced(NamedTuple):
     """The member does not hold the stream."""
 
 
+class Left(NamedTuple):
+    """The member holds nothing, if it did."""
+
+
 class Place(NamedTuple):
     next_offset: int | None
 
@@ -87,8 +97,8 @@ class Unknown(NamedTuple):
     """No answer came: it happened, or it will, or never."""
 
 
-Operation = Append | Read | Bounds | Hold | Commit | Look
-Result = Stored | Mismatch | Page | End | Held | Committed | Fenced | Place | Unknown
+Operation = Append | Read | Bounds | Hold | Commit | Leave | Look
+Result = Stored | Mismatch | Page | End | Held | Committed | Fenced | Left | Place | Unknown
 
 UNKNOWN: Final = Unknown()
 
@@ -154,6 +164,8 @@ def turn_step(turn: Turn, event: Event) -> Turn | None:
         case Commit(member_id, generation, _), Fenced():
             is_its_turn = (turn.generation, turn.holder) == (generation, member_id)
             return turn._replace(holder=None) if is_its_turn else turn
+        case Leave(member_id), Left():
+            return turn._replace(holder=None) if turn.holder == member_id else turn
         case Look(), Place(next_offset):
             return turn if turn.next_offset == next_offset else None
     raise AssertionError(f"no such answer to such a question: {event}")

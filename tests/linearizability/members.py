@@ -20,6 +20,8 @@ from linearizability.history import (
     Fenced,
     Held,
     Hold,
+    Leave,
+    Left,
     Look,
     Place,
     Result,
@@ -67,6 +69,17 @@ class Member(Client):
                 case _:
                     self._look()
 
+    def bid_farewell(self) -> None:
+        """Commit if it holds the stream, leave, and commit once more as who it was."""
+        if self._member_id is None:
+            self._join()
+        self._beat()
+        if self._holds:
+            self._commit_as(*self._claims[-1])
+        self._leave()
+        if self._claims:
+            self._commit_as(*self._claims[-1])
+
     def append_records(self, record_count: int) -> None:
         """What the group reads."""
         records = [{"value": "x"}] * record_count
@@ -94,11 +107,15 @@ class Member(Client):
             self._hear("POST", f"{self._members}/{self._member_id}/heartbeat", body)
 
     def _leave(self) -> None:
-        try:
-            self._ask("DELETE", f"{self._members}/{self._member_id}")
-        except (NoAnswer, NothingHappened):
-            self._wait_alive()
+        if self._member_id is not None:
+            # Where nobody answers it may be a member for longer, and joins under its name anew.
+            self._do(Leave(self._member_id), self._gone)
         self._member_id, self._holds = None, False
+
+    def _gone(self, operation: Leave) -> Result:
+        answer = self._ask("DELETE", f"{self._members}/{operation.member_id}")
+        assert answer.is_success or answer.status_code == httpx.codes.NOT_FOUND, answer.text
+        return Left()
 
     def _hear(self, method: str, path: str, body: dict[str, Any]) -> None:
         """Take up what an answer says that this member holds."""
@@ -161,4 +178,6 @@ def record_group(
                 meanwhile()
             for each in working:
                 each.result()
+        for member in members:
+            member.bid_farewell()
         last.conclude_group()
