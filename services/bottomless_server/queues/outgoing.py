@@ -90,6 +90,9 @@ def find(ledger: Ledger) -> Found:
 
 class _Batch(NamedTuple):
     rows: Sequence[Outgoing]
+    """Rows that are sent now."""
+    later: Sequence[Outgoing]
+    """Rows before them that stand aside still."""
     pins: Sequence[Pin]
 
     def release(self) -> None:
@@ -244,7 +247,8 @@ class OutgoingLines:
                 return False
             if not line.asked:
                 await self._ask(line, self._streams)
-        batch = await self._rounds.look(lambda look: _look(look, line))
+        now = asyncio.get_running_loop().time()
+        batch = await self._rounds.look(lambda look: _look(look, line, now))
         try:
             return await self._send_batch(line, batch)
         finally:
@@ -268,9 +272,7 @@ class OutgoingLines:
         line.asked = True
 
     async def _send_batch(self, line: _Line, batch: _Batch) -> bool:
-        now = asyncio.get_running_loop().time()
-        later = [row for row in batch.rows if line.aside.get(row.number, now) > now]
-        rows = [row for row in batch.rows if row not in later]
+        rows, later = batch.rows, batch.later
         if not rows:
             return False
         if later:
@@ -302,7 +304,11 @@ class OutgoingLines:
             try:
                 await self._streams.append(target.tenant, target.name, self._producer, records)
             except RecordRefused as refusal:
-                bad = [each.row for each in good if each.row.number == refusal.number]
+                bad = [
+                    each.row
+                    for each, record in zip(good, records, strict=True)
+                    if record.number == refusal.number
+                ]
                 await self._refused(line, bad, "refused")
                 return
             numbers = [each.row.number for each in good]
@@ -341,18 +347,22 @@ class OutgoingLines:
             line.aside[new] = retry
 
 
-def _look(look: Look, line: _Line) -> _Batch:
+def _look(look: Look, line: _Line, now: float) -> _Batch:
     """The next rows of a target, as many as are sent together, with pins on their files."""
     there = look.ledger.outgoing(line.target.id, BATCH_COUNT_MAX + len(line.aside))
     rows: list[Outgoing] = []
+    later: list[Outgoing] = []
     size = 0
     for row in there:
+        if line.aside.get(row.number, now) > now:
+            later.append(row)
+            continue
         size += row.message.size
-        if len(rows) >= BATCH_COUNT_MAX + len(line.aside) or (rows and size > BATCH_BYTES_MAX):
+        if len(rows) == BATCH_COUNT_MAX or (rows and size > BATCH_BYTES_MAX):
             break
         rows.append(row)
     files = sorted({row.message.file for row in rows})
-    return _Batch(rows, [look.pin(file) for file in files])
+    return _Batch(rows, later, [look.pin(file) for file in files])
 
 
 @guard("the last id of a stream is asked after a start, and numbers go on above it")
@@ -368,11 +378,17 @@ def _go_on_above(work: Work, target: int, last: int, new_from: int) -> None:
             ledger.renumber(target, row.number)
 
 
+@guard("the number of an outgoing row is its publishing id")
+def publishing_id(row: Outgoing) -> int:
+    """The number under which a stream has a record once, however often it is sent."""
+    return row.number
+
+
 def _record(each: Arriving) -> OutgoingRecord:
     message: QueueMessage = each.message
     origin = decode_origin(each.row.origin)
     return OutgoingRecord(
-        each.row.number,
+        publishing_id(each.row),
         message.value,
         message.content,
         with_origin(message.headers, origin, each.row.message.msg_id),

@@ -1,6 +1,7 @@
 """What leaves queues: dead letters in queues, and records in streams that are in trouble."""
 
 import shutil
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless.formats.envelope import decode_envelope
 from bottomless.formats.message_file import HEADER_SIZE, Finding, decode_record, scan
 from bottomless_server.queues.calls import OutMessage
+from bottomless_server.queues.outgoing import BATCH_BYTES_MAX
 from unit.queues.engine_harness import SETTINGS, TENANT, Engine, an_engine
 
 SOON = {"outgoing_retry_ms_min": 1, "outgoing_retry_ms_max": 1}
@@ -76,6 +78,22 @@ async def test_a_stream_in_trouble_gets_everything_once_and_in_order(
         assert values(engine) == [b"0", b"1", b"2"]
 
 
+async def test_without_its_guard_what_is_sent_again_is_there_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = count(1_000)
+    name = "the number of an outgoing row is its publishing id"
+    remove(monkeypatch, name, lambda _: next(fresh))
+    async with an_engine(tmp_path, **SOON) as engine:
+        await archive(engine)
+        await work(engine, b"0")
+        await engine.arrived()
+        engine.streams.late = True
+        engine.streams.error = Unavailable("no", code=Code.PEER_UNAVAILABLE)
+        await work(engine, b"1")
+        await eventually(lambda: values(engine).count(b"1") > 1)
+
+
 async def test_what_a_stream_refuses_for_itself_steps_aside_and_is_tried_again(
     tmp_path: Path,
 ) -> None:
@@ -89,6 +107,18 @@ async def test_what_a_stream_refuses_for_itself_steps_aside_and_is_tried_again(
         engine.streams.value_size_max = 100
         await engine.arrived()
         assert values(engine) == [b"1", b"2", b"large" * 10]
+
+
+async def test_what_stands_aside_holds_up_nothing_that_comes_later(tmp_path: Path) -> None:
+    """It is larger than all that is sent together, and is not tried again for long."""
+    async with an_engine(tmp_path) as engine:
+        await archive(engine)
+        engine.streams.value_size_max = 10
+        await work(engine, bytes(BATCH_BYTES_MAX))
+        await eventually(lambda: engine.engine.figures().outgoing_aside)
+        await work(engine, b"1", b"2")
+        await eventually(lambda: values(engine) == [b"1", b"2"])
+        assert engine.engine.figures().outgoing_aside == 1
 
 
 async def test_what_stepped_aside_is_sent_after_a_restart_too(tmp_path: Path) -> None:

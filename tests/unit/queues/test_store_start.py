@@ -66,6 +66,13 @@ def test_a_file_that_the_ledger_does_not_know_is_not_touched(name: str) -> None:
         planned(ROWS, {**THERE, name: 90})
 
 
+def test_without_its_guard_an_old_ledger_removes_what_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "a ledger that is older than its files is refused", lambda *_: None)
+    assert file("11.sqs") in planned(ROWS, {**THERE, "11.sqs": 90}).removals
+
+
 def test_what_is_short_or_missing_is_said_and_what_is_doomed_may_be_missing() -> None:
     plan = planned([*ROWS, (3, 90, 0, DOOMED), (4, 90, 50, DAMAGED)], {"2.sqs": 399}, is_clean=True)
     assert plan == StartPlan(None, short=(file("1.sqs"), file("2.sqs")))
@@ -91,6 +98,14 @@ def test_version_1_ends_with_its_highest_file_unless_the_ledger_says_where() -> 
     ):
         with pytest.raises(Refused, match=why):
             planned(rows, found, last_v1_file=last)
+
+
+def test_without_its_guard_messages_of_version_1_are_taken_for_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "files of version 1 are up to a boundary", lambda _, last: last)
+    rows = [(1, 500, 300, SEALED), (2, 400, 300, OPEN)]
+    assert planned(rows, {"1.rdq": 500, "2.sqs": 400}).short == (file("1.sqs"),)
 
 
 def test_files_of_version_1_are_not_scanned() -> None:

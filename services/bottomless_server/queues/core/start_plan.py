@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bottomless.guards import guard
 from bottomless_server.queues.core.states import FileState
 
 
@@ -75,9 +76,7 @@ def plan_start(
     last_v1_file = _boundary(found, last_v1_file)
     known = {row.number: row for row in rows}
     stray = sorted(one for one in found if one.number not in known)
-    older = [one.name for one in stray if one.number != next_file or one.is_version_1]
-    if older:
-        raise Refused(f"the ledger is older than its files: it does not know {', '.join(older)}")
+    check_age(stray, next_file)
     removals, rows_that_go, cuts, short, scans = list(stray), list[int](), [], [], []
     for row in rows:
         file = NamedFile(row.number, last_v1_file is not None and row.number <= last_v1_file)
@@ -107,6 +106,19 @@ def plan_start(
     )
 
 
+@guard("a ledger that is older than its files is refused")
+def check_age(stray: Sequence[NamedFile], next_file: int) -> None:
+    """Refuse files without a row, but for the one that a round made which was not committed.
+
+    Raises:
+        Refused: the ledger was put back from a back-up, say: it would lose what is in them.
+    """
+    older = [one.name for one in stray if one.number != next_file or one.is_version_1]
+    if older:
+        raise Refused(f"the ledger is older than its files: it does not know {', '.join(older)}")
+
+
+@guard("files of version 1 are up to a boundary")
 def _boundary(found: Mapping[NamedFile, int], last_v1_file: int | None) -> int | None:
     """The highest number of version 1; that there is none is believed only where none lies.
 
