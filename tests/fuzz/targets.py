@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from bottomless.errors import Corrupt
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
+from fuzz.classic import CLASSIC
 from fuzz.decoders import DECODERS, sealed_first_chunk, sealed_frame, unsealed
 from fuzz.parsers import PARSERS, sealed_osiris
 
@@ -47,7 +48,7 @@ TARGETS = {
     f"{name}, from outside": Target(
         partial(_tried, one.parse, one.refusals), one.good, _SEALED.get(name, unsealed)
     )
-    for name, one in PARSERS.items()
+    for name, one in (PARSERS | CLASSIC).items()
 }
 
 

@@ -61,8 +61,8 @@ Term: TypeAlias = "int | float | bytes | Atom | Pairs | list[Term] | tuple[Term,
 """A term. Binaries are bytes; what Erlang calls a string is a list of integers, as it is there."""
 
 
-def decode_term(data: bytes | memoryview) -> Term:
-    """Read a term that fills `data` exactly.
+def decode_term(data: bytes | memoryview, *, padded: bool = False) -> Term:
+    """Read a term that fills `data` exactly; with `padded` zeros may follow it.
 
     Raises:
         Corrupt: it is none, is of a kind that no message holds, or is nested too deeply.
@@ -71,7 +71,9 @@ def decode_term(data: bytes | memoryview) -> Term:
     version = reader.u8()
     check(_WHAT, version == VERSION, f"version {version} is not known, only {VERSION}")
     term = reader.term(0)
-    check(_WHAT, reader.left == 0, f"{reader.left} bytes follow it")
+    left = reader.left
+    is_padding = padded and not any(reader.take(left))
+    check(_WHAT, left == 0 or is_padding, f"{left} bytes follow it")
     return term
 
 

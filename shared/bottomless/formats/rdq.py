@@ -20,6 +20,8 @@ from bottomless.formats.checks import check
 SIZE_SIZE: Final = 8
 MSG_ID_SIZE: Final = 16
 END: Final = 0xFF
+_TERM: Final = 131
+"""The first byte of every term."""
 FRAME_SIZE: Final = SIZE_SIZE + MSG_ID_SIZE + 1
 """Bytes of a record beside its term."""
 _HEAD: Final = struct.Struct(">Q16s")
@@ -82,6 +84,35 @@ def scan_rdq(read: ReadAt, end: int, wanted: Collection[bytes]) -> Iterator[Foun
                 following = last + 1
                 yield FoundTerm(msg_id, place, following - place)
         # What begins in the last bytes of a window is seen whole in the next one.
+        position = max(position + len(data) - _HEAD.size + 1, following)
+
+
+def scan_strays(
+    read: ReadAt, end: int, is_message: Callable[[memoryview], bool]
+) -> Iterator[FoundTerm]:
+    """Find messages of which nobody knows the ids, up to the exclusive position `end`.
+
+    What has the size and the end of a record is one if `is_message` says so of its term. Dead messages
+    are found as well: nothing tells them from others.
+    """
+    position = following = 0
+    while position + FRAME_SIZE <= end:
+        data = memoryview(read(position, min(_WINDOW_SIZE, end - position)))
+        if len(data) < FRAME_SIZE:
+            return
+        for at in _candidates(data, end - position):
+            place = position + at
+            if place < following:
+                continue
+            size, msg_id = _HEAD.unpack_from(data, at)
+            last = place + SIZE_SIZE + size
+            if size == MSG_ID_SIZE or last >= end or bytes(read(last, 1)) != bytes([END]):
+                continue
+            if bytes(read(place + _HEAD.size, 1)) != bytes([_TERM]):
+                continue
+            if is_message(memoryview(read(place + _HEAD.size, size - MSG_ID_SIZE))):
+                following = last + 1
+                yield FoundTerm(msg_id, place, following - place)
         position = max(position + len(data) - _HEAD.size + 1, following)
 
 
