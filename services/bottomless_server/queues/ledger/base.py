@@ -32,6 +32,11 @@ SEQUENCE_BLOCK: Final = 2**20
 """Sequences are reserved in the registry in blocks of this size, before one of them is used."""
 
 
+def reserved_above(next_sequence: int) -> int:
+    """Sequences below are to be reserved of a queue that goes on at one: a block at least is left."""
+    return (next_sequence // SEQUENCE_BLOCK + 2) * SEQUENCE_BLOCK
+
+
 class LedgerFailed(Exception):
     """The database refused a call, and with it the round."""
 
@@ -296,6 +301,10 @@ class Ledger(Protocol):
         """Enter a file without bytes, open or moving, and return its number."""
         ...
 
+    def restore_file(self, number: int) -> None:
+        """Enter a moving file that was found, under the number that it has; no row has it."""
+        ...
+
     def file(self, number: int) -> FileRow | None: ...
 
     def files(self) -> list[FileRow]:
@@ -324,6 +333,14 @@ class Ledger(Protocol):
 
     def create_queue(self, queue_id: bytes, tenant: str, name: str, config: str) -> QueueRow:
         """Make a queue whose name no live one of the tenant has; its registry object is due."""
+        ...
+
+    def restore_numbers(
+        self, queue_id: bytes, *, version: int, next_sequence: int, purged_below: int
+    ) -> None:
+        """Let the numbers of a queue go on where those of a lost ledger may have come to; lower ones
+        change nothing. Its registry object is due.
+        """
         ...
 
     def queue(self, queue_id: bytes) -> QueueRow | None:
@@ -385,6 +402,13 @@ class Ledger(Protocol):
 
         The sequences of a queue's items go on at its `next_sequence`, without a hole. A message has a
         place that no other has, in a file that has a row and is not doomed.
+        """
+        ...
+
+    def restore_messages(self, messages: Sequence[NewMessage]) -> None:
+        """Enter messages that were found on a disk: in any order, with holes between sequences.
+
+        A message whose place has a row gets further items. A queue goes on above all of its items.
         """
         ...
 

@@ -28,6 +28,7 @@ from bottomless_server.queues.ledger.base import (
     Sums,
     Target,
     Totals,
+    reserved_above,
 )
 
 K = TypeVar("K")
@@ -211,6 +212,13 @@ class MemoryLedger:
         self._files.put(row.next_file, FileRow(row.next_file, 0, 0, state))
         return row.next_file
 
+    def restore_file(self, number: int) -> None:
+        self._enter("restore_file", changes=True)
+        assert number not in self._files
+        row = self._store[1]
+        self._store.put(1, row._replace(next_file=max(row.next_file, number + 1)))
+        self._files.put(number, FileRow(number, 0, 0, FileState.MOVING))
+
     def file(self, number: int) -> FileRow | None:
         self._enter("file")
         row = self._files.get(number)
@@ -278,6 +286,23 @@ class MemoryLedger:
         self._queues.put(queue_id, row)
         self._due.put(queue_id, None)
         return row
+
+    def restore_numbers(
+        self, queue_id: bytes, *, version: int, next_sequence: int, purged_below: int
+    ) -> None:
+        self._enter("restore_numbers", changes=True)
+        row = self._queues[queue_id]
+        self._queues.put(
+            queue_id,
+            replace(
+                row,
+                next_sequence=max(row.next_sequence, next_sequence),
+                reserved_below=max(row.reserved_below, reserved_above(next_sequence)),
+                purged_below=max(row.purged_below, purged_below),
+                version=max(row.version, version),
+            ),
+        )
+        self._due.put(queue_id, None)
 
     def queue(self, queue_id: bytes) -> QueueRow | None:
         self._enter("queue")
@@ -412,6 +437,36 @@ class MemoryLedger:
                 row = next(row for row in self._live() if row.inside == item.inside)
                 assert item.sequence == row.next_sequence < row.reserved_below
                 self._queues.put(row.queue_id, replace(row, next_sequence=item.sequence + 1))
+                self._items.put((item.inside, item.sequence), (item, number))
+
+    def restore_messages(self, messages: Sequence[NewMessage]) -> None:
+        self._enter("restore_messages", changes=True)
+        for msg_id, file, position, size, items in messages:
+            assert items
+            assert file in self._files
+            number = next(
+                (
+                    each.id
+                    for each in self._messages.values()
+                    if each[1:] == (msg_id, file, position, size)
+                ),
+                None,
+            )
+            if number is None:
+                number = max(self._messages, default=0) + 1
+                self._messages.put(number, Message(number, msg_id, file, position, size))
+            for item in items:
+                assert (item.inside, item.sequence) not in self._items
+                row = next(row for row in self._live() if row.inside == item.inside)
+                end = item.sequence + 1
+                self._queues.put(
+                    row.queue_id,
+                    replace(
+                        row,
+                        next_sequence=max(row.next_sequence, end),
+                        reserved_below=max(row.reserved_below, reserved_above(end)),
+                    ),
+                )
                 self._items.put((item.inside, item.sequence), (item, number))
 
     def ready(self, inside: int, count: int) -> list[Stored]:

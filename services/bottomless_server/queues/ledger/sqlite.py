@@ -34,6 +34,7 @@ from bottomless_server.queues.ledger.base import (
     Sums,
     Target,
     Totals,
+    reserved_above,
 )
 from bottomless_server.queues.ledger.database import Database
 
@@ -134,6 +135,10 @@ class SqliteLedger:
         self._change(sql.FILE_MAKE, (number, state))
         return number
 
+    def restore_file(self, number: int) -> None:
+        self._change(sql.RAISE_FILE, (number + 1,))
+        self._change(sql.FILE_MAKE, (number, FileState.MOVING))
+
     def file(self, number: int) -> FileRow | None:
         row = self._db.row(sql.FILE, (number,))
         return None if row is None else _file(row)
@@ -194,6 +199,14 @@ class SqliteLedger:
         self._change(sql.QUEUE_MAKE, values)
         self._db.run(sql.REGISTRY_DUE, (queue_id,))
         return self._queue_there(queue_id)
+
+    def restore_numbers(
+        self, queue_id: bytes, *, version: int, next_sequence: int, purged_below: int
+    ) -> None:
+        reserved = reserved_above(next_sequence)
+        values = (next_sequence, reserved, purged_below, version, queue_id)
+        self._change(sql.QUEUE_RESTORE, values)
+        self._db.run(sql.REGISTRY_DUE, (queue_id,))
 
     def queue(self, queue_id: bytes) -> QueueRow | None:
         return _queue(self._db.row(sql.QUEUE, (queue_id,)))
@@ -292,6 +305,33 @@ class SqliteLedger:
             self._change(sql.QUEUE_MORE, (len(given), inside, given[0]))
         self._add_valid(valid)
         self._db.run_many(sql.MESSAGE_MAKE, rows)
+        self._db.run_many(sql.ITEM_MAKE, items)
+        self._apply(sums)
+
+    def restore_messages(self, messages: Sequence[NewMessage]) -> None:
+        assert self._db.in_round
+        items = []
+        valid: Counter[int] = Counter()
+        sums = _Deltas()
+        ends: dict[int, int] = {}
+        for msg_id, file, position, size, of_queues in messages:
+            assert of_queues, "a message is in one queue at least"
+            there = self._db.row(sql.MESSAGE_AT, (file, position, msg_id, size))
+            number = None if there is None else there[0]
+            if number is None:
+                number = (self._number(sql.MESSAGE_LAST) or 0) + 1
+                row = (number, msg_id, file, position, size, len(of_queues))
+                self._change(sql.MESSAGE_MAKE, row)
+                valid[file] += size
+            else:
+                self._change(sql.MESSAGE_MORE, (len(of_queues), number))
+            for inside, sequence, state, *rest in of_queues:
+                items.append((inside, sequence, number, state, *rest))
+                sums.add(inside, state, size)
+                ends[inside] = max(ends.get(inside, 0), sequence + 1)
+        for inside, end in ends.items():
+            self._change(sql.QUEUE_RAISE, (end, reserved_above(end), inside))
+        self._add_valid(valid)
         self._db.run_many(sql.ITEM_MAKE, items)
         self._apply(sums)
 

@@ -128,6 +128,7 @@ TAKE_INSIDE: Final = (
 # Files
 
 FILE_MAKE: Final = "INSERT INTO file VALUES (?, 0, 0, ?)"
+RAISE_FILE: Final = "UPDATE store SET next_file = max(next_file, ?) WHERE id = 1"
 FILE: Final = "SELECT number, size, valid, state FROM file WHERE number = ?"
 FILES: Final = "SELECT number, size, valid, state FROM file ORDER BY number"
 FILE_SIZE: Final = "UPDATE file SET size = ? WHERE number = ?"
@@ -146,6 +147,10 @@ MESSAGE_MAKE: Final = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?)"
 MESSAGE_REFS: Final = "SELECT refs FROM message WHERE id = ?"
 MESSAGE_LAST_REF: Final = "DELETE FROM message WHERE id = ? AND refs = ?"
 MESSAGE_LESS: Final = "UPDATE message SET refs = refs - ? WHERE id = ?"
+MESSAGE_AT: Final = (
+    "SELECT id FROM message WHERE file = ? AND position = ? AND msg_id = ? AND size = ?"
+)
+MESSAGE_MORE: Final = "UPDATE message SET refs = refs + ? WHERE id = ?"
 MESSAGES_IN: Final = (
     "SELECT id, msg_id, file, position, size FROM message WHERE file = ? ORDER BY position"
 )
@@ -196,6 +201,15 @@ QUEUE_MORE: Final = (
     "UPDATE queue SET next_sequence = next_sequence + ?1"
     " WHERE inside = ?2 AND state = 0 AND next_sequence = ?3"
 )
+QUEUE_RAISE: Final = """
+UPDATE queue SET next_sequence = max(next_sequence, ?1), reserved_below = max(reserved_below, ?2)
+WHERE inside = ?3 AND state = 0
+"""
+QUEUE_RESTORE: Final = """
+UPDATE queue SET next_sequence = max(next_sequence, ?1), reserved_below = max(reserved_below, ?2),
+    purged_below = max(purged_below, ?3), version = max(version, ?4)
+WHERE queue_id = ?5 AND state = 0
+"""
 QUEUE_TOTALS: Final = """
 UPDATE queue SET published = published + ?, delivered = delivered + ?, redelivered = redelivered + ?,
     acked = acked + ?, expired = expired + ?, dead_lettered = dead_lettered + ?,
