@@ -13,9 +13,10 @@ After an orderly stop nothing is scanned. Else the open file is, and what was be
 follows the sync of what it names, so in no other file is there anything that the ledger does not know.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from enum import StrEnum
+from typing import Final, NamedTuple
 
 from bottomless.guards import guard
 from bottomless_server.queues.core.states import FileState
@@ -41,6 +42,21 @@ class KnownFile(NamedTuple):
     state: FileState
 
 
+class V1Files(StrEnum):
+    """What a start does about files of version 1, by the setting BOTTOMLESS_QUEUES_V1_FILES."""
+
+    READ = "read"
+    """They are read where they lie; each goes when it is empty, or is written anew when much of it is."""
+    MIGRATE = "migrate"
+    """All of them are written anew before the service begins."""
+    REFUSE = "refuse"
+    """The service does not begin while there are any."""
+
+
+_NAMED_COUNT: Final = 10
+"""Files that a refusal names."""
+
+
 class Refused(Exception):
     """A start would lose messages, or take what is not its own: an operator has to look first."""
 
@@ -58,6 +74,26 @@ class StartPlan:
     short: tuple[NamedFile, ...] = ()
     """Files that are shorter than their row, or missing."""
     scans: tuple[NamedFile, ...] = ()
+
+
+def check_v1_files(names: Iterable[str], setting: V1Files) -> None:
+    """Refuse a start where there are files of version 1 and none may be.
+
+    Raises:
+        Refused: it names them, and says what to do.
+    """
+    if setting is not V1Files.REFUSE:
+        return
+    there = sorted(
+        (name for name in names if name.endswith(".rdq")), key=lambda name: (len(name), name)
+    )
+    if there:
+        more = f" and {len(there) - _NAMED_COUNT} more" if len(there) > _NAMED_COUNT else ""
+        raise Refused(
+            f"there are message files of version 1, which this setting does not allow: "
+            f"{', '.join(there[:_NAMED_COUNT])}{more}; run `bottomless queue-store migrate`, or start "
+            "once with BOTTOMLESS_QUEUES_V1_FILES=migrate"
+        )
 
 
 def plan_start(

@@ -9,6 +9,7 @@ from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 from bottomless_server.queues.store.descriptors import Descriptors
 from bottomless_server.queues.store.names import path_of
+from bottomless_server.queues.store.version_1 import envelope_of
 
 
 class BodyPlace(NamedTuple):
@@ -31,13 +32,26 @@ class Bodies:
     def read(self, place: BodyPlace) -> StoredMessage:
         """One message. Its header in the file is not looked at, only its own record.
 
+        The body is an envelope, also of a message in a file of version 1; that one knows neither its
+        queues nor its times and its priority, which its items have.
+
         Raises:
             Corrupt: what lies there is not this message, whole and as it was written.
             OSError: the disk does not work, or the file is gone.
         """
-        with self._descriptors.use(path_of(self._directory, place.file)) as fd:
-            data = read_exactly(self._files, fd, place.size, place.position)
+        try:
+            data = self._read(place)
+        except FileNotFoundError:
+            # No two files have one number: so it is of version 1, or gone.
+            data = self._read(place, is_version_1=True)
+            body = memoryview(envelope_of(place.msg_id, data))
+            return StoredMessage(place.msg_id, body, checked=False)
         return checked_record(place, data)
+
+    def _read(self, place: BodyPlace, *, is_version_1: bool = False) -> bytes:
+        path = path_of(self._directory, place.file, is_version_1=is_version_1)
+        with self._descriptors.use(path) as fd:
+            return read_exactly(self._files, fd, place.size, place.position)
 
 
 @guard("type, size, id and checksum of a body")

@@ -43,7 +43,7 @@ from bottomless_server.queues.core.compaction_plan import (
 )
 from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import Ledger, Move
-from bottomless_server.queues.store.names import path_of
+from bottomless_server.queues.store.names import is_of_version_1, path_of
 from bottomless_server.queues.store.steps import InRound, OnDisk, Step, UntilUnpinned
 
 _CONTENT: Final = (RecordType.MESSAGE, RecordType.MESSAGE_WITH_CHECKSUM)
@@ -82,6 +82,7 @@ class _Candidate(NamedTuple):
     """What is needed, in the order of positions."""
     valid: int
     size: int
+    is_version_1: bool = False
 
 
 def compact(
@@ -100,6 +101,9 @@ def compact(
     if begun.value is None:
         return CompactionResult(Ended.NOT_NEEDED)
     candidate: _Candidate = begun.value
+    if candidate.is_version_1:
+        # Nothing is written into one: it is written anew as a file of version 2.
+        return CompactionResult(Ended.REWRITE)
     # In a thread of its own: a file has up to some hundred thousand records, and rounds go on meanwhile.
     plan = yield OnDisk(lambda: plan_compaction(candidate.live, candidate.size))
     ended = _end_before_it_begins(plan, candidate, live_share, has_room=has_room)
@@ -138,6 +142,8 @@ def _begin(ledger: Ledger, number: int, live_share: float) -> "_Candidate | None
         return None
     if not is_candidate(row.valid, row.size, live_share):
         return None
+    if is_of_version_1(number, ledger.store().last_v1_file):
+        return _Candidate((), row.valid, row.size, is_version_1=True)
     live = tuple(LiveRecord(one.msg_id, one.position, one.size) for one in ledger.live(number))
     ledger.set_file_state(number, FileState.MOVING)
     return _Candidate(live, row.valid, row.size)

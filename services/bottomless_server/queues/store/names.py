@@ -16,6 +16,11 @@ class FileName(NamedTuple):
     is_version_1: bool
 
 
+def is_of_version_1(number: int, last_v1_file: int | None) -> bool:
+    """Whether a message file is of version 1, by the highest number of those."""
+    return last_v1_file is not None and number <= last_v1_file
+
+
 def path_of(directory: Path, number: int, *, is_version_1: bool = False) -> Path:
     """Where a message file lies."""
     return directory / f"{number}.{'rdq' if is_version_1 else 'sqs'}"

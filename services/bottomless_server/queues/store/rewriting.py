@@ -25,8 +25,9 @@ from bottomless_server.queues.store.compaction import (
     check_place,
     still_there,
 )
-from bottomless_server.queues.store.names import fresh_path, path_of
+from bottomless_server.queues.store.names import fresh_path, is_of_version_1, path_of
 from bottomless_server.queues.store.steps import InRound, OnDisk, Step
+from bottomless_server.queues.store.version_1 import rewrite_version_1
 
 _AT_ONCE: Final = 1024 * 1024
 """Bytes of records that are held in memory, but for one record that is larger."""
@@ -38,13 +39,21 @@ class _Begun(NamedTuple):
     size: int
 
 
+_OF_VERSION_1: Final = _Begun(-1, (), 0)
+
+
 def rewrite(
     files: FileCalls, directory: Path, number: int
 ) -> Generator[Step, Any, CompactionResult]:
-    """Write a sealed file anew; the result is returned to whoever drives the generator."""
+    """Write a sealed file anew; the result is returned to whoever drives the generator.
+
+    One of version 1 becomes a file of version 2 (version_1.py).
+    """
     begun = yield InRound(lambda ledger: _begin(ledger, number))
     if begun.value is None:
         return CompactionResult(Ended.NOT_NEEDED)
+    if begun.value is _OF_VERSION_1:
+        return (yield from _rewrite_version_1(files, directory, number))
     fresh, live, size = begun.value
     old, new = path_of(directory, number), path_of(directory, fresh)
     try:
@@ -62,10 +71,26 @@ def rewrite(
     return CompactionResult(Ended.COMPACTED, moved, size - HEADER_SIZE - moved)
 
 
+def _rewrite_version_1(
+    files: FileCalls, directory: Path, number: int
+) -> Generator[Step, Any, CompactionResult]:
+    try:
+        result = yield from rewrite_version_1(files, directory, number)
+    except OSError as error:
+        return CompactionResult(Ended.FAILED, error=error)
+    if result.fresh is None:
+        return CompactionResult(Ended.NOT_NEEDED)
+    return CompactionResult(
+        Ended.DAMAGED if result.unreadable else Ended.COMPACTED, result.end - HEADER_SIZE
+    )
+
+
 def _begin(ledger: Ledger, number: int) -> _Begun | None:
     row = ledger.file(number)
     if row is None or row.state is not FileState.SEALED or not row.valid:
         return None
+    if is_of_version_1(number, ledger.store().last_v1_file):
+        return _OF_VERSION_1
     live = tuple(LiveRecord(one.msg_id, one.position, one.size) for one in ledger.live(number))
     fresh = ledger.add_file(FileState.MOVING)
     ledger.set_file_state(number, FileState.MOVING)

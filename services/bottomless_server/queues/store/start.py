@@ -3,7 +3,8 @@
 In this order, each step durable before the next, so that a start that dies anywhere is followed by one
 that goes on: files that no round was committed for are removed; files are cut to their rows; rows
 without a meaning go; what is lost of a file is said of its items; what was being moved is sealed; the
-ledger says that it is not clean any more.
+ledger says that it is not clean any more. Files of version 1 are written anew after all that, one by
+one, where that is asked for.
 
 What lies after the end that the ledger knows of the open file, or in a file without a row, is of one
 round, that died before its COMMIT. All messages of a round are of one time. So where messages of
@@ -11,9 +12,8 @@ several times lie there the ledger is older than its files: it was put back from
 came after that would be cut off. Then nothing is changed, and an operator has to look.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,11 +33,16 @@ from bottomless_server.queues.core.start_plan import (
     NamedFile,
     Refused,
     StartPlan,
+    V1Files,
+    check_v1_files,
     plan_start,
 )
 from bottomless_server.queues.core.states import FileState, ItemState
 from bottomless_server.queues.ledger.base import Ledger, Message
+from bottomless_server.queues.store.alone import a_round
 from bottomless_server.queues.store.compaction import cut
+from bottomless_server.queues.store.import_mark import check_no_import
+from bottomless_server.queues.store.migrating import MigrationReport, migrate
 from bottomless_server.queues.store.names import FRESH, parse_file_name, path_of
 
 _AT_ONCE: Final = 1_000
@@ -61,16 +66,29 @@ class StartReport:
     """Items that are damaged since this start."""
     doomed: tuple[int, ...] = ()
     """Files that are to be removed still."""
+    migration: MigrationReport = field(default_factory=MigrationReport)
 
 
-def start_store(files: FileCalls, directory: Path, ledger: Ledger) -> StartReport:
+def start_store(
+    files: FileCalls,
+    directory: Path,
+    ledger: Ledger,
+    *,
+    v1_files: V1Files = V1Files.READ,
+    checksum: bool = True,
+) -> StartReport:
     """Make files and ledger agree, when nobody else uses either.
 
+    `v1_files` says what becomes of files of version 1; `checksum` is of records that are written anew.
+
     Raises:
-        Refused: the files are not those of the ledger; nothing was changed.
+        Refused: the files are not those of the ledger, an import was cut off, or there are files of
+            version 1 where none may be; nothing was changed.
         OSError, LedgerFailed: it died in a step, as above.
     """
     names = files.names(directory)
+    check_no_import(files, directory.parent)
+    check_v1_files(names, v1_files)
     store = ledger.store()
     plan = plan_start(
         [KnownFile(*row) for row in ledger.files()],
@@ -96,16 +114,20 @@ def start_store(files: FileCalls, directory: Path, ledger: Ledger) -> StartRepor
             lost[file.name] = count
     _end(ledger, plan)
     _doubt_open_file(files, directory, ledger)
+    migration = MigrationReport()
+    if v1_files is V1Files.MIGRATE:
+        migration = migrate(files, directory, ledger, checksum=checksum)
     rows = {row.number: row for row in ledger.files()}
     opened = [(row.number, row.size) for row in rows.values() if row.state is FileState.OPEN]
     return StartReport(
         opened[0] if opened else None,
-        plan.last_v1_file,
+        ledger.store().last_v1_file,
         tuple(removed),
         tuple(file.name for file in plan.cuts),
         tuple(lost),
         sum(lost.values()),
         tuple(row.number for row in rows.values() if row.state is FileState.DOOMED),
+        migration,
     )
 
 
@@ -179,7 +201,7 @@ def _settle(
     live = ledger.live(file.number)
     found = _look(files, directory / file.name, live, is_scanned=is_scanned)
     gone = {message.id for message in live if message.position not in found.whole}
-    with _a_round(ledger):
+    with a_round(ledger):
         row = ledger.file(file.number)
         if not found.tiles:
             ledger.set_file_state(file.number, FileState.DAMAGED)
@@ -189,7 +211,7 @@ def _settle(
         return 0
     count = 0
     # A look at a file's items may be a look at all items: so it is one, however many are damaged.
-    with _a_round(ledger):
+    with a_round(ledger):
         stored = ledger.items_in_file(file.number, _ITEM_COUNT_MAX)
         bad = [one for one in stored if one.message.id in gone]
         for first in range(0, len(bad), _AT_ONCE):
@@ -244,7 +266,7 @@ def _doubt_open_file(files: FileCalls, directory: Path, ledger: Ledger) -> None:
     """Add nothing to a file whose header is not one: each message in it is checked by itself."""
     for row in ledger.files():
         if row.state is FileState.OPEN and not _has_header(files, path_of(directory, row.number)):
-            with _a_round(ledger):
+            with a_round(ledger):
                 ledger.set_file_state(row.number, FileState.DAMAGED)
 
 
@@ -260,7 +282,7 @@ def _has_header(files: FileCalls, path: Path) -> bool:
 
 
 def _end(ledger: Ledger, plan: StartPlan) -> None:
-    with _a_round(ledger):
+    with a_round(ledger):
         for number in plan.rows_that_go:
             ledger.remove_file(number)
         for row in ledger.files():
@@ -269,16 +291,3 @@ def _end(ledger: Ledger, plan: StartPlan) -> None:
         if plan.last_v1_file != ledger.store().last_v1_file:
             ledger.set_last_v1_file(plan.last_v1_file)
         ledger.set_clean(clean=False)
-
-
-@contextmanager
-def _a_round(ledger: Ledger) -> Iterator[None]:
-    ledger.begin()
-    ledger.savepoint()
-    try:
-        yield
-    except BaseException:
-        ledger.rollback()
-        raise
-    ledger.keep()
-    ledger.commit()
