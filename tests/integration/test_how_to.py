@@ -24,8 +24,11 @@ SAID, SAID_METRICS = "127.0.0.1:8080", "127.0.0.1:9464"
 SAID_DIRECTORY = "/tmp/two-nodes"
 """Where a page names one: with a short path, since sockets are in it."""
 SAID_SEGMENTS = "/srv/copies/__orders_1795722451413973199"
-SEGMENTS = {SAID_SEGMENTS: str(ROOT / "tests/golden/rabbitmq")}
-"""A stream's directory of RabbitMQ, and where one is that a node wrote."""
+SEGMENTS = {
+    SAID_SEGMENTS: str(ROOT / "tests/golden/rabbitmq"),
+    "/srv/copies/rabbit@shop": str(ROOT / "tests/golden/rabbitmq-queues/node"),
+}
+"""Directories of RabbitMQ, of a stream and of a node with queues, and where some are that a node wrote."""
 
 
 @pytest.fixture(scope="module")
