@@ -16,7 +16,6 @@ import psutil
 import pytest
 import structlog
 from soak.left_out import LEFT_OUT, is_left_out
-from support.forked_workers import ForkedWorkers
 from support.known_routes import find_out_once
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
@@ -24,6 +23,9 @@ from support.server import AllInOne
 from support.set_aside import bring_back, set_aside
 from support.spark_s3 import s3_streams
 from support.spark_session import JAVA_OPTIONS, LAUNCHER_OPTIONS, spark, spark_server
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 __all__ = ["s3_streams", "server", "spark", "spark_server"]
 
@@ -128,52 +130,49 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Else libraries complain at the end of what they believe to be lost. Where all tests ran
-    elsewhere there is nothing, and to look at all of it once more takes seconds."""
-    if not has_workers(session.config):
-        bring_back()
+def pytest_sessionfinish() -> None:
+    """Else libraries complain at the end of what they believe to be lost."""
+    bring_back()
 
 
 WORKERS_PER_CORE = 2
 WORKER_BYTES = 1 << 30
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """`-n COUNT`, or `-n auto`: how many processes there are."""
-    # Small letters are the library's own otherwise.
-    add = getattr(parser.getgroup("workers"), "_addoption")  # noqa: B009
-    told = "tests side by side in so many processes; auto: as many as there is room for"
-    add("-n", "--numprocesses", metavar="COUNT", help=told)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Run tests in several processes where that is wanted."""
-    if has_workers(config):
-        wanted: str = config.option.numprocesses
-        count = worker_count() if wanted == "auto" else int(wanted)
-        config.pluginmanager.register(ForkedWorkers(count, unit_of))
-
-
-def has_workers(config: pytest.Config) -> bool:
-    """Whether tests run in other processes."""
-    return config.option.numprocesses not in {None, "0"}
-
-
-def worker_count() -> int:
-    """More than there are cores, since tests wait for processes, disks and deadlines as long as they
-    compute; and no more than there is memory for, with the servers of each."""
+@pytest.hookimpl(tryfirst=True, optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """For `-n auto`: more than there are cores, since tests wait for processes, disks and deadlines
+    as long as they compute; and no more than there is memory for, with the servers of each."""
+    if config.option.numprocesses != "auto":
+        return None
     room = psutil.virtual_memory().available // WORKER_BYTES
     return max(1, min(WORKERS_PER_CORE * len(os.sched_getaffinity(0)), room))
 
 
-def unit_of(nodeid: str) -> str:
+class ByFile(LoadScopeScheduling):
     """Which tests stay together when several processes share them: those of a file, for the
     servers that they share, and all that need Spark."""
-    path = nodeid.partition("::")[0]
-    if path in EACH_APART or nodeid.startswith(OWN_DRIVERS):
-        return nodeid
-    return "spark" if path.startswith(ONE_SESSION) else path
+
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        """What is done is forgotten: else all of it is counted again after each test."""
+        super().mark_test_complete(node, item_index, duration)
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(self.assigned_work[node][scope].values()):
+            del self.assigned_work[node][scope]
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        if path in EACH_APART or nodeid.startswith(OWN_DRIVERS):
+            return nodeid
+        return "spark" if path.startswith(ONE_SESSION) else path
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """The one above, whatever `--dist` says: tests that are torn apart start servers twice."""
+    return ByFile(config, log)
 
 
 SMALL_SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}

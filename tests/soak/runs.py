@@ -163,7 +163,7 @@ RUNS: Final[dict[str, Run]] = {
     ),
     "properties": _test(
         "1,000 examples of each property, other ones than in everyday runs",
-        "tests/unit -n auto",
+        "tests/unit -n logical",
         BOTTOMLESS_TEST_PROPERTIES="1000",
         BOTTOMLESS_TEST_EXAMPLES="200",
         BOTTOMLESS_FUZZ_EXAMPLES="1000",

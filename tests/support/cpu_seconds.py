@@ -89,15 +89,13 @@ class Counting:
     """In each worker: adds to a test's last report what was used since the one before."""
 
     def __init__(self) -> None:
-        self._pid = 0
         self._family = Family()
         self._before = 0.0
+        self._start: float | None = None
 
-    def pytest_runtest_logstart(self) -> None:
-        """What this process used before its first test belongs to none."""
-        if self._pid != os.getpid():
-            self._pid, self._family = os.getpid(), Family()
-            self._before = self._family.seconds()
+    def pytest_collection_finish(self) -> None:
+        """What was used until here belongs to no test."""
+        self._before = self._start = self._family.seconds()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
@@ -106,6 +104,9 @@ class Counting:
             now = self._family.seconds()
             report.user_properties.append(("cpu_seconds", now - self._before))
             self._before = now
+            if self._start is not None:
+                report.user_properties.append(("start_cpu_seconds", self._start))
+                self._start = None
         return report
 
 
@@ -114,21 +115,18 @@ class Summing:
 
     def __init__(self) -> None:
         self._by_test: dict[str, float] = {}
-        self._start = 0.0
+        self._starts: list[float] = []
         self._last: dict[str, tuple[float, str]] = {}
         """When each worker ended its last test, and which one it was."""
-
-    def pytest_collection_finish(self) -> None:
-        """What was used until here belongs to no test."""
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        self._start = used.ru_utime + used.ru_stime
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         worker: str = getattr(report, "worker_id", "alone")
         self._last[worker] = report.stop, report.nodeid
         for name, value in report.user_properties:
             if name == "cpu_seconds" and isinstance(value, float):
-                self._by_test[report.nodeid] = self._by_test.get(report.nodeid, 0.0) + value
+                self._by_test[report.nodeid] = value
+            if name == "start_cpu_seconds" and isinstance(value, float):
+                self._starts.append(value)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("CPU seconds")
@@ -145,12 +143,14 @@ class Summing:
         terminalreporter.write_line("seconds for which each worker had nothing to do, in the end")
         for worker, (stop, test) in sorted(self._last.items()):
             terminalreporter.write_line(f"{end - stop:10.2f} {worker} after {test}")
-        tests = sum(self._by_test.values())
-        line = f"{tests:10.2f} of {len(self._by_test)} tests, {self._start:.2f} to collect them"
+        workers, tests = sum(self._starts), sum(self._by_test.values())
+        line = f"{tests:10.2f} of {len(self._by_test)} tests, {workers:.2f} to start and to collect"
         terminalreporter.write_line(line)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests are counted where they run, and summed up where their reports come together."""
-    config.pluginmanager.register(Counting())
-    config.pluginmanager.register(Summing())
+    """With workers, they count and this process sums up; without, one does both."""
+    if not getattr(config.option, "numprocesses", None):
+        config.pluginmanager.register(Counting())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Summing())
