@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from support.guards import remove
 from support.server import AllInOne
 from support.waiting import until
 
-from bottomless.client import AsyncClient, Batch, Client
+from bottomless.client import AsyncClient, AsyncGroup, Batch, Client
 from bottomless.errors import Code, InvalidRequest, WrongOffset
 
 SETTINGS = {"BOTTOMLESS_MANIFEST_GROUP_CHECK_MS": "100"}
@@ -94,6 +95,44 @@ async def test_a_member_gives_the_stream_over_after_the_batch_in_hand(
             shown = await client.describe_group(stream, "billing")
             assert shown["partitions"][0]["member"] == "two"
             assert shown["partitions"][0]["next_offset"] == 1
+
+
+async def test_members_of_a_super_stream_step_down_before_the_next_one_takes_over(
+    server: AllInOne,
+) -> None:
+    """G9: two members, then a third; partition i is member i mod n's, and each record comes once."""
+    async with AsyncClient(server.url) as client, AsyncExitStack() as joined:
+        await client.create_super_stream("g9", partitions=3)
+        members: dict[str, AsyncGroup] = {}
+        seen: list[str] = []
+
+        async def join(name: str) -> None:
+            member = client.group("g9", "billing", member=name, strategy="modulo")
+            members[name] = await joined.enter_async_context(member)
+
+        async def append(first: int) -> None:
+            records = [{"value": str(n), "key": f"k{n}"} for n in range(first, first + 30)]
+            await client.append_super("g9", records)
+
+        async def settled(*names: str, count: int) -> None:
+            def is_so() -> bool:
+                held = [sorted(one.holding) for one in members.values()]
+                assert len(set(sum(held, []))) == len(sum(held, [])), "one partition has two"
+                return all(number in members[one].holding for number, one in enumerate(names))
+
+            while not is_so() or len(seen) < count:
+                for member in members.values():
+                    batch = await member.poll(0.05)
+                    seen.extend(values_of(batch) if batch else [])
+
+        await join("one")
+        await append(0)
+        await join("two")
+        await settled("one", "two", "one", count=30)
+        await join("three")
+        await append(30)
+        await settled("one", "two", "three", count=60)
+        assert sorted(map(int, seen)) == list(range(60))
 
 
 async def test_who_does_not_hold_the_stream_any_more_commits_nothing(
