@@ -20,7 +20,7 @@ from chaos.ledger import Ledger
 from chaos.load import AWAY_SECONDS, Load, ways_of
 
 LEASE_MS: Final = 5_000
-PAUSE_SECONDS: Final = 0.5
+PAUSE_SECONDS: Final = 1.0
 _WAIT_MS: Final = (0, 500, 1_000)
 Claim = tuple[str, int]
 """A member, and the generation with which it holds a partition."""

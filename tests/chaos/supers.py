@@ -17,6 +17,8 @@ from chaos.ledger import Ledger
 from chaos.load import AWAY_SECONDS, COUNTS, PATIENCE_SECONDS, Load, ways_of
 
 KEY_COUNT: Final = 16
+PAUSES: Final = 5
+"""So many times as long as others it waits: each of its requests is many, and threads cost."""
 _LEAST_COUNT: Final = 4
 """Records of a request, of which mostly each partition has some."""
 
@@ -106,7 +108,7 @@ class SuperProducer:
                 number += count
                 self._ledger.sent[self._who] = number
                 self._send_until_whole(load, codes, ways, chance)
-                load.stopping.wait(chance.uniform(0, 2 * load.pace.producer_seconds))
+                load.stopping.wait(chance.uniform(0, PAUSES * load.pace.producer_seconds))
 
     def _send_until_whole(
         self, load: Load, codes: list[int], ways: list[httpx.Client], chance: random.Random

@@ -1,0 +1,41 @@
+"""Each scenario of filters, consumer groups and super streams is a test that bears its number."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+JOURNEYS = Path(__file__).parents[1] / "journeys"
+CHOSEN = ("filter", "group", "super")
+"""`pytest tests/journeys -k "filter or group or super"` runs them."""
+COUNTS = {"F": 10, "G": 11, "P": 10}
+NUMBERS = [
+    f"{letter}{number}" for letter, count in COUNTS.items() for number in range(1, count + 1)
+]
+
+
+def numbers_of(test: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    """What a test says that it shows, in its name or at the beginning of its docstring."""
+    named = re.findall(r"test_([fgp]\d+)_", test.name)
+    told = (ast.get_docstring(test) or "").partition(":")[0]
+    return {one.upper() for one in named} | set(re.findall(r"\b[FGP]\d+\b", told))
+
+
+@cache
+def shown() -> dict[str, list[str]]:
+    """The tests of each number."""
+    found: dict[str, list[str]] = {}
+    for path in JOURNEYS.glob("test_*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                for number in numbers_of(node):
+                    found.setdefault(number, []).append(f"{path.name}::{node.name}")
+    return found
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_each_scenario_has_a_test_of_its_number(number: str) -> None:
+    tests = shown().get(number, [])
+    assert any(word in test for test in tests for word in CHOSEN), f"{number}: {tests}"
