@@ -303,6 +303,22 @@ def test_a_name_is_taken_within_one_tenant(books: Books) -> None:
     assert books.ledger.queue_named("other", "jobs") == other
 
 
+@pytest.mark.parametrize(
+    "asked", [[], [3], [2, 3, 4, 5], [9, 0], [0, 2**63 - 1], [7, 8, 9, 10, 11], [5, 5, 4]]
+)
+def test_items_are_found_by_their_sequences_however_they_lie(
+    books: Books, asked: list[int]
+) -> None:
+    queue, other = books.queue("a"), books.queue("b")
+    for _ in range(10):
+        books.publish(queue, other)
+    books.remove(queue, 4)
+    found = books.ledger.items(queue.inside, asked)
+    assert {each.item.inside for each in found.values()} <= {queue.inside}
+    there = {number: number for number in asked if number < 10 and number != 4}
+    assert {number: each.item.sequence for number, each in found.items()} == there
+
+
 def test_sums_of_all_queues_are_those_of_the_live_ones(books: Books) -> None:
     assert books.ledger.sums() == Sums()
     first, second, gone = books.queue("a"), books.queue("b"), books.queue("c", "other")

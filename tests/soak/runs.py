@@ -113,6 +113,11 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_TEST_CRASHES="100000",
         BOTTOMLESS_TEST_STORE_HISTORIES="2000",
     ),
+    "queue-kills": _test(
+        "500 kills of a process with the engine of queues",
+        "tests/unit/queues/test_engine_kills.py",
+        BOTTOMLESS_TEST_KILLS="500",
+    ),
     "queue-model": _test(
         "20,000 steps of the engine of queues beside plain lists",
         "tests/model/test_queue_model.py::test_queues_are_what_the_lists_say",

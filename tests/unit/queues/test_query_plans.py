@@ -73,6 +73,10 @@ PLANS: Final[dict[str, list[str]]] = {
     "REGISTRY_DUES": ["CO-ROUTINE due", "SCAN registry_due", "SCAN due", QUEUE[0]],
     "REGISTRY_SETTLE": ["SEARCH registry_due USING PRIMARY KEY (queue_id=?)"],
     "ITEM": ["SEARCH i USING PRIMARY KEY (inside=? AND sequence=?)", OF_ITEM],
+    "ITEMS_BETWEEN": [
+        "SEARCH i USING PRIMARY KEY (inside=? AND sequence>? AND sequence<?)",
+        OF_ITEM,
+    ],
     "ITEMS_READY": ["SEARCH i USING INDEX item_ready (inside=?)", OF_ITEM],
     "ITEMS_FROM": ["SEARCH i USING PRIMARY KEY (inside=? AND sequence>?)", OF_ITEM],
     "ITEMS_DAMAGED": ["SEARCH i USING INDEX item_damaged (inside=?)", OF_ITEM],

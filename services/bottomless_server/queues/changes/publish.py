@@ -181,6 +181,8 @@ class Publish:
         Raises:
             Overloaded: `queue-full`.
         """
+        if queue.config.max_messages is None and queue.config.max_bytes is None:
+            return
         sizes = [
             stored_size(one.headers, len(one.value), queue_count, checksum=self.checksum)
             for number, one in enumerate(self.request.messages)

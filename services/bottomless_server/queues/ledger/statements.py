@@ -238,6 +238,7 @@ _COLUMNS: Final = (
 _FROM: Final = f"SELECT {_COLUMNS} FROM item AS i CROSS JOIN message AS m ON m.id = i.message"  # noqa: S608 its own columns
 ITEM_MAKE: Final = "INSERT INTO item VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 ITEM: Final = f"{_FROM} WHERE i.inside = ? AND i.sequence = ?"
+ITEMS_BETWEEN: Final = f"{_FROM} WHERE i.inside = ? AND i.sequence BETWEEN ? AND ?"
 ITEMS_READY: Final = (
     f"{_FROM} WHERE i.inside = ? AND i.state = 0 ORDER BY i.priority DESC, i.sequence LIMIT ?"
 )
