@@ -268,7 +268,7 @@ class Program:
                 self._step()
             if number % 25 == 24:
                 self._restart()
-        self.store.close(clean=True)
+        self._close()
 
     def _round(self) -> None:
         ids = list(itertools.islice(self.ids, self.chance.randrange(7)))
@@ -357,11 +357,15 @@ class Program:
 
     def _restart(self) -> None:
         self._let_go()
-        # Nobody says that a store is in order whose files are being moved.
-        with suppress(LedgerFailed):
-            self.store.close(clean=self.work is None)
+        self._close()
         self.work = None
         self.store = self._started()
+
+    def _close(self) -> None:
+        # Nobody says that a store is in order whose files are being moved. Of a COMMIT that fails at
+        # the end nobody knows more than after a death.
+        with suppress(LedgerFailed):
+            self.store.close(clean=self.work is None)
 
 
 def run(directory: Path, count: int, first: int) -> None:
