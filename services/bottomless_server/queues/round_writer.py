@@ -89,6 +89,7 @@ class _Doubt:
     error: StoreError | None = None
     """What is answered if it is not; None: `storage-failed`."""
     taken: "_Taken | None" = None
+    after_bug: bool = False
 
 
 class _Taken:
@@ -132,6 +133,8 @@ class RoundWriter:
         """Queues whose registry object is written, which the ledger does not know yet."""
         self._unwritten: frozenset[bytes] = frozenset()
         """Queues whose registry object could not be written."""
+        self._taken = _Taken(None)
+        """The last round that was begun."""
         self._given_up = False
         self.log_is_long = False
         """Whether it is time to `tidy`."""
@@ -151,12 +154,17 @@ class RoundWriter:
             assert not self._doubt.asked
             self._doubt = _Doubt(_NEVER, _NOTHING, asked)
             return self.settle()
+        # Not the one before: who was answered has its pins.
+        self._taken = _Taken(None)
         try:
             return self._round(asked, self._refusal())
         except Exception:
             log.exception("a round of queues met a bug")
             error = not_stored(outcome=Outcome.UNKNOWN, code=Code.INTERNAL)
-            self._doubt = _Doubt(_NEVER, _NOTHING, asked, error)
+            # Whether it is there or not, nobody hears more of it; what it wrote is cut if it is not.
+            taken, ended = self._taken, _refused(asked, error)
+            taken.release()
+            self._doubt = _Doubt(taken.number or _NEVER, ended, asked, error, taken, after_bug=True)
             return self.settle()
 
     def look(self, call: Callable[[Look], T]) -> T:
@@ -194,7 +202,8 @@ class RoundWriter:
         self._goes_on = end
         if landed:
             self._forget_done()
-            return self._register(doubt.ended)
+            # What is due after a bug is written after the next round.
+            return doubt.ended if doubt.after_bug else self._register(doubt.ended)
         if doubt.taken is not None:
             self._cut(doubt.taken)
         return _refused(doubt.asked, doubt.error or not_stored())
@@ -235,7 +244,7 @@ class RoundWriter:
             self._ledger.close()
 
     def _round(self, asked: Sequence[Asked], refusal: StoreError | None) -> Ended | None:
-        taken = _Taken(self._goes_on)
+        taken = self._taken = _Taken(self._goes_on)
         try:
             bodies = self._take(taken, asked, refusal)
         except LedgerFailed as error:

@@ -321,6 +321,30 @@ def test_a_bug_outside_of_changes_is_answered_and_leaves_no_open_round(
     rounds.check()
 
 
+def test_what_a_round_has_written_before_a_bug_is_cut_and_its_pins_are_released(
+    rounds: RoundHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds.do(Publish(QUEUE, b"before"))
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds.files, "sync", lambda *_, **__: 1 // 0)
+        answers = rounds.round(Publish(QUEUE, b"lost, and longer"), Take(QUEUE, pins=True))
+    assert answers == [("internal", "unknown")] * 2
+    assert rounds.files.pins[-1].released
+    rounds.check()
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds.registry, "write", lambda _: 1 // 0)
+        assert rounds.do(CreateQueue(b"q" * 16, "other")) == ("internal", "unknown")
+    assert rounds.ledger.queue_named("default", "other") is not None, "what is there stays"
+    rounds.do(Publish(QUEUE, b"new"))
+    assert rounds.ready == [b"before", b"new"]
+    rounds.do(Take(QUEUE, pins=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds.files, "free_bytes", lambda: 1 // 0)
+        assert rounds.do(Take(QUEUE)) == ("internal", "unknown")
+    assert not rounds.files.pins[-1].released, "it is somebody else's"
+    rounds.check()
+
+
 def test_pins_of_answers_that_nobody_gets_are_released(rounds: RoundHarness) -> None:
     rounds.do(Take(QUEUE, pins=True))
     rounds.files.fail("write")
