@@ -21,6 +21,7 @@ from bench.rows import (
     replay,
     scale,
     spark,
+    spark_supers,
     startup,
     streams,
     supers,
@@ -53,5 +54,6 @@ ROWS: Final[dict[str, Row]] = {
         *instructions.ROWS,
         *startup.ROWS,
         *spark.ROWS,
+        *spark_supers.ROWS,
     )
 }
