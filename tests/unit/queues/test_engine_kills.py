@@ -9,7 +9,7 @@ from typing import Final
 
 from support.queue_program import left, run_until_killed
 
-KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_KILLS", "4"))
+KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_KILLS", "2"))
 LINES: Final = 400
 
 
