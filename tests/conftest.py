@@ -15,7 +15,7 @@ import httpx._transports.default as httpx_transports
 import psutil
 import pytest
 import structlog
-from soak.left_out import LEFT_OUT, is_left_out
+from soak.left_out import LEFT_OUT, is_everything, is_left_out
 from support.known_routes import find_out_once
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
@@ -136,6 +136,9 @@ def pytest_sessionfinish() -> None:
 
 
 WORKERS_PER_CORE = 2
+WORKERS_PER_CORE_OF_ALL = 3
+"""With four on two cores, a third of a run of everything was nobody's: journeys and Spark wait for
+longer than other tests."""
 WORKER_BYTES = 1 << 30
 
 
@@ -146,7 +149,8 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     if config.option.numprocesses != "auto":
         return None
     room = psutil.virtual_memory().available // WORKER_BYTES
-    return max(1, min(WORKERS_PER_CORE * len(os.sched_getaffinity(0)), room))
+    per_core = WORKERS_PER_CORE_OF_ALL if is_everything(config.args) else WORKERS_PER_CORE
+    return max(1, min(per_core * len(os.sched_getaffinity(0)), room))
 
 
 class ByFile(LoadScopeScheduling):
