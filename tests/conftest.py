@@ -1,5 +1,6 @@
 """Fixtures that more than one kind of test needs."""
 
+import atexit
 import gc
 import os
 import re
@@ -127,12 +128,10 @@ def pytest_collection_finish() -> None:
     if session := sys.modules.get("botocore.session"):
         setattr(session, "create_loader", cache(session.create_loader))  # noqa: B010
     set_aside()
+    # Else libraries complain at the end of what they believe to be lost. Not before pytest has looked
+    # for what tests have lost: with all that was collected, that takes seconds in each worker.
+    atexit.register(bring_back)
     gc.enable()
-
-
-def pytest_sessionfinish() -> None:
-    """Else libraries complain at the end of what they believe to be lost."""
-    bring_back()
 
 
 WORKERS_PER_CORE = 2
