@@ -172,7 +172,8 @@ class IngestSettings(CommonSettings):
     ingest_checkpoint_bytes: _Positive = 64 * MIB
     """A checkpoint is written after so many bytes: what recovery walks at most."""
     ingest_checkpoint_ms: _Positive = 30_000
-    """A checkpoint is written after so long, too, if anything was appended."""
+    """A checkpoint is written after so long, too, if anything was appended; after eight times as long
+    where that was less than 1/256 of `checkpoint_bytes`."""
 
     @property
     def profiles(self) -> frozenset[Profile]:

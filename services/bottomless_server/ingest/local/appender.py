@@ -254,7 +254,8 @@ class LocalAppender:
                         await self._freeing.look()
                 await self._freeing.look(last=self.stopped is not None)
                 if self._resting and not self._waiting and not self._changing:
-                    await in_thread(self._context.executor, self.log.close)
+                    # Together with the others that rest now.
+                    await self._context.hops.call(self.log.close)
                 self._resting = False
         except StoreError as error:
             self._stop(error)

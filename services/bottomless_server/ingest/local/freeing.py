@@ -12,7 +12,7 @@ deleted, their directory is synced. After a crash at any step the rest of the lo
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -26,6 +26,11 @@ from bottomless_server.runtime.base.shared_hops import SharedHops
 
 log = structlog.get_logger(__name__)
 
+_LITTLE_SHARE: Final = 256
+"""Less than this part of `checkpoint_bytes` is little: 256 KiB, as they are set."""
+_LITTLE_TIMES: Final = 8
+"""How many times `checkpoint_ms` a checkpoint may be old before which little came."""
+
 
 class FreeingBounds(NamedTuple):
     """When checkpoints are saved and how long segments stay: the settings of the same names."""
@@ -34,6 +39,17 @@ class FreeingBounds(NamedTuple):
     local_bytes_keep: int
     checkpoint_bytes: int
     checkpoint_ms: int
+
+
+def is_checkpoint_due(grown: int, age_ms: int, bounds: FreeingBounds) -> bool:
+    """Tell whether a checkpoint is to be saved, by the bytes that came since the last one and its age.
+
+    Saving one costs two syncs, more than the append of a slow stream. So where little came it may be
+    older: what recovery has to verify is little then, and the index tells up to where it was synced.
+    """
+    little = grown < bounds.checkpoint_bytes // _LITTLE_SHARE
+    age_max = bounds.checkpoint_ms * (_LITTLE_TIMES if little else 1)
+    return grown > 0 and (grown >= bounds.checkpoint_bytes or age_ms >= age_max)
 
 
 @dataclass(slots=True)
@@ -148,10 +164,7 @@ class SegmentFreeing:
         if self._wanted:
             return True
         grown = self._log.log_end - self._saved_log_end
-        age = self._clocks.elapsed() - self._saved_at
-        return grown > 0 and (
-            grown >= self._bounds.checkpoint_bytes or age >= self._bounds.checkpoint_ms
-        )
+        return is_checkpoint_due(grown, self._clocks.elapsed() - self._saved_at, self._bounds)
 
     def _next_to_free(self) -> Segment | None:
         """The oldest segment, once all of it has been published for long enough."""
