@@ -104,7 +104,8 @@ PLANS: Final[dict[str, list[str]]] = {
     "OUTGOING_ONE": ["SEARCH o USING PRIMARY KEY (target=? AND number=?)", OF_ITEM],
     "OUTGOING_RENUMBER": OUTGOING,
     "OUTGOING_REMOVE": OUTGOING,
-    "OUTGOING_COUNTS": ["SCAN outgoing"],
+    "TARGET_MORE": TARGET,
+    "OUTGOING_COUNTS": ["SCAN target"],
 }
 
 

@@ -495,7 +495,7 @@ class Ledger(Protocol):
         ...
 
     def outgoing_counts(self) -> Mapping[int, int]:
-        """How many rows each target has; it looks at all of them."""
+        """How many rows each target has, of those that have any; it looks at all targets."""
         ...
 
     # For tests and operators

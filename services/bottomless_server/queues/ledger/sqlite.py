@@ -469,6 +469,7 @@ class SqliteLedger:
             for number, (stored, origin) in enumerate(items, first)
         ]
         self._db.run_many(sql.OUTGOING_MAKE, rows)
+        self._change(sql.TARGET_MORE, (len(items), target))
 
     def outgoing(self, target: int, count: int) -> list[Outgoing]:
         return [_outgoing(row) for row in self._db.rows(sql.OUTGOING, (target, count))]
@@ -482,6 +483,7 @@ class SqliteLedger:
         there = [self._db.row(sql.OUTGOING_ONE, (target, number)) for number in numbers]
         assert None not in there, "an outgoing row is not there"
         self._change_many(sql.OUTGOING_REMOVE, [(target, number) for number in numbers])
+        self._change(sql.TARGET_MORE, (-len(numbers), target))
         self._let_go([_outgoing(row).message for row in there])
 
     def outgoing_counts(self) -> Mapping[int, int]:

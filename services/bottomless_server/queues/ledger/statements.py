@@ -97,6 +97,7 @@ CREATE TABLE target (
     kind TEXT NOT NULL CHECK (kind IN ('queue', 'stream')),
     name TEXT NOT NULL,
     next_number INTEGER NOT NULL,
+    waiting INTEGER NOT NULL CHECK (waiting >= 0),
     UNIQUE (tenant, kind, name)
 ) STRICT;
 CREATE TABLE outgoing (
@@ -278,7 +279,8 @@ SEEN_REMOVE: Final = "DELETE FROM seen WHERE queue_id = ? AND key_hash = ?"
 # Outgoing
 
 TARGET_MAKE: Final = (
-    "INSERT OR IGNORE INTO target (tenant, kind, name, next_number) VALUES (?, ?, ?, 1)"
+    "INSERT OR IGNORE INTO target (tenant, kind, name, next_number, waiting)"
+    " VALUES (?, ?, ?, 1, 0)"
 )
 TARGET: Final = (
     "SELECT id, tenant, kind, name, next_number FROM target"
@@ -289,6 +291,7 @@ TARGET_NUMBER: Final = "UPDATE target SET next_number = max(next_number, ?) WHER
 TARGET_TAKE: Final = (
     "UPDATE target SET next_number = next_number + ?1 WHERE id = ?2 RETURNING next_number - ?1"
 )
+TARGET_MORE: Final = "UPDATE target SET waiting = waiting + ? WHERE id = ?"
 OUTGOING_MAKE: Final = "INSERT INTO outgoing VALUES (?, ?, ?, ?)"
 OUTGOING: Final = (
     "SELECT o.target, o.number, o.origin, m.id, m.msg_id, m.file, m.position, m.size"
@@ -302,7 +305,7 @@ OUTGOING_ONE: Final = (
 )
 OUTGOING_RENUMBER: Final = "UPDATE outgoing SET number = ? WHERE target = ? AND number = ?"
 OUTGOING_REMOVE: Final = "DELETE FROM outgoing WHERE target = ? AND number = ?"
-OUTGOING_COUNTS: Final = "SELECT target, count(*) FROM outgoing GROUP BY target"
+OUTGOING_COUNTS: Final = "SELECT id, waiting FROM target WHERE waiting > 0"
 
 # What rows say of each other, and what is not so: each statement finds nothing.
 
@@ -321,6 +324,10 @@ SELECT m.id, m.refs FROM message AS m WHERE m.refs <>
     "an outgoing row without its target, or above its numbers": """
 SELECT o.target, o.number FROM outgoing AS o LEFT JOIN target AS t ON t.id = o.target
 WHERE t.id IS NULL OR o.number >= t.next_number
+""",
+    "a target whose waiting is not its outgoing rows": """
+SELECT t.id, t.waiting FROM target AS t
+WHERE t.waiting <> (SELECT count(*) FROM outgoing WHERE target = t.id)
 """,
     "a file whose valid is not what its messages have": """
 SELECT f.number, f.valid FROM file AS f
