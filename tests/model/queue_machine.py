@@ -85,8 +85,10 @@ DRAWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "publish": {
         "names": st.lists(_names, min_size=1, max_size=3, unique=True),
         "messages": _messages,
-        "key": st.sampled_from([None, None, "k1", "k2"]),
-        "ids": st.lists(st.sampled_from([None, None, "x", "y", "z"]), min_size=4, max_size=4),
+        "key": st.sampled_from([None, None, None, None, "k1", "k2"]),
+        "ids": st.lists(
+            st.sampled_from([None, None, None, None, "x", "y", "z"]), min_size=4, max_size=4
+        ),
     },
     "receive": {
         "name": _names,

@@ -279,8 +279,7 @@ SEEN_REMOVE: Final = "DELETE FROM seen WHERE queue_id = ? AND key_hash = ?"
 # Outgoing
 
 TARGET_MAKE: Final = (
-    "INSERT OR IGNORE INTO target (tenant, kind, name, next_number, waiting)"
-    " VALUES (?, ?, ?, 1, 0)"
+    "INSERT OR IGNORE INTO target (tenant, kind, name, next_number, waiting) VALUES (?, ?, ?, 1, 0)"
 )
 TARGET: Final = (
     "SELECT id, tenant, kind, name, next_number FROM target"
