@@ -37,6 +37,8 @@ class SuperExpected:
     streams: list[Expected] = field(default_factory=list)
     """The partitions, in the order of their indexes."""
     layouts: tuple[Layout, ...] = ()
+    over: bool = False
+    """Who appends finishes what it is at, and begins nothing."""
     sent: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     promised: set[str] = field(default_factory=set)

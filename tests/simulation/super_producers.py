@@ -85,7 +85,7 @@ class SuperProducer(SuperClient):
     _zombies: set["asyncio.Task[None]"] = field(default_factory=set)
 
     async def run(self) -> None:
-        while not self.services.closing:
+        while not self.stream.over:
             await self._store_one()
             await asyncio.sleep(self.chance.uniform(0, 0.3))
         if self._zombies:
@@ -127,7 +127,7 @@ class SuperProducer(SuperClient):
                 return
             self.services.story.count("requests repeated")
             await asyncio.sleep(self.chance.uniform(0.01, 0.5))
-            fate = 1.0 if self.services.closing else self.chance.random()
+            fate = 1.0 if self.stream.over else self.chance.random()
             if fate < 0.1 and self.ahead is None:
                 await self._send_ahead(end)
             elif fate < 0.2:
@@ -233,7 +233,7 @@ class PlainSuperWriter(SuperClient):
 
     async def run(self) -> None:
         number = 0
-        while not self.services.closing:
+        while not self.stream.over:
             count = self.chance.choice(_COUNTS)
             values = [f"{self.name} {number + n} x" for n in range(count)]
             number += count
@@ -259,7 +259,7 @@ class Grower(SuperClient):
     async def run(self) -> None:
         for _ in range(_GROWTHS_MAX):
             await asyncio.sleep(self.chance.uniform(0.5, 4))
-            if self.services.closing:
+            if self.stream.over:
                 return
             count = len(self.stream.streams) + self.chance.choice((1, 1, 2))
             body = {"partitions": count, "accept_rehash": True}
@@ -267,7 +267,7 @@ class Grower(SuperClient):
 
     async def _ask(self, body: dict[str, Any]) -> None:
         headers = {"if-match": "*", "content-type": "application/merge-patch+json"}
-        while not self.services.closing:
+        while not self.stream.over:
             answer = await self.services.ask(
                 self.services.manifest, "PATCH", self.path, body=body, headers=headers
             )

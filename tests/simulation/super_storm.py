@@ -52,7 +52,6 @@ async def a_super_stream_in_a_storm(simulation: Simulation) -> None:
     ground.coordination.on_write = group.look
     members = members_of(group, simulation)
     works: list[Any] = [
-        *members,
         *(
             SuperProducer(services, expected, name, simulation.chance(name))
             for name in (f"p{number}" for number in range(_PRODUCER_COUNT))
@@ -64,9 +63,10 @@ async def a_super_stream_in_a_storm(simulation: Simulation) -> None:
         Grower(services, expected, "grower", simulation.chance("grower")),
     ]
     tasks = [asyncio.create_task(work.run()) for work in works]
+    sharing = [asyncio.create_task(member.run()) for member in members]
     troubling = asyncio.create_task(simulation.trouble.run())
     dying = asyncio.create_task(_let_die_at_steps(simulation))
-    for task in (keeping, troubling, dying, *tasks):
+    for task in (keeping, troubling, dying, *tasks, *sharing):
         task.add_done_callback(simulation.note_end)
     await asyncio.sleep(simulation.storm_seconds)
     simulation.trouble.end()
@@ -74,10 +74,12 @@ async def a_super_stream_in_a_storm(simulation: Simulation) -> None:
         member.calm = True
     await simulation.until(lambda: not simulation.losses.busy, "an operator", REBUILD_SECONDS)
     await asyncio.wait({troubling}, timeout=simulation.quiet_seconds)
+    expected.over = True
     await simulation.until(lambda: watch.is_active, "the end of a growth", REBUILD_SECONDS)
+    await simulation.all_done(tasks)
     await see_it_is_held(simulation, group)
     services.closing = True
-    await simulation.all_done(tasks)
+    await simulation.all_done(sharing)
     await simulation.read_all()
     expected.check()
     services.story.count("changes of the holder", group.moves)

@@ -86,7 +86,7 @@ def test_each_record_of_a_super_stream_is_stored_once_and_in_the_order_of_its_ke
         "commits of members",
     )
     told, missing = "", list(ways)
-    for seeds in ("1..1", "2..4", "5..8"):
+    for seeds in ("2..2", "3..4", "5..8"):
         code, more = simulated(seeds, "--super", "--storm-seconds", STORM)
         assert code == 0, more
         told += more
