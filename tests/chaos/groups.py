@@ -181,7 +181,8 @@ class GroupMember:
             self._commit(load, client, chance, *self._zombie)
 
     def _commit_as_a_zombie(self, load: Load, client: httpx.Client, chance: random.Random) -> None:
-        """Once more what it held, until it is told what becomes of that."""
+        """Once more what it held, until that is refused: its leave may not have come to the group, and
+        then it is a member until its lease is over."""
         while self._zombie is not None and not (load.finishing.is_set() or load.has_faults):
             if self._commit(load, client, chance, *self._zombie):
                 return
@@ -190,7 +191,7 @@ class GroupMember:
     def _commit(
         self, load: Load, client: httpx.Client, chance: random.Random, number: int, claim: Claim
     ) -> bool:
-        """Commit something as somebody; whether that was answered."""
+        """Commit something as somebody; whether that was refused for good."""
         shared = self._history.shared[number]
         body = {
             "next_offset": chance.randint(0, len(shared.seen)),
@@ -205,8 +206,8 @@ class GroupMember:
             return False
         if answer.is_success:
             self._history.note_passed(number, Passed(claim[1], begun, time.monotonic()))
-        else:
-            self._history.note("fenced")
+            return False
+        self._history.note("fenced")
         return True
 
 
