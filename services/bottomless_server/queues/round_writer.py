@@ -442,6 +442,10 @@ class RoundWriter:
             except WriteFailed as error:
                 log.warning("a registry object could not be written", error=str(error))
                 failed.add(row.queue_id)
+            except Exception:
+                # It is that queue's alone: those of all others are written.
+                log.exception("a registry object met a bug", queue_id=row.queue_id.hex())
+                failed.add(row.queue_id)
         is_new = not failed <= self._unwritten
         self._unwritten = frozenset(failed)
         return _uncertain(ended) if is_new else ended

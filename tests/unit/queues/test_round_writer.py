@@ -18,6 +18,7 @@ from support.queue_changes import (
 
 from bottomless.errors import Code, Unavailable
 from bottomless_server.queues.core.states import FileState
+from bottomless_server.queues.ledger.base import QueueRow
 from bottomless_server.queues.ports import FIRST_POSITION
 from bottomless_server.queues.round_bodies import ALONE_SIZE
 from bottomless_server.queues.work import Asked
@@ -332,7 +333,7 @@ def test_what_a_round_has_written_before_a_bug_is_cut_and_its_pins_are_released(
     assert rounds.files.pins[-1].released
     rounds.check()
     with monkeypatch.context() as patch:
-        patch.setattr(rounds.registry, "write", lambda _: 1 // 0)
+        patch.setattr(rounds.ledger, "registry_due", lambda _: 1 // 0)
         assert rounds.do(CreateQueue(b"q" * 16, "other")) == ("internal", "unknown")
     assert rounds.ledger.queue_named("default", "other") is not None, "what is there stays"
     rounds.do(Publish(QUEUE, b"new"))
@@ -386,6 +387,25 @@ def test_a_registry_that_takes_nothing_is_said_and_written_later(rounds: RoundHa
     rounds.do(Take(QUEUE))
     assert rounds.registry.rows.keys() == {QUEUE, other}
     assert rounds.do(Publish(other, b"now")) == 0
+
+
+def test_an_object_that_cannot_be_made_holds_up_no_other_queue(
+    rounds: RoundHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, bad = rounds.registry.write, b"b" * 16
+
+    def only_others(row: QueueRow) -> None:
+        assert row.queue_id != bad
+        write(row)
+
+    monkeypatch.setattr(rounds.registry, "write", only_others)
+    assert rounds.do(CreateQueue(bad, "bad")) == STORED
+    assert rounds.do(Publish(bad, b"x")) == FAILED
+    assert rounds.do(Publish(QUEUE, b"one")) == 0
+    other = b"q" * 16
+    rounds.do(CreateQueue(other, "other"))
+    assert rounds.registry.rows.keys() == {QUEUE, other}
+    assert rounds.do(Publish(other, b"two")) == 0
 
 
 def test_what_is_written_again_after_a_doubtful_round_is_what_the_ledger_says(
