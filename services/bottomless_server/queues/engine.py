@@ -161,7 +161,13 @@ class QueueEngine:
     def _open_writer(self) -> RoundWriter:
         """Open the ledger; in the writer's thread."""
         make_directories(self._files, self._directory)
-        opened = open_directory(self._files, self._directory, self._settings.ledger_cache_bytes)
+        opened = open_directory(
+            self._files,
+            self._directory,
+            self._settings.ledger_cache_bytes,
+            v1_files=self._settings.v1_files,
+            checksum=self._settings.checksum,
+        )
         self._report = opened.report
         self._found = find(opened.ledger)
         settings = self._settings

@@ -122,8 +122,8 @@ class Housekeeping:
 
     async def ask(self) -> int:
         """Have all sealed files with a gap compacted, without a pause; returns how many there are."""
-        rows, last_v1 = await self._look()
-        found = {row.number for row in rows if row.number > last_v1 and _has_gap(row)}
+        rows, _ = await self._look()
+        found = {row.number for row in rows if _has_gap(row)}
         self._asked |= found
         self._turn.set()
         return len(found)
@@ -171,7 +171,7 @@ class Housekeeping:
             is_due = row.state is FileState.DOOMED and row.number not in self._later
             if is_due and not self._stopping.is_set():
                 did |= await self._remove(row.number, is_version_1=row.number <= last_v1)
-        candidates = [row for row in rows if row.number > last_v1 and self._is_wanted(row)]
+        candidates = [row for row in rows if self._is_wanted(row)]
         self._asked &= {row.number for row in candidates}
         quiet = {row.number: self._quiet_since(row, now) for row in candidates}
         self._quiet = quiet

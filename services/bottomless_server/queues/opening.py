@@ -12,7 +12,7 @@ import structlog
 
 from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls, make_dir_durable
-from bottomless_server.queues.core.start_plan import Refused
+from bottomless_server.queues.core.start_plan import OldFiles, Refused, V1Files
 from bottomless_server.queues.ledger.base import ID_SIZE, LedgerDamaged, LedgerNotServed
 from bottomless_server.queues.ledger.sqlite import SqliteLedger
 from bottomless_server.queues.store.names import parse_file_name
@@ -48,8 +48,17 @@ def make_directories(files: FileCalls, directory: Path) -> None:
         make_dir_durable(files, path)
 
 
-def open_directory(files: FileCalls, directory: Path, cache_bytes: int) -> Opened:
+def open_directory(
+    files: FileCalls,
+    directory: Path,
+    cache_bytes: int,
+    *,
+    v1_files: V1Files = V1Files.READ,
+    checksum: bool = True,
+) -> Opened:
     """Open the ledger of a directory, in the thread that is to have it, and make files agree with it.
+
+    `v1_files` says what becomes of files of version 1; `checksum` is of records that are written anew.
 
     Raises:
         CannotStart: an operator has to look first; nothing was changed.
@@ -64,7 +73,12 @@ def open_directory(files: FileCalls, directory: Path, cache_bytes: int) -> Opene
     except LedgerNotServed as error:
         raise CannotStart(f"a later release wrote {path}: {error}; start that one") from error
     try:
-        report = start_store(files, directory / MESSAGES, ledger)
+        report = start_store(
+            files, directory / MESSAGES, ledger, v1_files=v1_files, checksum=checksum
+        )
+    except OldFiles as error:
+        ledger.close()
+        raise CannotStart(f"{directory}: {error}") from error
     except Refused as error:
         ledger.close()
         raise CannotStart(f"{directory}: {error}; {_REBUILD}") from error
@@ -109,6 +123,14 @@ def _tell(report: StartReport) -> None:
     if report.lost:
         log.error(
             "messages of queues are damaged", files=report.lost, messages=report.damaged_count
+        )
+    if report.migration.rewritten or report.migration.kept:
+        log.info(
+            "message files of version 1 were written anew",
+            files=len(report.migration.rewritten),
+            messages=report.migration.message_count,
+            kept=report.migration.kept,
+            damaged=report.migration.unreadable_count,
         )
     if report.removed or report.cut:
         log.info("what no round had stored was removed", files=report.removed, cut=report.cut)

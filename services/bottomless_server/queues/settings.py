@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from bottomless.model.limits import GIB, MIB
+from bottomless_server.queues.core.start_plan import V1Files
 
 
 class EngineSettings(NamedTuple):
@@ -12,6 +13,8 @@ class EngineSettings(NamedTuple):
     """A message file that would grow beyond is sealed."""
     checksum: bool = True
     """Whether new records carry a CRC-32C."""
+    v1_files: V1Files = V1Files.READ
+    """What a start does about message files of version 1, which came from RabbitMQ."""
     compact_live_share: float = 0.5
     """A sealed file of which less is needed is compacted."""
     compact_quiet_ms: int = 15_000

@@ -61,6 +61,10 @@ class Refused(Exception):
     """A start would lose messages, or take what is not its own: an operator has to look first."""
 
 
+class OldFiles(Refused):
+    """There are files of version 1, and the setting allows none. Nothing is wrong with them."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartPlan:
     """What a start does. Numbers are of files, in order."""
@@ -80,7 +84,7 @@ def check_v1_files(names: Iterable[str], setting: V1Files) -> None:
     """Refuse a start where there are files of version 1 and none may be.
 
     Raises:
-        Refused: it names them, and says what to do.
+        OldFiles: it names them, and says what to do.
     """
     if setting is not V1Files.REFUSE:
         return
@@ -89,7 +93,7 @@ def check_v1_files(names: Iterable[str], setting: V1Files) -> None:
     )
     if there:
         more = f" and {len(there) - _NAMED_COUNT} more" if len(there) > _NAMED_COUNT else ""
-        raise Refused(
+        raise OldFiles(
             f"there are message files of version 1, which this setting does not allow: "
             f"{', '.join(there[:_NAMED_COUNT])}{more}; run `bottomless queue-store migrate`, or start "
             "once with BOTTOMLESS_QUEUES_V1_FILES=migrate"
