@@ -3,25 +3,34 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
+import tempfile
+from typing import NamedTuple
 
 import pytest
+from support.nursery import nursery
 from typer.testing import CliRunner
 
 from bottomless.cli import create_app
 
 
-def bottomless(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    program = Path(sys.executable).parent / "bottomless"
+class Ended(NamedTuple):
+    """The program, when it has ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def bottomless(*arguments: str, **settings: str) -> Ended:
+    """Run the program, forked from one that is loaded, without any setting of whoever tests."""
     inherited = {name: v for name, v in os.environ.items() if not name.startswith("BOTTOMLESS_")}
-    return subprocess.run(
-        [program, *arguments],
-        capture_output=True,
-        text=True,
-        env={**inherited, **settings},
-        timeout=60,
-        check=False,
-    )
+    with tempfile.TemporaryFile("w+") as log:
+        process = nursery().spawn(arguments, {**inherited, **settings}, log)
+        with process.stdout as stdout:
+            told = stdout.read()
+        code = process.wait(60)
+        log.seek(0)
+        return Ended(code, told, log.read())
 
 
 def test_it_says_its_version_and_knows_the_commands_of_the_server() -> None:
