@@ -350,22 +350,35 @@ def stored(
 def test_a_node_that_slept_until_it_was_given_up_commits_nothing_that_is_gone(
     deployment: TwoNodes,
 ) -> None:
-    """L26: between put and EXEC, until its writer is settled, and until nothing is known of it."""
+    """L26: between put and EXEC, until its writer is settled, and until nothing is known of it. It is a
+    third node, whose lease is short: whoever waits for the end of a writer waits for its lease."""
     path = a_stream(deployment)
-    url = deployment["ingest-2"].url + path
+    own = {
+        "BOTTOMLESS_DATA_DIR": str(deployment.directory / "data-slept"),
+        "BOTTOMLESS_INGEST_PROFILES": "leaderless",
+        "BOTTOMLESS_INGEST_URL": deployment.internal_url("ingest-3"),
+        "BOTTOMLESS_INGEST_LEASE_MS": "3000",
+        "BOTTOMLESS_INGEST_LEASE_MARGIN_MS": "300",
+        "BOTTOMLESS_INGEST_RENEW_MS": "600",
+    }
     expected = ["before"]
-    with httpx.Client(timeout=240) as client, ThreadPoolExecutor(1) as pool:
+    with (
+        deployment.another("ingest", 3, own) as slept,
+        httpx.Client(timeout=240) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        url = slept.url + path
         told = [stored(client, url, {}, {"value": "before"})["first_offset"]]
         for gone in (is_dead, is_forgotten):
-            writer, late = living(deployment, "ingest-2"), f"late {secrets.token_hex(16)}"
+            writer, late = living(deployment, "ingest-3"), f"late {secrets.token_hex(16)}"
             with coordination_asleep(deployment):
                 appending = pool.submit(stored, client, url, {}, {"value": late})
                 until(partial(is_in_the_store, deployment, late), what="the put of the append")
-                deployment["ingest-2"].send(signal.SIGSTOP)
+                slept.send(signal.SIGSTOP)
             try:
                 until(partial(gone, deployment, writer), what="the end of the writer")
             finally:
-                deployment["ingest-2"].send(signal.SIGCONT)
+                slept.send(signal.SIGCONT)
             told.append(appending.result()["first_offset"])
             told.append(stored(client, url, {}, {"value": "after"})["first_offset"])
             expected += [late, "after"]
