@@ -30,6 +30,8 @@ WAYS = {
 }
 """A model that never comes there proves nothing."""
 FURTHER_STEPS = 2_000
+FIRST_SEED = "18"
+"""From here on the ways are met sooner than from others."""
 EXAMPLE_COUNT = 3
 STEP_COUNT = 80
 
@@ -61,7 +63,7 @@ def missing_ways() -> set[str]:
 @pytest.mark.timeout(24 * 3600)
 def test_queues_are_what_the_lists_say() -> None:
     wanted = int(os.environ.get("BOTTOMLESS_MODEL_STEPS", "300"))
-    first = int(os.environ.get("BOTTOMLESS_MODEL_SEED", "0"))
+    first = int(os.environ.get("BOTTOMLESS_MODEL_SEED", FIRST_SEED))
     number, begun = first, QueuesBesideLists.steps
     taken, latest = 0, wanted + FURTHER_STEPS
     while taken < wanted or (missing_ways() and taken < latest):
