@@ -2,6 +2,7 @@
 commits to it hears first of what the others know."""
 
 import asyncio
+from random import Random
 
 import pytest
 from support.guards import remove
@@ -140,6 +141,42 @@ def test_nobody_gives_the_offset_of_a_record_that_may_have_been_seen(
     assert sorted(stores.values(0)) == [b"other", b"own", b"seen"]
     assert stores.loop.now - begun < 3 * MOMENT
     assert first.counts.instances == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whoever_appends_what_readers_saw_stays_at_its_offset_and_time(seed: int) -> None:
+    """One node loses the reply of a commit to some streams, together with the run of the store that had
+    it; both have appends under way then, and get others in the seconds after it."""
+    random = Random(seed)
+    stores, first, second = two_nodes()
+    nodes, streams = [first, second], range(3)
+    for number in range(random.randrange(4)):
+        said = random.choice(nodes).append(random.choice(streams), an_append(b"before %d" % number))
+        assert isinstance(said, Appended)
+    copy = stores.coordination.copy()
+    lost, other = random.sample(nodes, 2)
+    stores.trouble.next["coordination.exec"] = [NO_REPLY]
+    shared = random.sample(streams, random.randint(1, 3))
+    waiting = [lost.put(one, an_append(b"seen %d" % one)) for one in shared]
+    until(stores, lambda: all(b"seen %d" % one in stores.values(one) for one in shared))
+    stores.trouble.always["coordination.watch"] = LOST
+    under_way = [other.put(random.choice(streams), an_append(b"under way"))]
+    stores.do(asyncio.sleep(random.choice([1.0, BOUNDS.commit_seconds + 3])))
+    seen = [
+        (stores.records(one), [entry.timestamp for entry in stores.entries(one)]) for one in streams
+    ]
+    stores.trouble.always.clear()
+    stores.coordination.put_back(copy)
+
+    for number in range(random.randrange(1, 6)):
+        stores.do(asyncio.sleep(2 * random.random()))
+        node = random.choice(nodes)
+        under_way.append(node.put(random.choice(streams), an_append(b"after %d" % number)))
+    lost.told(*waiting, *under_way)
+
+    for one, (records, times) in zip(streams, seen, strict=True):
+        assert stores.records(one)[: len(records)] == records
+        assert [entry.timestamp for entry in stores.entries(one)][: len(times)] == times
 
 
 def test_two_that_may_both_have_been_seen_do_not_wait_for_each_other() -> None:
