@@ -1,6 +1,6 @@
 """The public contract as one document that stands alone, for tools that take one file.
 
-What the three files of the public services share is there once, under one name; a component of
+What the files of the public services share is there once, under one name; a component of
 the same name that says something else in two files is refused, since generators make one class
 of each name. A component that only leads to another is not kept: some generators drop those.
 What operations say to the server alone (`x-…`) is left out.
@@ -15,7 +15,7 @@ import yaml
 
 ROOT: Final = Path(__file__).parents[1]
 OPENAPI: Final = ROOT / "openapi"
-PUBLIC: Final = ("ingest", "manifest", "reader")
+PUBLIC: Final = ("ingest", "manifest", "queues", "reader")
 BROKER: Final = "broker"
 """Operations of several services that are off unless a setting turns them on. Servers go by what they
 say as by the others; the contract that clients are told does not have them."""

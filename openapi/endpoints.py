@@ -2,14 +2,15 @@
 
 Every operation of openapi/*.yaml has these members:
 
-    x-service  the service that answers: ingest, manifest, reader, inside also uploader; every
+    x-service  the service that answers: ingest, manifest, queues, reader, inside also uploader; every
     x-reach    the listeners that answer it: public, internal, every-listener
 
 and a public one has three more:
 
     x-scope    what a credential must allow: `open` (none is asked for), `any-credential`, or
                {operations: [read, describe], where: stream}: one of them on the stream of
-               the path; where: somewhere (any stream), everywhere (all of the tenant), installation.
+               the path; where: queue (the queue of the path), somewhere (any stream or queue),
+               everywhere (all of the tenant), installation.
                `hides: false` where forbidden may be said of a stream that nobody may see
     x-audit    what the audit calls it; none; by-route, where the handler decides
     x-rate     what limits of rates count: requests, append (its body too); none; by-route, where
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from bottomless_server.core.scopes import Operation
-from bottomless_server.runtime.http.endpoint_table import STREAM, EndpointTable, Rate, Reach
+from bottomless_server.runtime.http.endpoint_table import QUEUE, STREAM, EndpointTable, Rate, Reach
 from openapi.bundle import BROKER, METHODS, OPENAPI, PUBLIC, read
 
 INTERNAL: Final = "internal"
@@ -33,7 +34,7 @@ _SERVICE_OF_THE_REST: Final = "manifest"
 """Who says of a path below /v1/ that there is nothing, where no service has all around it."""
 
 _MEMBERS: Final = {
-    "x-service": "one of ingest, manifest, reader, every; inside also uploader",
+    "x-service": "one of ingest, manifest, queues, reader, every; inside also uploader",
     "x-reach": "one of public, internal, every-listener",
     "x-scope": "open, any-credential, or {operations: [...], where: stream}",
     "x-audit": "the name of an action, none, or by-route",
@@ -43,7 +44,7 @@ _UPLOADER: Final = "uploader"
 """The service that nobody outside asks for anything."""
 _OF_ALL: Final = ("x-service", "x-reach")
 _ACTION: Final = re.compile(r"[a-z]+(-[a-z]+)*(\.[a-z]+)*")
-_GRAVE: Final = {Operation.DELETE, Operation.ADMIN}
+_GRAVE: Final = {Operation.DELETE, Operation.ADMIN, Operation.QUEUE_DELETE}
 
 
 class Refused(ValueError):
@@ -186,11 +187,17 @@ def _scope(said: Said) -> tuple[str, list[str], bool]:
         raise said.refused(f"x-scope is {_MEMBERS['x-scope']}")
     operations, on = scope["operations"], scope["where"]
     if on not in {*Reach} - {Reach.OPEN, Reach.ANY_CREDENTIAL}:
-        raise said.refused("x-scope: where is stream, somewhere, everywhere or installation")
+        raise said.refused("x-scope: where is stream, queue, somewhere, everywhere or installation")
     if not operations or not {*operations} <= {*Operation}:
         raise said.refused(f"x-scope: operations are some of {', '.join(Operation)}")
     if on == Reach.STREAM and f"{{{STREAM}}}" not in said.path:
         raise said.refused(f"x-scope is about a stream, and the path has no {{{STREAM}}}")
+    if on == Reach.QUEUE and f"{{{QUEUE}}}" not in said.path:
+        raise said.refused(f"x-scope is about a queue, and the path has no {{{QUEUE}}}")
+    if any(one.startswith("queue-") for one in operations) != (on == Reach.QUEUE) and (
+        on in (Reach.STREAM, Reach.QUEUE)
+    ):
+        raise said.refused("x-scope: operations on queues go with where: queue, and no others do")
     return on, operations, scope.get("hides", True)
 
 

@@ -154,6 +154,7 @@ _ON: Final = {
     Reach.OPEN: "no credential",
     Reach.ANY_CREDENTIAL: "any good credential",
     Reach.STREAM: "",
+    Reach.QUEUE: "",
     Reach.SOMEWHERE: ", on any stream",
     Reach.EVERYWHERE: ", on all streams",
     Reach.INSTALLATION: ", on all streams, in the tenant `default`",

@@ -1,11 +1,20 @@
 """Answers about what is not there, where more than one floor gives them."""
 
-from bottomless.errors import NotFound
+from bottomless.errors import Code, NotFound
 
 
 def stream_not_found() -> NotFound:
     """The answer where no stream has the name or the id that was asked for."""
     return NotFound("there is no such stream; PUT /v1/streams/{name} creates one")
+
+
+def queue_not_found(name: str | None = None) -> NotFound:
+    """The answer where no queue has the name that was asked for; `name` where no path says it."""
+    return NotFound(
+        "there is no such queue; PUT /v1/queues/{name} creates one",
+        code=Code.QUEUE_NOT_FOUND,
+        facts={} if name is None else {"queue": name},
+    )
 
 
 def super_not_found() -> NotFound:

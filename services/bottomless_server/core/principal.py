@@ -8,7 +8,7 @@ from typing import Final
 
 from bottomless.errors import Denied
 from bottomless.model.names import TENANT_DEFAULT
-from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.not_found import queue_not_found, stream_not_found
 from bottomless_server.core.scopes import EVERYTHING, Grants, grants_of
 
 
@@ -47,6 +47,16 @@ class Principal:
         """
         if not self.grants.allow(operation, stream):
             raise forbidden() if self.grants.show(stream) else stream_not_found()
+
+    def require_queue(self, operation: str, queue: str) -> None:
+        """Ask for an operation on a queue that no path names.
+
+        Raises:
+            NotFound: `queue-not-found`: nothing is allowed on it, so it looks like one that is not there.
+            Denied: `forbidden`.
+        """
+        if not self.grants.allow(operation, queue):
+            raise forbidden() if self.grants.show_queue(queue) else queue_not_found(queue)
 
 
 LOCAL: Final = Principal(tenant=TENANT_DEFAULT, actor="local", authenticated=False)

@@ -1,11 +1,12 @@
 """Scopes: what a credential allows, as text and as questions that are answered quickly.
 
     scope   = "*" | operation | operation ":" pattern
-    pattern = name of a stream | prefix "*"
+    pattern = name of a stream or a queue | prefix "*"
 
 A scope without a pattern allows its operation everywhere, as `operation:*` does. `orders-*`
 means every name that starts with `orders-`, the name `orders-` itself included, and not `orders`
-or `orders2`: the star stands for any number of characters, none among them. Pure.
+or `orders2`: the star stands for any number of characters, none among them. Operations on queues have
+names of queues in their patterns, and all others names of streams. Pure.
 """
 
 import re
@@ -34,20 +35,26 @@ class Operation(StrEnum):
     DELETE = "delete"
     LOCATIONS = "locations"
     ADMIN = "admin"
+    QUEUE_PUBLISH = "queue-publish"
+    QUEUE_RECEIVE = "queue-receive"
+    QUEUE_DESCRIBE = "queue-describe"
+    QUEUE_MANAGE = "queue-manage"
+    QUEUE_DELETE = "queue-delete"
 
 
 _OPERATIONS: Final = frozenset(Operation)
+_OF_QUEUES: Final = frozenset(one for one in Operation if one.startswith("queue-"))
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of streams: some by themselves, some by how they start."""
+    """Names of streams, or of queues: some by themselves, some by how they start."""
 
     exact: frozenset[str] = frozenset()
     prefixes: tuple[str, ...] = ()
 
-    def have(self, stream: str) -> bool:
-        return stream in self.exact or stream.startswith(self.prefixes)
+    def have(self, name: str) -> bool:
+        return name in self.exact or name.startswith(self.prefixes)
 
     @property
     def all(self) -> bool:
@@ -69,23 +76,35 @@ class Grants:
 
     by_operation: Mapping[str, Names]
 
-    def allow(self, operation: str, stream: str) -> bool:
-        """Whether the operation is allowed on a stream."""
+    def allow(self, operation: str, name: str) -> bool:
+        """Whether the operation is allowed on a stream, or on a queue where it is one on queues."""
         names = self.by_operation.get(operation)
-        return names is not None and names.have(stream)
+        return names is not None and names.have(name)
 
     def allow_everywhere(self, operation: str) -> bool:
-        """Whether it is allowed whatever the stream is called."""
+        """Whether it is allowed whatever the name is."""
         names = self.by_operation.get(operation)
         return names is not None and names.all
 
     def allow_somewhere(self, operation: str) -> bool:
-        """Whether it is allowed on some stream, be there one or not."""
+        """Whether it is allowed on some name, be it given or not."""
         return operation in self.by_operation
 
     def show(self, stream: str) -> bool:
         """Whether anything is allowed on a stream: otherwise it must look like one that is not there."""
-        return any(names.have(stream) for names in self.by_operation.values())
+        return any(
+            names.have(stream)
+            for operation, names in self.by_operation.items()
+            if operation not in _OF_QUEUES
+        )
+
+    def show_queue(self, queue: str) -> bool:
+        """Whether anything is allowed on a queue: otherwise it must look like one that is not there."""
+        return any(
+            names.have(queue)
+            for operation, names in self.by_operation.items()
+            if operation in _OF_QUEUES
+        )
 
 
 def parse_scope(text: str) -> tuple[str, str]:
@@ -106,7 +125,7 @@ def parse_scope(text: str) -> tuple[str, str]:
     ):
         raise InvalidRequest(
             f"a scope is '*', or one of {', '.join(Operation)}, alone or with ':' and the name of "
-            "a stream or 'prefix*'",
+            "a stream or a queue or 'prefix*'",
             code=Code.VALIDATION_FAILED,
         )
     return operation, pattern

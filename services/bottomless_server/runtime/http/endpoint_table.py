@@ -14,6 +14,8 @@ from bottomless_server.core.scopes import Operation
 
 STREAM: Final = "s"
 """The part of a path that is the name of a stream."""
+QUEUE: Final = "q"
+"""The part of a path that is the name of a queue."""
 
 
 class Reach(StrEnum):
@@ -25,8 +27,10 @@ class Reach(StrEnum):
     """On nothing: every good credential will do."""
     STREAM = "stream"
     """On the stream in the path."""
+    QUEUE = "queue"
+    """On the queue in the path."""
     SOMEWHERE = "somewhere"
-    """On any stream: the answer holds only what the credential may see."""
+    """On any stream or queue: the answer holds only what the credential may see."""
     EVERYWHERE = "everywhere"
     """On all streams of the tenant."""
     INSTALLATION = "installation"
@@ -56,7 +60,7 @@ class Endpoint:
     operations: tuple[Operation, ...] = ()
     """Any one of them is enough."""
     hides: bool = True
-    """A principal that may do nothing with the stream in the path is told that there is none."""
+    """A principal that may do nothing with the stream or queue in the path is told that there is none."""
     action: str | None = None
     """What the audit calls it, if it is always audited."""
     route_says: bool = False

@@ -4,7 +4,7 @@ Pure ASGI, around everything that a process serves to the public, in the all-in-
 service. Where identity is off it lets everything pass and only audits. Where it is on, what is
 not in the table (runtime/http/endpoint_table.py) is not served.
 
-Whoever may do nothing with a stream gets the answer of one that is not there; whoever may see it,
+Whoever may do nothing with a stream, or a queue, gets the answer of one that is not there; whoever may see it,
 but not do this, gets `forbidden`. Both are decided here, before any service looks at the stream.
 """
 
@@ -16,11 +16,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import Code, NotFound, StoreError
 from bottomless.model.names import TENANT_DEFAULT
-from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.not_found import queue_not_found, stream_not_found
 from bottomless_server.core.principal import LOCAL, Principal, forbidden
 from bottomless_server.core.scopes import Operation
 from bottomless_server.runtime.base.principal import note_principal
-from bottomless_server.runtime.http.endpoint_table import STREAM, FoundPath, Reach
+from bottomless_server.runtime.http.endpoint_table import QUEUE, STREAM, FoundPath, Reach
 from bottomless_server.runtime.http.endpoints import TABLE, find
 from bottomless_server.runtime.http.problems import (
     STATUS,
@@ -42,6 +42,7 @@ REFUSAL_LOGGED_SECONDS: Final = 1.0
 """The least time between two log lines that say why a credential was refused: anybody can cause them."""
 
 
+_LONG_POLLS: Final = ((Operation.READ,), (Operation.QUEUE_RECEIVE,))
 _CHANGES_KEY: Final = frozenset({"key.revoke", "key.rotate"})
 
 
@@ -249,6 +250,11 @@ def judge(principal: Principal, method: str, found: FoundPath) -> None:
         if any(grants.allow(operation, stream) for operation in operations):
             return
         raise stream_not_found() if endpoint.hides and not grants.show(stream) else forbidden()
+    if reach is Reach.QUEUE:
+        queue = found.parts[QUEUE]
+        if any(grants.allow(operation, queue) for operation in operations):
+            return
+        raise queue_not_found() if endpoint.hides and not grants.show_queue(queue) else forbidden()
     if reach is Reach.OPEN or reach is Reach.ANY_CREDENTIAL:
         return
     if reach is Reach.SOMEWHERE:
@@ -263,9 +269,9 @@ def judge(principal: Principal, method: str, found: FoundPath) -> None:
 
 def _may_wait(method: str, found: FoundPath) -> bool:
     """Whether an answer may begin long after its request came, and can still be refused then: that
-    of a read, whatever its method is."""
+    of a read or a receive, whatever its method is."""
     endpoint = found.endpoints.get(method)
-    return method == "GET" or (endpoint is not None and endpoint.operations == (Operation.READ,))
+    return method == "GET" or (endpoint is not None and endpoint.operations in _LONG_POLLS)
 
 
 def _key_changed(asked: _AskedRequest) -> str | None:
