@@ -1,7 +1,8 @@
-"""All four services in one process, on one port, with an embedded Valkey and a directory as store.
+"""All services in one process, on one port, with an embedded Valkey and a directory as store.
 
     DIR/lock        held while the process lives: a second one is refused
     DIR/ingest      the tails of streams, not yet uploaded
+    DIR/queues      queues and their messages
     DIR/objects     the object store
     DIR/valkey      the coordination store
     DIR/run         sockets of the internal listeners
@@ -31,6 +32,8 @@ from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest import app as manifest
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.node.file_calls import RealFileCalls, make_dir_durable
+from bottomless_server.queues import app as queues
+from bottomless_server.queues.operator_settings import QueuesSettings
 from bottomless_server.reader import app as reader
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.base.cannot_start import CannotStart
@@ -57,11 +60,12 @@ from bottomless_server.uploader.settings import UploaderSettings
 
 log = structlog.get_logger(__name__)
 
-SERVICES: Final = ("manifest", "ingest", "uploader", "reader")
+SERVICES: Final = ("manifest", "ingest", "uploader", "reader", "queues")
 """In the order in which they start: each calls those before it."""
 
-DRAIN_ORDER: Final = ("ingest", "uploader", "reader", "manifest")
-"""The way of a record: what one service finishes, the next still takes."""
+DRAIN_ORDER: Final = ("queues", "ingest", "uploader", "reader", "manifest")
+"""The way of a record: what one service finishes, the next still takes. Messages of queues become
+records, so queues come first."""
 
 WATCH_SECONDS: Final = 0.2
 RESTART_SECONDS_MIN: Final = 0.2
@@ -185,6 +189,7 @@ async def _serve(
         "manifest_url": urls["manifest"],
         "ingest_url": urls["ingest"],
         "reader_url": urls["reader"],
+        "queues_url": urls["queues"],
     }
 
     def own(name: str) -> dict[str, Any]:
@@ -198,6 +203,7 @@ async def _serve(
             UploaderSettings(**own("uploader")), drive, coordination=coordination
         ),
         reader.create_service(ReaderSettings(**own("reader")), drive, coordination=coordination),
+        queues.create_service(QueuesSettings(**own("queues")), coordination),
     ]
     assert tuple(service.name for service in services) == SERVICES
     apps = {service.name: service.public for service in services}

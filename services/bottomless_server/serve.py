@@ -22,12 +22,13 @@ class ServiceName(StrEnum):
     UPLOADER = "uploader"
     MANIFEST = "manifest"
     READER = "reader"
+    QUEUES = "queues"
 
 
 def command(
     service: Annotated[
         ServiceName | None,
-        typer.Argument(help="The one service to run.", show_default="all four in one process"),
+        typer.Argument(help="The one service to run.", show_default="all in one process"),
     ] = None,
     data_dir: Annotated[
         Path, typer.Option(envvar="BOTTOMLESS_DATA_DIR", help="Where everything is kept.")
@@ -50,8 +51,8 @@ def command(
 
     One service of several takes from the environment where the rest is: BOTTOMLESS_STORE_URL
     (file:///directory), BOTTOMLESS_COORDINATION_URL (redis:// or unix://), BOTTOMLESS_MANIFEST_URL
-    (its internal listener, http:// or unix://), for ingest BOTTOMLESS_INGEST_URL (where others
-    reach its own), and BOTTOMLESS_<SERVICE>_INTERNAL_LISTEN (host:port or unix:///path).
+    (its internal listener, http:// or unix://), for ingest BOTTOMLESS_INGEST_URL and for queues BOTTOMLESS_QUEUES_URL (where others
+    reach their own), and BOTTOMLESS_<SERVICE>_INTERNAL_LISTEN (host:port or unix:///path).
     """
     # Until there is a loop that hears signals: nothing was answered yet, so this is a clean stop.
     signal.signal(signal.SIGTERM, _stop_before_start)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from bottomless.model.variables import OF_CLIENTS, PREFIX, nearest_variable, shown_variable
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.queues.operator_settings import QueuesSettings
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
@@ -23,6 +24,7 @@ SETTINGS: Final[dict[str, type[CommonSettings]]] = {
     "ingest": IngestSettings,
     "uploader": UploaderSettings,
     "reader": ReaderSettings,
+    "queues": QueuesSettings,
 }
 _OF_THE_COMPOSITION: Final = ("VALKEY_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "VERSION")
 _OF_TESTS: Final = ("TEST_", "MODEL_", "FUZZ_")
@@ -54,6 +56,12 @@ ORDERS: Final = (
         "ingest_lease_margin_ms",
         "ingest_lease_ms",
         "else the lease is never believed, and nothing is appended",
+        below=True,
+    ),
+    _Order(
+        "queues_lease_margin_ms",
+        "queues_lease_ms",
+        "else the lease is never believed, and no queue is served",
         below=True,
     ),
     _Order(
@@ -171,12 +179,15 @@ def refuse_contradictions(values: Mapping[str, Any]) -> None:
     for order in ORDERS:
         if order.lesser in values and order.greater in values:
             _hold(order, float(values[order.lesser]), float(values[order.greater]))
-    if "ingest_renew_ms" in values:
-        believed = values["ingest_lease_ms"] - values["ingest_lease_margin_ms"]
-        if 2 * values["ingest_renew_ms"] > believed:
+    for service in ("ingest", "queues"):
+        if f"{service}_renew_ms" not in values:
+            continue
+        believed = values[f"{service}_lease_ms"] - values[f"{service}_lease_margin_ms"]
+        if 2 * values[f"{service}_renew_ms"] > believed:
+            name = f"BOTTOMLESS_{service.upper()}"
             raise CannotStart(
-                "BOTTOMLESS_INGEST_RENEW_MS must be at most half of what is left of "
-                "BOTTOMLESS_INGEST_LEASE_MS without BOTTOMLESS_INGEST_LEASE_MARGIN_MS: "
+                f"{name}_RENEW_MS must be at most half of what is left of "
+                f"{name}_LEASE_MS without {name}_LEASE_MARGIN_MS: "
                 "else one lost call costs the lease"
             )
 

@@ -2,7 +2,8 @@
 
 `BOTTOMLESS_STORE_URL` and `BOTTOMLESS_COORDINATION_URL` say where data and coordination
 are, `BOTTOMLESS_MANIFEST_URL` where manifest's internal listener is; where ingest nodes are is
-asked there, as `BOTTOMLESS_INGEST_URL` says it of each. A service's own directory is DIR/<service>, as in the all-in-one.
+asked there, as `BOTTOMLESS_INGEST_URL` says it of each; `BOTTOMLESS_QUEUES_URL` says of a node of queues
+where it is for the others. A service's own directory is DIR/<service>, as in the all-in-one.
 """
 
 import os
@@ -36,6 +37,7 @@ NEEDED: Final = {
     "uploader": ("store_url", "manifest_url"),
     "manifest": ("store_url", "coordination_url"),
     "reader": ("store_url", "manifest_url"),
+    "queues": ("coordination_url", "manifest_url"),
 }
 """The settings that a service cannot do without; ingest without leaderless streams does without the
 object store."""
@@ -50,7 +52,7 @@ def run(name: str, settings: CommonSettings) -> int:
         listen = os.environ.get(f"BOTTOMLESS_{name.upper()}_INTERNAL_LISTEN")
         url = internal_url(listen or settings.internal_listen, settings.data_dir, name)
         given: dict[str, Any] = {"data_dir": settings.data_dir / name, "internal_listen": url}
-        if name == "ingest" and "local" in _profiles():
+        if name == "queues" or (name == "ingest" and "local" in _profiles()):
             # The others keep nothing here that anybody would miss.
             kept = settings.data_dir / name
             log.info("data directory", directory=str(kept.absolute()))
@@ -147,6 +149,12 @@ def _create(name: str, given: dict[str, Any], stores: _Stores) -> Service:
         assert of_writer is not None
         leaderless = None if drive is None else LeaderlessStores(drive, of_writer)
         return create_node(IngestSettings(**given), coordination, leaderless)
+    if name == "queues":
+        from bottomless_server.queues.app import create_service as create_queues  # noqa: PLC0415
+        from bottomless_server.queues.operator_settings import QueuesSettings  # noqa: PLC0415
+
+        assert coordination is not None
+        return create_queues(QueuesSettings(**given), coordination)
     assert drive is not None
     if name == "manifest":
         from bottomless_server.manifest.app import create_service  # noqa: PLC0415

@@ -74,6 +74,9 @@ BETWEEN_PARAMETERS: Final = (
     "must be a text of at most 255 bytes in UTF-8",
     "a super stream never gets fewer partitions",
     "with more partitions most keys go to another one",
+    "messages cannot be redriven to the queue that they are in",
+    "would come back",
+    "needs a dead_letter",
 )
 """Refused for what else the request says, or for a token that was made up."""
 

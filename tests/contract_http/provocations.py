@@ -167,6 +167,34 @@ def _too_many(scene: Scene) -> Answer:
     return scene.ask("POST", scene.stream("/leases"), {"first_offset": 0, "holder": CANARY})
 
 
+def _queue(scene: Scene, name: str, config: dict[str, Any] | None = None) -> str:
+    path = f"/v1/queues/{scene.name}-{name}"
+    assert scene.ask("PUT", path, config or {}).status == 201
+    return path
+
+
+def _of_another_configuration(scene: Scene) -> Answer:
+    return scene.ask("PUT", _queue(scene, "exists"), {"labels": {"a": CANARY}})
+
+
+def _with_dead_letters_of_others(scene: Scene) -> Answer:
+    path = _queue(scene, "target")
+    _queue(scene, "source", {"dead_letter": {"queue": path.rpartition("/")[2]}})
+    return scene.ask("DELETE", path)
+
+
+def _with_a_message(scene: Scene) -> Answer:
+    path = _queue(scene, "not-empty")
+    body = {"messages": [{"value": CANARY}]}
+    assert scene.ask("POST", f"{path}/messages", body).status == 200
+    return scene.ask("DELETE", f"{path}?if_empty=true")
+
+
+def _full(scene: Scene) -> Answer:
+    path = _queue(scene, "full", {"max_messages": 1})
+    return scene.ask("POST", f"{path}/messages", {"messages": [{"value": CANARY}] * 2})
+
+
 def _unowned(scene: Scene) -> Answer:
     path = f"/v1/streams/{scene.name}-unowned"
     assert scene.ask("PUT", path).status == 201
@@ -229,6 +257,7 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.STAGED_NOT_FOUND: _unstaged,
     Code.OFFSET_NOT_FOUND: lambda scene: scene.get(f"/consumers/{CANARY}/offset"),
     Code.KEY_NOT_FOUND: lambda scene: scene.ask("GET", f"/v1/keys/{'0' * 24}"),
+    Code.QUEUE_NOT_FOUND: lambda scene: scene.ask("GET", f"/v1/queues/{CANARY}"),
     Code.GROUP_NOT_FOUND: lambda scene: scene.get(f"/groups/{CANARY}"),
     Code.MEMBER_EXPIRED: lambda scene: scene.ask(
         "POST", scene.stream(f"/groups/{CANARY}/members/{'0' * 32}/heartbeat"), {}
@@ -250,6 +279,9 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.NOT_ACTIVE: _read_by_nobody,
     Code.GROUP_MISMATCH: _of_another_strategy,
     Code.GROUP_NOT_EMPTY: _with_a_member,
+    Code.QUEUE_EXISTS: _of_another_configuration,
+    Code.QUEUE_IN_USE: _with_dead_letters_of_others,
+    Code.QUEUE_NOT_EMPTY: _with_a_message,
     Code.PARTITION_OF_SUPER_STREAM: _of_a_whole,
     Code.NO_ROUTE: _without_a_route,
     Code.HOME_LIVE: lambda scene: scene.ask(
@@ -285,11 +317,11 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
         "PATCH", scene.stream(), {"labels": {CANARY: CANARY}}
     ),
     Code.NOT_OWNER: _unowned,
+    Code.QUEUE_FULL: _full,
     Code.QUOTA_EXCEEDED: _too_many,
 }
 
 _JOURNEYS: Final = "tests/journeys"
-_QUEUES: Final = "tests/unit/queues"
 ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
     # It takes a credential, or somebody else's doing.
     Code.UNAUTHENTICATED: (
@@ -392,24 +424,6 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
     Code.LOCAL_LOG_LOST: (
         f"{_JOURNEYS}/test_lost_segments.py",
         "test_behind_lost_segments_the_stream_goes_on_once_the_loss_is_accepted",
-    ),
-    # Queues are not served yet.
-    Code.QUEUE_NOT_FOUND: (f"{_QUEUES}/test_changes.py", "test_a_queue_that_is_not_there_is_said"),
-    Code.QUEUE_EXISTS: (
-        f"{_QUEUES}/test_queue_changes.py",
-        "test_a_queue_is_made_once_and_its_object_is_in_the_registry",
-    ),
-    Code.QUEUE_IN_USE: (
-        f"{_QUEUES}/test_queue_changes.py",
-        "test_a_queue_where_dead_letters_of_others_go_is_kept",
-    ),
-    Code.QUEUE_NOT_EMPTY: (
-        f"{_QUEUES}/test_queue_changes.py",
-        "test_a_deleted_name_is_free_at_once_and_its_messages_go",
-    ),
-    Code.QUEUE_FULL: (
-        f"{_QUEUES}/test_publish.py",
-        "test_a_full_queue_refuses_a_publish_for_all_queues",
     ),
     # A bug is needed, which the test brings along.
     Code.INTERNAL: (

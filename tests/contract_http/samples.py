@@ -12,6 +12,7 @@ from openapi.bundle import PUBLIC
 
 STREAM: Final = "orders"
 SUPER: Final = "events"
+QUEUE: Final = "tasks"
 
 BODIES: Final[dict[str, Any]] = {
     "append_records": {"records": [{"value": "a", "headers": {"b": "c"}}]},
@@ -37,6 +38,12 @@ BODIES: Final[dict[str, Any]] = {
     "verify_manifest": {"checksums": False},
     "create_key": {"scopes": ["read"]},
     "rotate_key": {"overlap_seconds": 60},
+    "put_queue": {"labels": {}},
+    "patch_queue": {"visibility_ms": 60_000},
+    "receive_messages": {"limit": 1, "visibility_ms": 0},
+    "purge_queue": {"state": "damaged"},
+    "redrive_messages": {"limit": 1},
+    "take_over_queues": {"tenant": "default", "accept_loss": True, "expect_home": "0" * 32},
 }
 """By operation id. An operation that is not here is sent its example, if it must have a body."""
 
@@ -44,6 +51,7 @@ QUERIES: Final = {"get_records": "offset=first", "get_offsets_resolve": "spec=fi
 HEADERS: Final = {
     "patch_stream": [("If-Match", "*")],
     "patch_super_stream": [("If-Match", "*")],
+    "patch_queue": [("If-Match", "*")],
     # Its body is no JSON: tests/unit/ingest/test_staged.py spoils it.
     "stage_batches": [("Content-Type", "application/vnd.bottomless.batches")],
 }
@@ -94,6 +102,7 @@ def places(known: Known) -> dict[str, str]:
     return {
         "s": STREAM,
         "c": "billing",
+        "q": QUEUE,
         "p": "loader-7",
         "offset": "1",
         "fragment_id": str(known["fragments"][0]),

@@ -31,11 +31,14 @@ def seed(client: httpx.Client) -> Known:
         "keys": [],
         "groups": ["auditors"],
         "supers": ["events"],
+        "queues": ["tasks"],
         "members": [],
     }
     made = client.post("/v1/keys", json={"scopes": ["read:audit"]})
     assert made.status_code == 201, made.text
     known["keys"].append(made.json()["key_id"])
+    made = client.put("/v1/queues/tasks", json={})
+    assert made.status_code == 201, made.text
     made = client.put("/v1/super-streams/events", json={"partitions": 3})
     assert made.status_code == 201, made.text
     for name in (*STREAMS, *DOOMED):

@@ -32,6 +32,7 @@ TIMEOUT_SECONDS: Final = 900 + EXAMPLES * 10
 BINDINGS: Final = {
     "path.s": ("streams", 0.8),
     "path.c": ("consumers", 0.7),
+    "path.q": ("queues", 0.8),
     "path.p": ("producers", 0.7),
     "path.g": ("groups", 0.7),
     "path.m": ("members", 0.7),

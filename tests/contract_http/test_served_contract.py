@@ -19,6 +19,7 @@ NOT_HERE: Final = {
     "stage_batches": "its body is no text",
     "take_over_stream": "there is no home that is gone",
     "accept_gap": "there is no hole",
+    "take_over_queues": "there is no home that is gone",
     "rebuild": "coordination is not lost",
     "delete_group": "somebody is in the group",
     "delete_super_group": "somebody is in the group",
@@ -148,7 +149,14 @@ def test_every_example_works_when_it_is_executed(server: AllInOne, served: Any) 
     examples = Examples(served)
     first = ["put_stream", "append_records", "put_consumer_offset", "raise_producer_epoch"]
     first += ["join_group", "put_super_stream", "append_to_super_stream", "join_super_group"]
-    last = ["delete_consumer_offset", "forget_producer", "delete_stream", "delete_super_stream"]
+    first += ["put_queue"]
+    last = [
+        "delete_queue",
+        "delete_consumer_offset",
+        "forget_producer",
+        "delete_stream",
+        "delete_super_stream",
+    ]
     between = [name for name in examples.operations if name not in (*first, *last)]
     with server.client() as client:
         for name in (*first, *between, *last):

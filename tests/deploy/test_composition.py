@@ -20,6 +20,7 @@ from support.waiting import until
 
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.queues.operator_settings import QueuesSettings
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.listener.listeners import CLOSE_SECONDS
@@ -42,6 +43,7 @@ from deploy.composition import (
 SETTINGS: Final[dict[str, type[CommonSettings]]] = {
     "ingest": IngestSettings,
     "manifest": ManifestSettings,
+    "queues": QueuesSettings,
     "reader": ReaderSettings,
     "uploader": UploaderSettings,
 }
@@ -86,7 +88,8 @@ def test_every_image_stands_at_a_tag_and_comes_from_no_named_place() -> None:
 
 def test_the_commands_are_those_that_the_tests_run_as_four_processes(tmp_path: Path) -> None:
     deployment = FourProcesses(tmp_path, "redis://127.0.0.1:1/0")
-    assert set(deployment.services) == set(SERVICES) == set(ServiceName)
+    # Tests of streams do without queues, which have processes of their own where they are tested.
+    assert {*deployment.services, "queues"} == set(SERVICES) == set(ServiceName)
     for name, process in deployment.services.items():
         assert process._arguments == service(name)["command"]
         own = {key for key in process._settings if key.startswith("BOTTOMLESS_")}
@@ -180,9 +183,9 @@ def test_what_must_outlive_a_container_lies_on_a_volume() -> None:
         for name, found in composition()["services"].items()
     }
     assert {name: mounts for name, mounts in kept.items() if mounts} == {
-        name: [f"{name}:/data"] for name in ("manifest", "ingest", "valkey", "s3")
+        name: [f"{name}:/data"] for name in ("manifest", "ingest", "queues", "valkey", "s3")
     }
-    assert set(composition()["volumes"]) == {"manifest", "ingest", "valkey", "s3"}
+    assert set(composition()["volumes"]) == {"manifest", "ingest", "queues", "valkey", "s3"}
 
 
 def test_what_a_user_has_to_change_is_a_variable_and_the_docs_name_it() -> None:

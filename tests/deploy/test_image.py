@@ -116,7 +116,7 @@ def test_nothing_names_the_place_that_images_or_packages_come_from() -> None:
         text = file.read_text()
         assert "--index" not in text
         urls = re.findall(r"https?://([\w.-]+)", text)
-        assert set(urls) <= {"127.0.0.1", "manifest", "ingest", "s3"}
+        assert set(urls) <= {"127.0.0.1", "manifest", "ingest", "queues", "s3"}
         for image in re.findall(r"^FROM (\S+)", text, re.MULTILINE):
             assert re.fullmatch(r"[a-z]+:[0-9][\w.-]*", image)
 

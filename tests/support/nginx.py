@@ -19,7 +19,9 @@ from support.programs import running_program
 from support.waiting import until
 
 CONFIGURATION = Path(__file__).parents[2] / "deploy" / "nginx.conf"
-UPSTREAMS = ("ingest", "manifest", "reader")
+UPSTREAMS = ("ingest", "manifest", "reader", "queues")
+NOBODY = "http://127.0.0.1:9"
+"""Where nobody listens: for services that a test does without."""
 START_SECONDS = 240
 
 
@@ -35,7 +37,7 @@ def configuration(
     """The text of deploy/nginx.conf with these addresses in place of its own."""
     text = CONFIGURATION.read_text()
     addresses = {
-        rf"server {name}:8080 resolve ": f"server {urlsplit(upstreams[name]).netloc} "
+        rf"server {name}:8080 resolve ": f"server {urlsplit(upstreams.get(name, NOBODY)).netloc} "
         for name in UPSTREAMS
     }
     if second_ingest is not None:

@@ -14,7 +14,7 @@ __all__ = ["STOP_SECONDS", "AllInOne"]
 
 
 class AllInOne(Process):
-    """All four services in one process, with everything that they keep in one directory."""
+    """All services in one process, with everything that they keep in one directory."""
 
     names: tuple[str, ...] = ("bottomless",)
 

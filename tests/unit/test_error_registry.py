@@ -10,6 +10,7 @@ from bottomless.client.problems import CLASSES
 from bottomless.errors import Code, Outcome
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.queues.operator_settings import QueuesSettings
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import STATUS, problem_response
@@ -59,7 +60,15 @@ def test_operators_find_a_heading_for_every_code() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [CommonSettings, IngestSettings, UploaderSettings, ManifestSettings, ReaderSettings]
+    "settings",
+    [
+        CommonSettings,
+        IngestSettings,
+        UploaderSettings,
+        ManifestSettings,
+        ReaderSettings,
+        QueuesSettings,
+    ],
 )
 def test_operators_find_every_setting_with_its_default(settings: type[CommonSettings]) -> None:
     page = (ROOT / "docs/settings.md").read_text()

@@ -23,12 +23,13 @@ from bottomless_server.runtime.http.health import PATHS, Health
 from bottomless_server.uploader.app import create_service as create_uploader
 from bottomless_server.uploader.settings import UploaderSettings
 from unit.ingest.harness import IngestHarness
+from unit.queues.service_harness import one_node
 from unit.reader.harness import ReaderHarness
 
 OPENAPI: Final = Path(__file__).parents[2] / "openapi"
 DOCUMENTS: Final = sorted(str(path.relative_to(OPENAPI)) for path in OPENAPI.rglob("*.yaml"))
 METHODS: Final = ("get", "head", "put", "post", "patch", "delete")
-PUBLIC: Final = ("ingest", "manifest", "reader")
+PUBLIC: Final = ("ingest", "manifest", "queues", "reader")
 
 SAMPLES: Final[dict[str, Any]] = {
     "offset": "0",
@@ -36,6 +37,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "s": "orders",
     "name": "orders",
     "c": "billing",
+    "q": "tasks",
     "tenant": "default",
     "p": "loader-7",
     "stream_id": "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11",
@@ -168,6 +170,11 @@ async def running(name: str, side: str, directory: Path) -> AsyncIterator[httpx.
         async with client_of(served(getattr(manifest, side))) as client:
             yield client
         await manifest.stop()
+    elif name == "queues":
+        async with one_node(directory) as node:
+            await node.create("tasks")
+            async with client_of(served(getattr(node.service, side))) as client:
+                yield client
     elif name == "ingest":
         harness = await (await IngestHarness(directory / "ingest").declare()).start()
         async with client_of(served(getattr(harness.service, side))) as client:
@@ -229,6 +236,14 @@ async def test_the_uploader_has_nothing_but_health_in_public(tmp_path: Path) -> 
 async def test_the_reader_has_nothing_but_health_inside(tmp_path: Path) -> None:
     async with running("reader", "internal", tmp_path) as client:
         assert set(await served_table(client)) == set(PATHS)
+
+
+async def test_queues_have_nothing_but_health_and_what_other_nodes_pass_on_inside(
+    tmp_path: Path,
+) -> None:
+    async with running("queues", "internal", tmp_path) as client:
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.get("/v1/queues")).status_code == 404
 
 
 def table_entry(methods: dict[str, set[str]], path: str) -> set[str]:

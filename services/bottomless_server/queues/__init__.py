@@ -1,1 +1,1 @@
-"""Queues: each message goes to one consumer, is acknowledged by itself, and its space comes back. Being built."""
+"""Queues: each message goes to one consumer, is acknowledged by itself, and its space comes back."""

@@ -1,4 +1,4 @@
-"""All four in one process: one directory, one port, one contract."""
+"""All services in one process: one directory, one port, one contract."""
 
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def test_it_looks_like_one_service(tmp_path: Path) -> None:
         assert server.stop() == 0
 
     assert report["status"] == "ready"
-    assert set(report["services"]) == {"manifest", "ingest", "uploader", "reader"}
+    assert set(report["services"]) == {"manifest", "ingest", "uploader", "reader", "queues"}
     assert refused.status_code == 405
     assert set(refused.headers["allow"].split(", ")) == {"GET", "POST"}
     shapes = {path.replace("{s}", "{name}"): set(paths[path]) for path in paths}

@@ -38,7 +38,7 @@ def test_it_says_its_version_and_knows_the_commands_of_the_server() -> None:
     assert runner.invoke(create_app(), ["version"]).output.startswith("bottomless ")
     assert "serve" in runner.invoke(create_app(), ["--help"]).output
     shown = runner.invoke(create_app(), ["serve", "--help"]).output
-    for word in ("--data-dir", "--port", "--host", "BOTTOMLESS_STORE_URL", "[default: (all four"):
+    for word in ("--data-dir", "--port", "--host", "BOTTOMLESS_STORE_URL", "[default: (all in"):
         assert word in shown
 
 

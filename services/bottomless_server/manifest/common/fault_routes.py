@@ -1,6 +1,6 @@
 """Arm fault points of this process, for tests; nothing is there unless a setting says so.
 
-Contract: openapi/internal.yaml. In the all-in-one this arms the points of all four services.
+Contract: openapi/internal.yaml. In the all-in-one this arms the points of all services.
 """
 
 from typing import Annotated, Literal

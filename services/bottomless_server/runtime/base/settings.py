@@ -70,6 +70,9 @@ class CommonSettings(IdentitySettings):
     set, what it listens on."""
     reader_url: str | None = None
     """The reader service's internal listener."""
+    queues_url: str | None = None
+    """The url by which other nodes reach the internal listener of queues, for queues alone; if it is not
+    set, what it listens on."""
 
     http_head_seconds: Annotated[float, Field(gt=0, le=3600)] = 15.0
     """How long a client may take for the head of a request, and to begin its first one (408)."""
@@ -167,7 +170,7 @@ class CommonSettings(IdentitySettings):
         words = (self.cors_origins or "").split(",")
         return tuple(word.strip().removesuffix("/") for word in words if word.strip())
 
-    @field_validator("manifest_url", "ingest_url", "reader_url")
+    @field_validator("manifest_url", "ingest_url", "reader_url", "queues_url")
     @classmethod
     def _check_peer(cls, value: str | None) -> str | None:
         if value is not None and not _PEER.fullmatch(value):

@@ -1,7 +1,7 @@
 """The life of a process: listeners, start, traffic, drain, stop.
 
     internal listeners open        peers can connect; gates answer 503 until a service started
-    start(), in order              manifest, ingest, uploader, reader
+    start(), in order              manifest, ingest, uploader, reader, queues
     public listener opens          `ready http://…` on stdout, the only line there, ever
     SIGTERM or SIGINT              /readyz 503
     drain(), in order of the data  with one deadline for all of it; the public listener still
@@ -66,7 +66,7 @@ else."""
 
 
 class Service(Protocol):
-    """One of the four. A constructor does no I/O; `start` does."""
+    """One of the services. A constructor does no I/O; `start` does."""
 
     @property
     def name(self) -> str: ...

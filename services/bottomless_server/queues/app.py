@@ -1,0 +1,128 @@
+"""Queues as a service: every part of it is made and wired here, top to bottom."""
+
+from typing import Final
+
+from bottomless.model.limits import LONG_POLL_MS_MAX
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.node.core.admission import Admission
+from bottomless_server.node.core.clock import CommitClock
+from bottomless_server.node.data_directory import DataDirectory
+from bottomless_server.node.file_calls import FileCalls, RealFileCalls
+from bottomless_server.node.forwarded import ForwardedRequests
+from bottomless_server.node.forwarding import Forwarding
+from bottomless_server.node.lease import REAL_CLOCKS, Clocks, LeaseBounds, NodeLease
+from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.stream_nodes import StreamNodes
+from bottomless_server.node.under_way import RequestsUnderWay
+from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.queues.front.counts import QueueCounts
+from bottomless_server.queues.front.figures import QueueMeasures
+from bottomless_server.queues.front.public import create_public_app
+from bottomless_server.queues.front.requests import QueueRequests
+from bottomless_server.queues.homes import OWNED, TenantHomes
+from bottomless_server.queues.operator_settings import QueuesSettings
+from bottomless_server.queues.service import EnginePlace, QueuesService
+from bottomless_server.queues.stream_appends import StreamAppends
+from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.http.paging import Paging
+from bottomless_server.runtime.peers.internal_secret import secret_to_send
+from bottomless_server.runtime.peers.peers import Peer
+from bottomless_server.stores.freed_names import NamesShown
+from bottomless_server.stores.queue_homes import QueueHomes, queue_node_key
+from bottomless_server.stores.streams import Streams
+
+_QUEUE_SHARE: Final = 2
+"""One queue may have this part of the room of all publishes."""
+
+
+def create_service(
+    settings: QueuesSettings,
+    coordination: Coordination,
+    *,
+    manifest: PeerPort | None = None,
+    files: FileCalls | None = None,
+    clocks: Clocks = REAL_CLOCKS,
+    forwarding: Forwarding | None = None,
+    to_streams: Forwarding | None = None,
+) -> QueuesService:
+    """Make the service; no file is opened and nobody is asked before its `start`.
+
+    Raises:
+        CannotStart: a setting that it cannot do without is missing.
+    """
+    files = files or RealFileCalls()
+    secret = secret_to_send(settings)
+    directory = DataDirectory(files, settings.data_dir, "queues")
+    streams = Streams(coordination)
+    lease = NodeLease(
+        coordination,
+        directory,
+        _url(settings),
+        clocks,
+        LeaseBounds(
+            settings.queues_lease_ms, settings.queues_lease_margin_ms, settings.queues_renew_ms
+        ),
+        lambda shown, *_: _note_generation(streams, shown),
+        lease_key=queue_node_key,
+        announced=False,
+        owned=OWNED,
+    )
+    homes = TenantHomes(
+        manifest or _manifest(settings, secret),
+        QueueHomes(coordination, streams),
+        lease,
+        clocks.monotonic,
+    )
+    others = forwarding or Forwarding(
+        (settings.queues_forward_ms + LONG_POLL_MS_MAX) / 1000,
+        secret,
+        service="queues",
+        owned=OWNED,
+    )
+    to_streams = to_streams or Forwarding(settings.queues_forward_ms / 1000, secret)
+    under_way, counts, place = RequestsUnderWay(), QueueCounts(), EnginePlace()
+    forwarded = ForwardedRequests(others, under_way, counts, homes.forget_owner)
+    size_max = settings.queues_waiting_bytes_max
+    room = MemoryRoom(
+        Admission(size_max // _QUEUE_SHARE, size_max),
+        clocks.monotonic,
+        settings.queues_wait_ms / 1000,
+    )
+    requests = QueueRequests(place.there, homes, room, counts, settings.queues_message_bytes_max)
+    commit_clock = CommitClock(settings.queues_clock_jump_ms_max)
+    return QueuesService(
+        public=create_public_app(
+            place.there, requests, homes, directory, under_way, forwarded, Paging(coordination)
+        ),
+        directory=directory,
+        settings=settings.engine(),
+        clock=lambda: commit_clock.read(clocks.wall(), clocks.since_boot()),
+        files=files,
+        streams=StreamAppends(streams, StreamNodes(coordination, clocks.monotonic), to_streams),
+        place=place,
+        lease=lease,
+        homes=homes,
+        under_way=under_way,
+        forwarded=forwarded,
+        to_streams=to_streams,
+        counts=counts,
+        measures=QueueMeasures(clocks.wall),
+    )
+
+
+def _note_generation(streams: Streams, shown: NamesShown) -> None:
+    """Let a home that is missing where the generation is not told be no reason to say that there is none."""
+    streams.generation = shown.generation
+
+
+def _url(settings: QueuesSettings) -> str:
+    url = settings.queues_url or settings.internal_listen
+    if url is None:
+        raise CannotStart("queues need BOTTOMLESS_QUEUES_URL: where others reach them")
+    return url
+
+
+def _manifest(settings: QueuesSettings, secret: str | None) -> PeerPort:
+    if settings.manifest_url is None:
+        raise CannotStart("queues need BOTTOMLESS_MANIFEST_URL")
+    return Peer(settings.manifest_url, name="manifest", secret=secret)

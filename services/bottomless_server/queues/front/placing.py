@@ -1,0 +1,183 @@
+"""The public application of queues: each request is answered where the tenant's queues are.
+
+What a body names beside the queue in the path is checked where the credential was shown; then the
+request is answered here, or passed on to the home, one hop. Requests that come all the time are spoken
+as raw ASGI; FastAPI serves everything else.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import orjson
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bottomless.errors import Outcome, StoreError
+from bottomless.model.limits import JSON_BODY_SIZE_MAX
+from bottomless_server.core.not_found import queue_not_found
+from bottomless_server.core.scopes import Operation
+from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
+from bottomless_server.node.forwarded import ForwardedRequests
+from bottomless_server.node.forwarding import Answer, send_forwarded, was_taken
+from bottomless_server.node.under_way import RequestsUnderWay
+from bottomless_server.queues.bodies.naming import NAMING, PUBLISH_TO, PUT, named_in
+from bottomless_server.queues.front.requests import QueueRequests
+from bottomless_server.queues.homes import OWNED, TenantHomes
+from bottomless_server.runtime.base.principal import principal_of
+from bottomless_server.runtime.http.app import (
+    ClientGone,
+    content_encoding,
+    parse_json,
+    read_body,
+    request_id_of,
+    send_problem,
+)
+from bottomless_server.runtime.http.endpoint_table import Endpoint
+from bottomless_server.runtime.http.endpoints import find
+from bottomless_server.runtime.http.expecting import Expecting
+from bottomless_server.runtime.http.problems import unexpected
+from bottomless_server.runtime.http.whole_answer import WholeAnswer, send_whole
+
+log = structlog.get_logger(__name__)
+
+LIST: Final = "list_queues"
+OF_THE_NODE: Final = frozenset({"get_queue_store", "compact_queue_store", "take_over_queues"})
+"""Operations about the node that is asked, and not about the queues of the caller's tenant."""
+
+Handle = Callable[[Scope, Receive], Awaitable[WholeAnswer]]
+
+
+class QueueFront:
+    """Finds out where a request is answered, and answers it or passes it on."""
+
+    def __init__(
+        self,
+        requests: QueueRequests,
+        homes: TenantHomes,
+        under_way: RequestsUnderWay,
+        forwarded: ForwardedRequests,
+        others: ASGIApp,
+    ) -> None:
+        """`others` answers what is not spoken here."""
+        self._homes = homes
+        self._under_way = under_way
+        self._forwarded = forwarded
+        self._others = others
+        self._spoken: Mapping[str, Handle] = {
+            "publish_messages": requests.publish,
+            PUBLISH_TO: requests.publish_to,
+            "receive_messages": requests.receive,
+            "ack_messages": requests.ack,
+            "nack_messages": requests.nack,
+            "extend_messages": requests.extend,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = find(scope).endpoints.get(scope["method"])
+        if endpoint is None or endpoint.service != "queues":
+            await self._others(scope, receive, send)
+            return
+        expecting = Expecting(scope, receive, send)
+        work = self._serve(endpoint, scope, expecting.receive, expecting.send)
+        await _answered(work, scope, expecting.send)
+
+    async def _serve(self, endpoint: Endpoint, scope: Scope, receive: Receive, send: Send) -> None:
+        operation_id = endpoint.operation_id
+        self._under_way.require_accepting()
+        with self._under_way.counted():
+            if operation_id in OF_THE_NODE:
+                await self._others(scope, receive, send)
+                return
+            if operation_id in NAMING and not was_taken(scope):
+                receive = await _checked(operation_id, scope, receive)
+            try:
+                await self._require_home(operation_id, scope)
+            except OwnedElsewhere as owner:
+                if was_taken(scope):
+                    # Two nodes that each take the other for the home form no loop.
+                    raise not_owner(owned=OWNED) from None
+                await self._pass_on(owner, operation_id, scope, receive, send)
+                return
+            handle = self._spoken.get(operation_id)
+            if handle is None:
+                await self._others(scope, receive, send)
+            else:
+                await send_whole(send, await handle(scope, receive))
+
+    async def _require_home(self, operation_id: str, scope: Scope) -> None:
+        tenant = principal_of(scope).tenant
+        try:
+            await self._homes.require(tenant)
+        except StoreError as error:
+            if error.code is not queue_not_found().code:
+                raise
+            if operation_id == PUT:
+                await self._homes.found(tenant)
+            elif operation_id != LIST:
+                raise
+
+    async def _pass_on(
+        self, owner: OwnedElsewhere, operation_id: str, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        answer = await self._forwarded.ask(owner, scope, receive)
+        if operation_id == LIST and answer.status == 200:
+            answer = _shown_to(answer, scope)
+        await send_forwarded(send, answer)
+
+
+async def _checked(operation_id: str, scope: Scope, receive: Receive) -> Receive:
+    """Check what a body names, and give the body back to whoever reads it next.
+
+    Raises:
+        StoreError: the credential does not allow it; or the body is too large, or compressed.
+        ClientGone: the client left before the whole body was here.
+    """
+    principal = principal_of(scope)
+    if not principal.authenticated:
+        return receive
+    content_encoding(scope)
+    body = await read_body(scope, receive, JSON_BODY_SIZE_MAX)
+    try:
+        value = parse_json(body) if body else None
+    except StoreError:
+        # Whoever answers the request refuses it so, too.
+        value = None
+    for named in named_in(operation_id, value):
+        named.require(principal)
+    return _again(body, receive)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """A receive that begins with a body that was read."""
+    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return left.pop() if left else await receive()
+
+    return receive_again
+
+
+def _shown_to(answer: Answer, scope: Scope) -> Answer:
+    """A list as another node gave it, with only what the credential that was shown here may see."""
+    grants = principal_of(scope).grants
+    if grants.allow_everywhere(Operation.QUEUE_DESCRIBE):
+        return answer
+    members: dict[str, Any] = orjson.loads(answer.body)
+    members["items"] = [
+        item for item in members["items"] if grants.allow(Operation.QUEUE_DESCRIBE, item["name"])
+    ]
+    return answer._replace(body=orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE))
+
+
+async def _answered(work: Awaitable[None], scope: Scope, send: Send) -> None:
+    request_id = request_id_of(scope)
+    try:
+        await work
+    except ClientGone:
+        # Nobody is there to answer, and nothing was done.
+        return
+    except StoreError as error:
+        await send_problem(send, error, request_id, scope["path"])
+    except Exception as error:
+        log.exception("a request to queues met a bug", request_id=request_id)
+        await send_problem(send, unexpected(error, Outcome.UNKNOWN), request_id)
