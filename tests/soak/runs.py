@@ -158,6 +158,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/contract_http/test_schemathesis.py",
         BOTTOMLESS_TEST_EXAMPLES="60",
     ),
+    "rounds": _test(
+        "5,000 stories of rounds of queues, with hang-ups, faults and stops at any moment",
+        "tests/unit/queues/test_rounds_stories.py",
+        BOTTOMLESS_TEST_STORIES="5000",
+    ),
     "ledger": _test(
         "2,000 kills and losses of power in the file calls of SQLite, 2,000 in those of a whole"
         " store of queues, and 500 kills of a process",

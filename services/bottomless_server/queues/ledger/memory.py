@@ -2,7 +2,7 @@
 
 It keeps as little as it can: references, bytes that are valid and sums are counted anew from the rows
 each time, so they cannot be wrong, and the one on SQLite is held to them. base.py says what each
-method does. `fail` is what it has beside: a call that the database refuses.
+method does. `fail` is what it has beside: a call that the database refuses; `heal` ends that.
 """
 
 from collections import Counter
@@ -96,6 +96,10 @@ class MemoryLedger:
         """Let the next calls of a method be refused; a commit that `lands` is there after `reopen`."""
         assert hasattr(self, call)
         self._faults[call] = _Fault(count, full=full, lands=lands)
+
+    def heal(self) -> None:
+        """Let no further call be refused."""
+        self._faults.clear()
 
     def _enter(self, call: str, *, changes: bool = False) -> None:
         if self._failed:
