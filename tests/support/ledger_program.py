@@ -30,6 +30,7 @@ CACHE_BYTES: Final = 2**15
 CHECKPOINT_EACH: Final = 9
 MESSAGE_COUNT: Final = 12
 FILE_SIZE_MAX: Final = 40_000
+_MADE_AGAIN: Final = 10**12
 ANSWERS: Final = "answers"
 _ANSWER: Final = struct.Struct("<Q?")
 
@@ -189,12 +190,13 @@ def _send_out(ledger: Ledger, number: int, chance: random.Random) -> None:
     ledger.send_out(target, [(each, b"%d" % number) for each in found])
 
 
-def _purge(ledger: Ledger, _: int, chance: random.Random) -> None:
+def _purge(ledger: Ledger, number: int, chance: random.Random) -> None:
     row = chance.choice(ledger.queues("t", "", 9))
     if chance.random() < 0.3:
         ledger.delete_queue(row.queue_id)
         ledger.settle_registry([row.queue_id])
-        _make(ledger, int.from_bytes(row.queue_id, "big") + 1)
+        # Ids that no round gives to the queues with which it begins.
+        _make(ledger, _MADE_AGAIN + number)
     elif chance.random() < 0.3:
         ledger.purge(row.queue_id)
 
