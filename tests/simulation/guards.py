@@ -293,15 +293,15 @@ GUARDS: Final[dict[str, Guard]] = {
                 sg.going_on,
                 [1],
             ),
-            ("the layout of a part at its partition", _nothing, [4, 1]),
+            ("the layout of a part at its partition", _nothing, [4]),
             ("the first number and the body of a part", as_a_transaction, [1]),
             (
                 "the epoch of a producer, raised in all partitions first",
                 sg.raised_at_one_partition,
-                [1],
+                [13],
             ),
-            ("the layout by which a request was begun", sg.by_the_newest, [1]),
-            ("owners that have heard of a growth before it is done", sg.all_told, [1]),
+            ("the layout by which a request was begun", sg.by_the_newest, [2]),
+            ("owners that have heard of a growth before it is done", sg.all_told, [3]),
         )
     },
 }

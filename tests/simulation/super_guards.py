@@ -24,8 +24,3 @@ def by_the_newest(*given: Any) -> int:
 async def all_told(*_: Any) -> bool:
     """A growth waits for no owner."""
     return True
-
-
-def any_layout(_: object) -> int:
-    """Whoever opens a partition takes parts of every layout."""
-    return 0
