@@ -58,6 +58,8 @@ log = structlog.get_logger(__name__)
 
 _REGISTRY_COUNT: Final = 10_000
 """Registry objects that are written after one round: more than a round has changes."""
+_BUSY_ROUNDS: Final = 50
+"""Rounds after a request in which others are expected."""
 _NEVER: Final = NUMBER_MAX
 """Stands for the number of a round that certainly is not there."""
 
@@ -135,6 +137,8 @@ class RoundWriter:
         """Queues whose registry object could not be written."""
         self._taken = _Taken(None)
         """The last round that was begun."""
+        self._asked_at = -_BUSY_ROUNDS
+        """The last round in which somebody asked for something, and not only upkeep was due."""
         self._given_up = False
         self.log_is_long = False
         """Whether it is time to `tidy`."""
@@ -310,8 +314,11 @@ class RoundWriter:
         needs_upkeep = False
         sent_out: set[int] = set()
         totals = Totals()
+        if not all(getattr(each.change, "is_background", False) for each in asked):
+            self._asked_at = taken.number
         for change, is_wanted in asked:
             work = Work(ledger, taken.number, now, ways)
+            work.is_busy = taken.number - self._asked_at < _BUSY_ROUNDS
             verdict = self._apply(change, work, taken, bodies) if is_wanted() else _NOBODY
             verdicts.append(verdict)
             if verdict.error is None:

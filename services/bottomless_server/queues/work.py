@@ -22,6 +22,8 @@ class Work:
         """The time of the round, in ms since 1970; never less than that of one before."""
         self.made_ready: Counter[bytes] = Counter()
         """How many messages became ready in which queue."""
+        self.is_busy = False
+        """Whether anybody has asked for something in this round or one shortly before."""
         self.needs_upkeep = False
         """Set by a change that leaves work to be done in further rounds."""
         self.sent_out: set[int] = set()

@@ -8,6 +8,7 @@ from support.ledgers import id_of
 from support.queue_changes import Publish, wanted
 
 from bottomless_server.queues.changes import receive as receive_module
+from bottomless_server.queues.changes.queues import PurgeQueue
 from bottomless_server.queues.changes.receive import Receive, Received
 from bottomless_server.queues.changes.settle import Settled, ack, extend, nack
 from bottomless_server.queues.changes.upkeep import Upkeep
@@ -252,6 +253,17 @@ def test_receipts_that_nobody_was_given_are_gone(queues: Queues) -> None:
     settled = queues.do(ack(QUEUE, ["nonsense", made_up]))
     assert settled.done == 0
     assert queues.sums.in_flight == 1
+
+
+def test_upkeep_does_less_in_a_round_while_others_use_queues(queues: Queues) -> None:
+    queues.publish(450, size=1)
+    queues.do(PurgeQueue(QUEUE))
+    queues.do(Upkeep(200))
+    assert len(queues.ledger.live(0)) == 350
+    for _ in range(50):
+        queues.do(Upkeep(0))
+    queues.do(Upkeep(200))
+    assert len(queues.ledger.live(0)) == 150
 
 
 def test_upkeep_does_a_bounded_part_and_says_that_more_is_left(queues: Queues) -> None:

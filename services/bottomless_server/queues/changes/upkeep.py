@@ -7,7 +7,7 @@ queues remember of publishes for longer than they should.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from bottomless.model.queue import QueueConfig
 from bottomless_server.queues.changes.fates import carry_out, config_of, life_of
@@ -17,6 +17,9 @@ from bottomless_server.queues.work import Work
 
 SWEEP_COUNT: Final = 2_000
 """Items of each kind in one round."""
+BUSY_PART: Final = 4
+BUSY_COUNT_MIN: Final = 100
+"""While others use queues it is a part of that in one round, but not less than so many."""
 
 Decide = Callable[[QueueConfig, Life], Fate]
 
@@ -27,16 +30,21 @@ class Upkeep:
 
     count: int = SWEEP_COUNT
     size: int = 0
+    is_background: ClassVar[bool] = True
 
     def apply(self, work: Work) -> bool:
         ledger = work.ledger
-        due = ledger.due(work.now, self.count)
+        count = self.count
+        if work.is_busy:
+            # Others wait for the end of this round, or will for that of the next one.
+            count = max(count // BUSY_PART, min(count, BUSY_COUNT_MIN))
+        due = ledger.due(work.now, count)
         _carry_out(work, due, lambda config, life: fallen_due(config, life, work.now))
-        old = ledger.expired(work.now, self.count)
+        old = ledger.expired(work.now, count)
         _carry_out(work, old, lambda config, _: expired(config))
-        swept = ledger.sweep(self.count)
-        forgotten = ledger.forget_seen(work.now, self.count)
-        return self.count in (len(due), len(old), swept, forgotten)
+        swept = ledger.sweep(count)
+        forgotten = ledger.forget_seen(work.now, count)
+        return count in (len(due), len(old), swept, forgotten)
 
 
 def _carry_out(work: Work, there: Sequence[Stored], decide: Decide) -> None:
