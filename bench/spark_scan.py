@@ -87,6 +87,14 @@ def local_spark(directory: Path) -> Iterator[SparkSession]:
         spark.stop()
 
 
+def spark_pid(spark: SparkSession) -> int:
+    """The process of Spark, whose children its workers are."""
+    gateway = spark.sparkContext._gateway  # noqa: SLF001  # nothing else knows the process
+    assert gateway is not None
+    pid: int = gateway.proc.pid
+    return pid
+
+
 def fill(client: Client, name: str, size: int, total: int) -> int:
     """Append random values of `size` bytes, which no codec makes smaller; returns how many."""
     client.create_stream(name)
@@ -113,9 +121,7 @@ def scan(frame: DataFrame) -> None:
 
 def take_turns(spark: SparkSession, sides: Mapping[str, Callable[[], None]], rounds: int) -> Rounds:
     """Let the sides take turns, each round in another order; two rounds before are for warmth."""
-    gateway = spark.sparkContext._gateway  # noqa: SLF001  # nothing else knows the process
-    assert gateway is not None
-    pid = gateway.proc.pid
+    pid = spark_pid(spark)
     found: Rounds = {name: [] for name in sides}
     names = list(sides)
     for number in range(-WARM_ROUNDS, rounds):

@@ -54,7 +54,7 @@ def _scan(load: "Callable[[], DataFrame]", pid: int) -> Runner:
 
 
 def _set_up(stage: Stage) -> None:
-    from bench.spark_scan import local_spark  # noqa: PLC0415
+    from bench.spark_scan import local_spark, spark_pid  # noqa: PLC0415
 
     ours = stage.stack.enter_context(running_ours(stage.directory / "ours"))
     ours.create("one")
@@ -64,13 +64,11 @@ def _set_up(stage: Stage) -> None:
     _fill(ours, "/v1/super-streams/many/records")
     _wait_until_stored(ours)
     spark = stage.stack.enter_context(local_spark(stage.directory / "spark"))
-    gateway = spark.sparkContext._gateway  # noqa: SLF001  # nothing else knows the process
-    assert gateway is not None
 
     def load(**names: str) -> "DataFrame":
         return spark.read.format("bottomless").options(url=ours.url, **names).load()
 
-    pid = gateway.proc.pid
+    pid = spark_pid(spark)
     stage.runners[ONE] = _scan(lambda: load(stream="one"), pid)
     stage.runners[MANY] = _scan(lambda: load(superStream="many"), pid)
     stage.notes.append(
