@@ -1,19 +1,13 @@
-"""`Record`: one record as it was read, in one shape whatever form it travelled in. Pure.
-
-An answer shows a value in the form that suits it: `value` for text, `json` for JSON, `value_base64`
-for other bytes. A program that reads streams of others wants one form.
-"""
+"""`Record`: one record as it was read, in one shape whatever form it travelled in. Pure."""
 
 from base64 import b64decode
-from collections.abc import Mapping
 from typing import Any
 
-import orjson
-
+from bottomless.client.valued import Valued
 from bottomless.model.offset_spec import parse_timestamp
 
 
-class Record(dict[str, Any]):
+class Record(Valued):
     """A record: the answer's members as a dict, and attributes in one shape for every record.
 
     The dict is what the API says (docs/reading.md). An attribute is computed when it is asked for,
@@ -35,42 +29,6 @@ class Record(dict[str, Any]):
         return index
 
     @property
-    def value(self) -> bytes:
-        """The value as bytes.
-
-        For a JSON record that was read as JSON they are the same document written anew, compact;
-        with `value_encoding="text"` they are the stored bytes, unchanged.
-        """
-        if "value" in self:
-            text: str = self["value"]
-            return text.encode()
-        if "json" in self:
-            return orjson.dumps(self["json"])
-        return b64decode(self["value_base64"])
-
-    @property
-    def text(self) -> str:
-        """The value as text; for a JSON record its JSON text.
-
-        Raises:
-            UnicodeDecodeError: the value is not UTF-8.
-        """
-        if "value" in self:
-            text: str = self["value"]
-            return text
-        return self.value.decode()
-
-    def json(self) -> Any:
-        """Decode the value as JSON, even of a record that was stored as text or bytes.
-
-        Raises:
-            ValueError: the value is not JSON.
-        """
-        if "json" in self:
-            return self["json"]
-        return orjson.loads(self.value)
-
-    @property
     def key(self) -> bytes | None:
         """The key; None for a record without one."""
         if "key_base64" in self:
@@ -85,11 +43,6 @@ class Record(dict[str, Any]):
         return value
 
     @property
-    def headers(self) -> dict[str, bytes | None]:
-        """The headers by their names; empty for a record without any."""
-        return {name: _header(value) for name, value in (self.get("headers") or {}).items()}
-
-    @property
     def timestamp(self) -> int:
         """When the record was stored, in milliseconds since 1970."""
         return parse_timestamp(self["timestamp"])
@@ -100,9 +53,6 @@ class Record(dict[str, Any]):
         time: str | int | None = self.get("event_time")
         return parse_timestamp(time) if isinstance(time, str) else time
 
-    def __repr__(self) -> str:
-        return f"Record({super().__repr__()})"
-
 
 def records_of(members: list[dict[str, Any]]) -> list[Record]:
     """Turn the members of a page into records, within the very list that they came in."""
@@ -112,9 +62,3 @@ def records_of(members: list[dict[str, Any]]) -> list[Record]:
     for index, one in enumerate(members):
         made[index] = Record(one)
     return made
-
-
-def _header(value: str | Mapping[str, str] | None) -> bytes | None:
-    if isinstance(value, str):
-        return value.encode()
-    return None if value is None else b64decode(value["base64"])
