@@ -10,7 +10,7 @@ STEPS = steps_of(ROOT / "docs/client.md")
 
 
 def test_the_blocks_of_the_guide_do_what_it_says(server: AllInOne, tmp_path: Path) -> None:
-    assert len([step for step in STEPS if step.kind == "python"]) == 13
+    assert len([step for step in STEPS if step.kind == "python"]) == 15
     with PageRun(tmp_path / "reader", {"http://127.0.0.1:8080": server.url}) as reader:
         reader.take(STEPS)
         client, offsets = reader.names["client"], reader.names["offsets"]

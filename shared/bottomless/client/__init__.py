@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bottomless.client.blocking_producer import Producer
     from bottomless.client.blocking_super_consumer import SuperConsumer
     from bottomless.client.blocking_super_producer import SuperProducer
+    from bottomless.client.blocking_worker import HeldMessage, Worker
     from bottomless.client.consumer import AsyncConsumer
     from bottomless.client.delivery import (
         Ack,
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
     from bottomless.client.follow import Batch
     from bottomless.client.fragments import Fragment, LeftOut
     from bottomless.client.group import AsyncGroup
+    from bottomless.client.message import Message
     from bottomless.client.producer import AsyncProducer
+    from bottomless.client.publishing import Published
+    from bottomless.client.queues import Redriven
     from bottomless.client.reads import ArrowPage, Offsets, Page
+    from bottomless.client.receiving import Peeked, Settled
     from bottomless.client.record import Record
     from bottomless.client.super_appends import StoredPart, SuperAppended
     from bottomless.client.super_consumer import AsyncSuperConsumer
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from bottomless.client.super_reads import MergedBatch
     from bottomless.client.supers import Partition
     from bottomless.client.transport import Timeouts
+    from bottomless.client.worker import AsyncHeldMessage, AsyncWorker
 
 __all__ = [
     "Ack",
@@ -47,9 +53,11 @@ __all__ = [
     "AsyncDeliveries",
     "AsyncDelivery",
     "AsyncGroup",
+    "AsyncHeldMessage",
     "AsyncProducer",
     "AsyncSuperConsumer",
     "AsyncSuperProducer",
+    "AsyncWorker",
     "Batch",
     "Client",
     "Consumer",
@@ -57,18 +65,25 @@ __all__ = [
     "Delivery",
     "Fragment",
     "Group",
+    "HeldMessage",
     "LeftOut",
     "MergedBatch",
+    "Message",
     "Offsets",
     "Page",
     "Partition",
+    "Peeked",
     "Producer",
+    "Published",
     "Record",
+    "Redriven",
+    "Settled",
     "StoredPart",
     "SuperAppended",
     "SuperConsumer",
     "SuperProducer",
     "Timeouts",
+    "Worker",
 ]
 
 _MODULES: Final = {
@@ -81,9 +96,11 @@ _MODULES: Final = {
     "AsyncDeliveries": "delivery",
     "AsyncDelivery": "delivery",
     "AsyncGroup": "group",
+    "AsyncHeldMessage": "worker",
     "AsyncProducer": "producer",
     "AsyncSuperConsumer": "super_consumer",
     "AsyncSuperProducer": "super_producer",
+    "AsyncWorker": "worker",
     "Batch": "follow",
     "Client": "blocking",
     "Consumer": "blocking_consumer",
@@ -91,18 +108,25 @@ _MODULES: Final = {
     "Delivery": "delivery",
     "Fragment": "fragments",
     "Group": "blocking_group",
+    "HeldMessage": "blocking_worker",
     "LeftOut": "fragments",
     "MergedBatch": "super_reads",
+    "Message": "message",
     "Offsets": "reads",
     "Page": "reads",
     "Partition": "supers",
+    "Peeked": "receiving",
     "Producer": "blocking_producer",
+    "Published": "publishing",
     "Record": "record",
+    "Redriven": "queues",
+    "Settled": "receiving",
     "StoredPart": "super_appends",
     "SuperAppended": "super_appends",
     "SuperConsumer": "blocking_super_consumer",
     "SuperProducer": "blocking_super_producer",
     "Timeouts": "transport",
+    "Worker": "blocking_worker",
 }
 
 

@@ -11,7 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from bottomless.errors import Code, InvalidRequest
 from bottomless.guards import guard
-from bottomless.model.names import parse_reference, parse_stream_name
+from bottomless.model.names import parse_queue_name, parse_reference, parse_stream_name
 
 _SCHEMES: Final = ("http", "https")
 _NOT_IN_URL: Final = frozenset(" ?#@\\")
@@ -67,6 +67,16 @@ def check_stream(name: str) -> str:
     return parse_stream_name(require_text(name, "the name of a stream"))
 
 
+def check_queue(name: str) -> str:
+    """Check a queue's name, so that it can stand in a path.
+
+    Raises:
+        InvalidRequest: `bad-name`.
+        TypeError: it is not text.
+    """
+    return parse_queue_name(require_text(name, "the name of a queue"))
+
+
 def check_reference(name: str) -> str:
     """Check the name of a consumer or a producer, so that it can stand in a path.
 
@@ -97,6 +107,11 @@ def check_id(text: str) -> str:
 def stream_path(name: str) -> str:
     """Make the path of a stream, with which all paths below it begin."""
     return f"/v1/streams/{check_stream(name)}"
+
+
+def queue_path(name: str) -> str:
+    """Make the path of a queue, with which all paths below it begin."""
+    return f"/v1/queues/{check_queue(name)}"
 
 
 def super_path(name: str) -> str:

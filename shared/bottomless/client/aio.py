@@ -22,6 +22,7 @@ from bottomless.client.fragments import FragmentCalls
 from bottomless.client.group import LEASE_SECONDS_DEFAULT, AsyncGroup, member_name
 from bottomless.client.keys import KeyCalls
 from bottomless.client.membership import GroupMemberCalls, Sharing
+from bottomless.client.message import Message
 from bottomless.client.place import Place
 from bottomless.client.producer import AsyncProducer, Wanted
 from bottomless.client.producer_settings import (
@@ -34,6 +35,9 @@ from bottomless.client.producer_settings import (
     Batching,
     Sending,
 )
+from bottomless.client.publishing import PublishCalls
+from bottomless.client.queues import QueueCalls
+from bottomless.client.receiving import ReceiveCalls
 from bottomless.client.retry import RETRY_SECONDS
 from bottomless.client.super_appends import SuperAppendCalls
 from bottomless.client.super_consumer import AsyncSuperConsumer, SuperConsuming
@@ -47,6 +51,8 @@ from bottomless.client.transport import (
     Transport,
 )
 from bottomless.client.upkeep import UpkeepCalls
+from bottomless.client.worker import AsyncWorker
+from bottomless.client.working import VISIBILITY_MS_DEFAULT, Loss, Working, tell_lost
 from bottomless.errors import InvalidRequest, StoreError
 from bottomless.model.limits import PAGE_SIZE_DEFAULT
 
@@ -61,6 +67,9 @@ class AsyncClient(
     SuperReadCalls,
     SuperAppendCalls,
     UpkeepCalls,
+    QueueCalls,
+    PublishCalls,
+    ReceiveCalls,
     KeyCalls,
     FragmentCalls,
     DiscoveryCalls,
@@ -281,6 +290,31 @@ class AsyncClient(
             stream, group, member or member_name(), lease_seconds, strategy, consuming, start
         )
         return AsyncGroup(self, sharing)
+
+    def worker(
+        self,
+        queue: str,
+        *,
+        visibility_ms: int = VISIBILITY_MS_DEFAULT,
+        limit: int = 1,
+        nack_delay_ms: int = 0,
+        on_lost: Callable[[Message, Loss], None] = tell_lost,
+        on_outage: Callable[[StoreError], None] = ignored,
+    ) -> AsyncWorker:
+        """Make a worker on a queue, for `async with` and `async for`; each message is for a block.
+
+        Leaving a message's block acknowledges it, an exception gives it back, after `nack_delay_ms`.
+        Until then it is extended at half of `visibility_ms`, so that only a program that died or stood
+        still loses it. `limit` is how many messages are in hand at once: more save requests where
+        each takes little time, and are delivered once more if the program ends before their turn.
+        `on_lost` is called with a message that somebody else got meanwhile (`stale`), or that left the
+        queue (`gone`), and by default writes a warning to the log; `on_outage` with the reason each time the server did not answer.
+
+        Raises:
+            InvalidRequest: a number is out of its range, or `bad-name`.
+        """
+        working = Working(queue, visibility_ms, limit, nack_delay_ms, on_lost, on_outage)
+        return AsyncWorker(self, working)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._url!r})"

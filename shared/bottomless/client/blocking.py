@@ -19,6 +19,7 @@ from bottomless.client.blocking_group import Group
 from bottomless.client.blocking_producer import Producer
 from bottomless.client.blocking_super_consumer import SuperConsumer
 from bottomless.client.blocking_super_producer import SuperProducer
+from bottomless.client.blocking_worker import Worker
 from bottomless.client.consumer import AsyncConsumer
 from bottomless.client.group import AsyncGroup
 from bottomless.client.loop_thread import LoopThread
@@ -27,6 +28,7 @@ from bottomless.client.retry import RETRY_SECONDS
 from bottomless.client.super_consumer import AsyncSuperConsumer
 from bottomless.client.super_producer import AsyncSuperProducer
 from bottomless.client.transport import Timeouts
+from bottomless.client.worker import AsyncWorker
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +44,7 @@ _WORDS: Final = (
     ("AsyncProducer", "Producer"),
     ("AsyncSuperConsumer", "SuperConsumer"),
     ("AsyncSuperProducer", "SuperProducer"),
+    ("AsyncWorker", "Worker"),
 )
 """What a program without a loop calls what one with a loop has."""
 
@@ -70,6 +73,7 @@ _KINDS: Final[dict[Any, Any]] = {
     AsyncProducer: Producer,
     AsyncSuperConsumer: SuperConsumer,
     AsyncSuperProducer: SuperProducer,
+    AsyncWorker: Worker,
 }
 
 
@@ -160,6 +164,18 @@ def _shares(
 
     _explain(sharing, method)
     return sharing
+
+
+def _works(
+    method: Callable[Concatenate[AsyncClient, P], AsyncWorker],
+) -> Callable[Concatenate["Client", P], Worker]:
+    """Make a method one whose worker is for `with` and `for`."""
+
+    def working(self: "Client", /, *args: P.args, **kwargs: P.kwargs) -> Worker:
+        return Worker(method(self._inner, *args, **kwargs), self._thread, self)
+
+    _explain(working, method)
+    return working
 
 
 class Client:
@@ -301,6 +317,23 @@ class Client:
     send_heartbeat = _waits(AsyncClient.send_heartbeat)
     leave_group = _waits(AsyncClient.leave_group)
     group = _shares(AsyncClient.group)
+
+    create_queue = _waits(AsyncClient.create_queue)
+    queues = _iterates(AsyncClient.queues)
+    queue = _waits(AsyncClient.queue)
+    update_queue = _waits(AsyncClient.update_queue)
+    delete_queue = _waits(AsyncClient.delete_queue)
+    purge_queue = _waits(AsyncClient.purge_queue)
+    redrive = _waits(AsyncClient.redrive)
+    publish = _waits(AsyncClient.publish)
+    publish_to = _waits(AsyncClient.publish_to)
+    publish_raw = _waits(AsyncClient.publish_raw)
+    receive = _waits(AsyncClient.receive)
+    ack = _waits(AsyncClient.ack)
+    nack = _waits(AsyncClient.nack)
+    extend = _waits(AsyncClient.extend)
+    peek = _waits(AsyncClient.peek)
+    worker = _works(AsyncClient.worker)
 
     @contextmanager
     def fragment_bytes(self, name: str, fragment_id: str) -> Iterator[Iterator[bytes]]:

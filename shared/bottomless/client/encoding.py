@@ -46,3 +46,17 @@ def json_body(records: Iterable[Mapping[str, Any]]) -> bytes:
 def joined_json_body(encoded: Iterable[bytes]) -> bytes:
     """Encode records that are JSON texts already as the body of an append."""
     return b'{"records":[' + b",".join(encoded) + b"]}"
+
+
+def messages_body(messages: Iterable[Mapping[str, Any]], more: Mapping[str, Any]) -> bytes:
+    """Encode messages in their JSON form as the body of a publish, with `more` members beside them.
+
+    Raises:
+        InvalidRequest: `validation-failed`: one holds a value that has no JSON form.
+    """
+    try:
+        return orjson.dumps({**more, "messages": list(messages)})
+    except orjson.JSONEncodeError as error:
+        raise InvalidRequest(
+            "a message holds a value that JSON cannot express", code=Code.VALIDATION_FAILED
+        ) from error

@@ -84,14 +84,15 @@ class Wire:
         type_wanted: str = JSON,
         headers: Mapping[str, str] | None = None,
         bulk: bool = False,
+        waits: bool = False,
         repeatable: bool = False,
         retry_seconds: float | None = None,
         line: str | None = None,
     ) -> Answer:
         """One call, until it is answered or refused.
 
-        `bulk` says that it carries records, `repeatable` that the same again is the same, `line`
-        after which calls it comes.
+        `bulk` says that it carries records, `waits` that the answer may come when there is something
+        to say, `repeatable` that the same again is the same, `line` after which calls it comes.
         """
         self._belonging.require()
         named = {"Accept": _accepted(type_wanted), **(headers or {})}
@@ -101,6 +102,9 @@ class Wire:
         transport = self._control
         if bulk:
             transport = self._bulk if content is None else self._appends
+        if waits:
+            # Not where others would wait for a connection until it is answered.
+            transport = self._bulk
 
         async def attempt() -> Answer:
             answer = await transport.send(request)

@@ -27,6 +27,7 @@ NAMED: Final = (
     "operation_id",
     "lease_id",
     "key_id",
+    "queue",
 )
 """What a call's parameter is called that becomes a part of a path, or of a header."""
 
@@ -35,6 +36,8 @@ HOSTILE: Final = ("orders/offsets", "orders%2Foffsets", "..", "", "a b", "a?b", 
 GOOD: Final[dict[str, Any]] = {
     "offset": 0,
     "records": [],
+    "messages": [],
+    "queues": [],
     "value": b"",
     "rows": pa.table({"value": [b"x"]}),
     "body": b"",

@@ -1,0 +1,242 @@
+"""The client of queues against answers that come late, never or wrong."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from support.raw_server import NOTHING, Asked, Script, answer, problem, raw_server
+from support.waiting import eventually
+
+from bottomless.client import AsyncClient, AsyncWorker, Message
+from bottomless.errors import Code, InvalidRequest, NotFound, Outcome, StoreError, Unavailable
+
+STORED = answer(value={"messages": [{"message_id": "0" * 32, "sequence": 0, "duplicate": False}]})
+
+
+def message(number: int = 1) -> dict[str, Any]:
+    return {
+        "receipt": f"receipt-{number}",
+        "message_id": f"{number:032x}",
+        "sequence": number,
+        "deliveries": 1,
+        "published_at": "2026-11-27T00:00:00.000Z",
+        "priority": 0,
+        "value": str(number),
+    }
+
+
+class Queue:
+    """Gives messages once, and keeps in which order it was asked."""
+
+    def __init__(self, *messages: dict[str, Any]) -> None:
+        self.messages = list(messages)
+        self.asked: list[str] = []
+        self.settled: dict[str, list[str]] = {"gone": [], "stale": []}
+        self.special: dict[str, Callable[[], Awaitable[bytes]]] = {}
+        """What is answered in another way."""
+
+    async def __call__(self, asked: Asked) -> bytes:
+        what = asked.path.rpartition("/")[2]
+        self.asked.append(what)
+        if what in self.special:
+            return await self.special[what]()
+        return self.usual(what)
+
+    def usual(self, what: str) -> bytes:
+        if what == "receive":
+            given, self.messages = self.messages, []
+            return answer(value={"messages": given})
+        counted = {"ack": "acked", "nack": "returned", "extend": "extended"}[what]
+        return answer(value={counted: 1, **self.settled})
+
+
+@asynccontextmanager
+async def working(script: Script, **options: Any) -> AsyncIterator[tuple[AsyncClient, AsyncWorker]]:
+    async with (
+        raw_server(script) as server,
+        AsyncClient(server.url) as client,
+        client.worker("jobs", **options) as worker,
+    ):
+        yield client, worker
+
+
+@pytest.mark.parametrize(
+    ("dedup_ids", "keys", "attempts"), [(0, 1, 2), (1, 0, 1), (2, 0, 2)], ids=["none", "one", "all"]
+)
+async def test_a_publish_is_repeated_where_its_repeat_is_known(
+    dedup_ids: int, keys: int, attempts: int
+) -> None:
+    answers = [NOTHING, STORED]
+    messages = [{"value": "x", **({"dedup_id": str(n)} if n < dedup_ids else {})} for n in range(2)]
+    async with raw_server(lambda _: answers.pop(0)) as server, AsyncClient(server.url) as client:
+        if attempts == 1:
+            with pytest.raises(Unavailable) as lost:
+                await client.publish("jobs", messages)
+            assert lost.value.outcome is Outcome.UNKNOWN
+        else:
+            await client.publish("jobs", messages)
+    sent = [asked.header("idempotency-key") for asked in server.asked]
+    assert len(sent) == attempts
+    assert len(set(sent) - {None}) == keys
+
+
+async def test_two_publishes_have_keys_of_their_own() -> None:
+    async with raw_server(lambda _: STORED) as server, AsyncClient(server.url) as client:
+        await client.publish("jobs", ["x"])
+        await client.publish_raw("jobs", b"x", headers={"Kind": "k"}, ttl_ms=5)
+    keys = {asked.header("idempotency-key") for asked in server.asked}
+    assert len(keys) == 2
+    assert server.asked[1].header("message-header-kind") == "k"
+    assert server.asked[1].header("message-ttl-ms") == "5"
+
+
+@pytest.mark.parametrize("call", ["purge_queue", "redrive", "delete_queue"])
+async def test_what_would_do_more_the_second_time_is_asked_once(call: str) -> None:
+    async with raw_server(lambda _: NOTHING) as server, AsyncClient(server.url) as client:
+        with pytest.raises(Unavailable) as lost:
+            await getattr(client, call)("jobs")
+        assert lost.value.outcome is Outcome.UNKNOWN
+        assert len(server.asked) == 1
+
+
+async def test_an_answer_of_another_shape_is_no_answer() -> None:
+    async with (
+        raw_server(lambda _: answer(value={"messages": [{}]})) as server,
+        AsyncClient(server.url) as client,
+    ):
+        for call in (client.publish("jobs", ["x"]), client.ack("jobs", "receipt")):
+            with pytest.raises(Unavailable) as strange:
+                await call
+            assert strange.value.outcome is Outcome.UNKNOWN
+
+
+async def test_no_extension_comes_after_a_message_was_given_back() -> None:
+    """It would take the message out of the queue again, for nobody."""
+    queue, answered = Queue(message()), asyncio.Event()
+
+    async def late() -> bytes:
+        await answered.wait()
+        queue.asked.append("extended")
+        return queue.usual("extend")
+
+    queue.special["extend"] = late
+    async with working(queue, visibility_ms=100) as (client, worker):
+        held = await anext(worker)
+        await eventually(lambda: "extend" in queue.asked)
+        giving = asyncio.ensure_future(held.nack())
+        # It could be sent by now; what is asked in between is answered meanwhile.
+        await client.ack("jobs", "other")
+        answered.set()
+        assert await giving
+    assert queue.asked.index("nack") > queue.asked.index("extended")
+    assert "extend" not in queue.asked[queue.asked.index("nack") :]
+
+
+async def test_a_worker_goes_on_after_outages_and_tells_of_them() -> None:
+    queue, told = Queue(message()), list[StoreError]()
+    failures = [NOTHING, problem(503, "draining", retryable=True)]
+
+    async def away() -> bytes:
+        return failures.pop() if failures else queue.usual("receive")
+
+    queue.special["receive"] = away
+    async with working(queue, on_outage=told.append) as (_, worker), await anext(worker) as held:
+        assert held.text == "1"
+    assert len(told) == 2
+    assert queue.asked[-1] == "ack"
+
+
+async def test_an_extension_that_failed_is_tried_again() -> None:
+    queue, tries = Queue(message()), Counter[str]()
+
+    async def away() -> bytes:
+        tries["extend"] += 1
+        return NOTHING if tries["extend"] < 3 else queue.usual("extend")
+
+    queue.special["extend"] = away
+    told: list[StoreError] = []
+    async with (
+        working(queue, visibility_ms=100, on_outage=told.append) as (_, worker),
+        await anext(worker),
+    ):
+        await eventually(lambda: tries["extend"] >= 4)
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+async def test_what_was_lost_while_it_waited_for_its_turn_is_not_given(stalled: bool) -> None:
+    queue, lost = Queue(message(1), message(2), message(3)), list[tuple[str, str]]()
+    queue.settled["stale"] = ["receipt-2"]
+
+    def note(message: Message, loss: str) -> None:
+        lost.append((message.text, loss))
+
+    async with working(queue, visibility_ms=100, limit=3, on_lost=note) as (_, worker):
+        first = await anext(worker)
+        if stalled:
+            # For longer than the visibility: nothing was extended meanwhile.
+            time.sleep(0.2)  # noqa: ASYNC251  # the whole program stands still
+        else:
+            await eventually(lambda: lost)
+        assert (await anext(worker)).text == "3"
+        assert (lost, first.lost, worker.in_hand) == ([("2", "stale")], None, 2)
+
+
+async def test_a_worker_ends_with_a_refusal() -> None:
+    async with working(lambda _: problem(404, "queue-not-found")) as (_, worker):
+        with pytest.raises(NotFound) as refused:
+            await anext(worker)
+        assert refused.value.code is Code.QUEUE_NOT_FOUND
+
+
+async def test_the_error_of_the_work_comes_before_that_of_giving_back() -> None:
+    queue, told = Queue(message()), list[StoreError]()
+
+    async def refused() -> bytes:
+        return problem(403, "forbidden")
+
+    queue.special["nack"] = refused
+    async with working(queue, on_outage=told.append) as (_, worker):
+        held = await anext(worker)
+        with pytest.raises(KeyError):
+            async with held:
+                raise KeyError
+        assert worker.in_hand == 0
+    assert [error.code for error in told] == [Code.FORBIDDEN]
+
+
+async def test_more_is_taken_when_something_left_the_hand() -> None:
+    queue = Queue(message(1))
+    async with working(queue) as (client, worker):
+        held = await anext(worker)
+        queue.messages = [message(2)]
+        following = asyncio.ensure_future(anext(worker))
+        assert await worker_asks_nothing(client, queue)
+        await held.ack()
+        assert (await following).text == "2"
+
+
+async def worker_asks_nothing(client: AsyncClient, queue: Queue) -> bool:
+    await client.extend("jobs", "other")
+    return queue.asked.count("receive") == 1
+
+
+@pytest.mark.parametrize(
+    "given", [{"limit": 0}, {"limit": 1001}, {"visibility_ms": 99}, {"nack_delay_ms": -1}]
+)
+async def test_numbers_out_of_range_are_refused(given: dict[str, int]) -> None:
+    async with AsyncClient("http://127.0.0.1:1") as client:
+        with pytest.raises(InvalidRequest):
+            client.worker("jobs", **given)  # type: ignore[arg-type]
+
+
+def test_a_message_has_one_shape() -> None:
+    found = Message({**message(), "headers": {"a": "b", "c": {"base64": "/w=="}}})
+    assert (found.value, found.text, found.json()) == (b"1", "1", 1)
+    assert found.headers == {"a": b"b", "c": b"\xff"}
+    assert (found.published_at, found.dead_letter) == (1_795_737_600_000, None)
+    assert repr(found).startswith("Message({")
