@@ -28,6 +28,7 @@ from bottomless.cli import (
     positions,
     produce,
     producers,
+    queues,
     read,
     retention,
     spark,
@@ -81,6 +82,7 @@ def create_app() -> typer.Typer:
     for group in (
         consumers,
         groups,
+        queues,
         supers,
         producers,
         leases,

@@ -73,6 +73,10 @@ _ADVICE: Final[dict[type[StoreError], str]] = {
 _ADVICE_BY_CODE: Final = {
     Code.NOT_FOUND: "see that --url leads to all services and not to one alone, or give another name",
     Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams, `bottomless create` makes one",
+    Code.QUEUE_NOT_FOUND: "`bottomless queue ls` shows the queues, `bottomless queue create` makes one",
+    Code.QUEUE_EXISTS: "`bottomless queue update` changes it, or take another name",
+    Code.QUEUE_NOT_EMPTY: "`bottomless queue purge` removes its messages",
+    Code.QUEUE_IN_USE: "`bottomless queue update` has the dead letters of the other go elsewhere",
     Code.CONSUMER_NOT_FOUND: "`bottomless consumers ls` shows those that stored an offset",
     Code.OFFSET_NOT_FOUND: "`bottomless consumers set` stores one, `bottomless tail --consumer` as it reads",
     Code.KEY_NOT_FOUND: "`bottomless keys ls` shows the keys",

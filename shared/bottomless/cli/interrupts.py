@@ -13,6 +13,7 @@ from types import FrameType
 from bottomless.cli.failures import tell
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+WAITING = "waiting for the request that is under way; again to leave without its answer"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -29,15 +30,18 @@ class Interrupts:
     def __init__(self) -> None:
         self._under_way = False
         self._waiting: int | None = None
+        self._sentence = WAITING
 
     @contextmanager
-    def shielded(self) -> Iterator[None]:
+    def shielded(self, sentence: str = WAITING) -> Iterator[None]:
         """Protect a block from the first signal: it runs to its end, and the program ends then.
+
+        `sentence` is what the user is told meanwhile.
 
         Raises:
             Interrupted: a signal came in the block.
         """
-        self._under_way = True
+        self._under_way, self._sentence = True, sentence
         try:
             yield
         finally:
@@ -54,7 +58,7 @@ class Interrupts:
         if not self._under_way or self._waiting is not None:
             raise Interrupted(number)
         self._waiting = number
-        tell("waiting for the request that is under way; again to leave without its answer")
+        tell(self._sentence)
 
 
 @contextmanager

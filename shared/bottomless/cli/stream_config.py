@@ -59,35 +59,42 @@ def config_of(
 ) -> dict[str, Any]:
     """Make a configuration of the members that were named."""
     fragment = {
-        "target_bytes": _number(fragment_bytes, "--fragment-bytes", parse_size),
-        "max_age_ms": _number(fragment_age_ms, "--fragment-age-ms", parse_milliseconds),
+        "target_bytes": number_in(fragment_bytes, "--fragment-bytes", parse_size),
+        "max_age_ms": number_in(fragment_age_ms, "--fragment-age-ms", parse_milliseconds),
     }
     config = {
         "retention": retention_of(max_age, max_bytes),
         "fragment": {name: value for name, value in fragment.items() if value is not None},
         "filter": {} if filter_index is None else {"index": filter_index.member},
-        "labels": dict(map(_label, label or [])),
+        "labels": dict(map(label_in, label or [])),
     }
     return {name: value for name, value in config.items() if value}
 
 
-def taking_config(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `config_of` in place of its own parameter `config`."""
-    made_of = signature(config_of).parameters
+def taking(made_by: Callable[..., dict[str, Any]]) -> Callable[..., Callable[..., None]]:
+    """Give a command the options of `made_by` in place of its own parameter `config`."""
+    made_of = signature(made_by).parameters
 
-    @wraps(command)
-    def run(**given: Any) -> None:
-        config = config_of(**{name: given.pop(name) for name in made_of})
-        command(**given, config=config)
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run(**given: Any) -> None:
+            config = made_by(**{name: given.pop(name) for name in made_of})
+            command(**given, config=config)
 
-    own = signature(command)
-    parameters: list[Parameter] = []
-    for parameter in own.parameters.values():
-        parameters += made_of.values() if parameter.name == "config" else [parameter]
-    # What makes a command of a function looks at both.
-    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return run
+        own = signature(command)
+        parameters: list[Parameter] = []
+        for parameter in own.parameters.values():
+            parameters += made_of.values() if parameter.name == "config" else [parameter]
+        # What makes a command of a function looks at both.
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return give
+
+
+taking_config: Final = taking(config_of)
+"""Give a command the options of a stream's configuration."""
 
 
 def retention_of(max_age: str | None, max_bytes: str | None) -> dict[str, Any]:
@@ -100,13 +107,17 @@ def retention_of(max_age: str | None, max_bytes: str | None) -> dict[str, Any]:
         limits["max_bytes"] = (
             words[max_bytes]
             if max_bytes in words
-            else _number(max_bytes, "--max-bytes", parse_size)
+            else number_in(max_bytes, "--max-bytes", parse_size)
         )
     return limits
 
 
-def _number(text: str | None, named: str, parse: Callable[[str], int]) -> int | None:
-    """A number alone, or one with a unit that `parse` knows."""
+def number_in(text: str | None, named: str, parse: Callable[[str], int]) -> int | None:
+    """Read a number alone, or one with a unit that `parse` knows.
+
+    Raises:
+        typer.BadParameter: it is neither; `named` is the option.
+    """
     if text is None:
         return None
     try:
@@ -118,7 +129,12 @@ def _number(text: str | None, named: str, parse: Callable[[str], int]) -> int | 
     return number
 
 
-def _label(text: str) -> tuple[str, str | None]:
+def label_in(text: str) -> tuple[str, str | None]:
+    """Read NAME=VALUE; None for no value, which takes the label away.
+
+    Raises:
+        typer.BadParameter: it is not of this form.
+    """
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise typer.BadParameter("a label is NAME=VALUE", param_hint="--label")

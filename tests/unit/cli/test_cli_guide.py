@@ -10,6 +10,6 @@ STEPS = [step for step in steps_of(ROOT / "docs/cli.md") if step.kind in ("sh", 
 
 
 def test_the_blocks_of_the_guide_do_what_it_says(cli: CommandLine, tmp_path: Path) -> None:
-    assert len([step for step in STEPS if step.kind == "sh"]) == 15
+    assert len([step for step in STEPS if step.kind == "sh"]) == 16
     with PageRun(tmp_path / "reader", {}, {"BOTTOMLESS_URL": cli.url}, cli) as reader:
         reader.take(STEPS)

@@ -75,6 +75,20 @@ def test_the_commands_are_these() -> None:
         "producers get",
         "producers ls",
         "producers rm",
+        "queue ack",
+        "queue create",
+        "queue describe",
+        "queue extend",
+        "queue ls",
+        "queue nack",
+        "queue peek",
+        "queue publish",
+        "queue purge",
+        "queue receive",
+        "queue redrive",
+        "queue rm",
+        "queue update",
+        "queue work",
         "queue-store import-rabbitmq",
         "queue-store migrate",
         "queue-store rebuild",
@@ -166,7 +180,7 @@ def test_the_output_of_a_command_that_shows_values_has_three_forms(path: tuple[s
 
 OF_RECORDS = {
     *("read", "tail", "fragments cat", "admin wal cat"),
-    *("consumers rm", "groups rm", "producers rm", "leases rm"),
+    *("consumers rm", "groups rm", "producers rm", "leases rm", "queue rm", "queue work"),
 }
 """They write records or bytes as they are, or nothing at all."""
 
