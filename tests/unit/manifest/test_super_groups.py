@@ -144,6 +144,8 @@ async def test_members_share_what_came_by_growth(service: Service) -> None:
 
 
 async def test_a_group_is_told_what_came_by_growth_after_it_had_begun(service: Service) -> None:
+    # The clock of coordination is that of the service, which goes by the time of the loop.
+    service.harness.clock.now = int(asyncio.get_running_loop().time() * 1000)
     await Member(service, "a").join()
     await grow(service)
     joined = await service.public.post(f"{GROUP}/members", json={"member": "a"})
