@@ -28,12 +28,11 @@ from bottomless.model.wal import Note
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.leaderless.instance import WalInstance
-from bottomless_server.leaderless.proof import shows_less
 from bottomless_server.leaderless.tail import Tail, TailEntry
 from bottomless_server.stores.noted_entries import is_of_pieces
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.tail_keys import entries_from, load_tails
-from bottomless_server.stores.wal import load_directory
+from bottomless_server.stores.wal import is_older, load_directory
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +76,7 @@ async def note_for_dead(
             directory = await load_directory(drive, instance, sequence)
         except ObjectMissing:
             continue
-        if shows_less(record, directory.header):
+        if await is_older(coordination, instance, record, directory.header):
             raise coordination_lost()
         if directory.header.generation != record.generation:
             break

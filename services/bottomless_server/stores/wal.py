@@ -29,6 +29,7 @@ from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
 from bottomless.formats.wal import HEADER_SIZE, WalDirectory, decode_directory, decode_wal_header
 from bottomless.guards import guard
 from bottomless.model.names import Uid
+from bottomless.model.wal import WalHeader
 from bottomless_server.coordination.base import (
     Changes,
     Coordination,
@@ -285,7 +286,7 @@ async def deletable(
         # Another vacuum found nothing left of it.
         return NOTHING
     if record.settled == record.reserved:
-        await require_newest(drive, instance, now)
+        await require_newest(drive, coordination, instance, now)
     return Deletable(sequences, record.keep_until)
 
 
@@ -311,7 +312,9 @@ async def looked_at_again(
 
 
 @guard("the newest object of an instance that others settled")
-async def require_newest(drive: Drive, instance: Uid, record: WalInstance) -> None:
+async def require_newest(
+    drive: Drive, coordination: Coordination, instance: Uid, record: WalInstance
+) -> None:
     """Require that the record of an instance is not older than its newest object.
 
     In an older copy no lease is held, so each writer there seems to be dead.
@@ -328,9 +331,26 @@ async def require_newest(drive: Drive, instance: Uid, record: WalInstance) -> No
         except (Corrupt, ObjectMissing):
             # It proves nothing, and the one before it says nearly as much.
             continue
-        if shows_less(record, directory.header):
+        if await is_older(coordination, instance, record, directory.header):
             raise coordination_lost()
         return
+
+
+async def is_older(
+    coordination: Coordination, instance: Uid, record: WalInstance, header: WalHeader
+) -> bool:
+    """Tell whether the record of an instance is older than one of its objects: not only as it was read
+    before the object, but as it is now. A writer that lives may have changed it in between, also where
+    others have settled it.
+
+    Raises:
+        CoordinationUnavailable
+        Corrupt: the record cannot be read.
+    """
+    if not shows_less(record, header):
+        return False
+    value = await coordination.get(instance_key(instance))
+    return value is None or shows_less(decode_instance(value), header)
 
 
 async def delete_objects(drive: Drive, instance: Uid, sequences: Sequence[int]) -> int:

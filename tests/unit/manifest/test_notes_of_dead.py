@@ -23,8 +23,9 @@ from bottomless_server.manifest.leaderless.vacuum import Vacuum
 from bottomless_server.stores import notes_of_dead
 from bottomless_server.stores.noted_entries import is_noted
 from bottomless_server.stores.notes_of_dead import note_for_dead
+from bottomless_server.stores.other_writers import show_life
 from bottomless_server.stores.put_retries import put_object
-from bottomless_server.stores.wal import settle
+from bottomless_server.stores.wal import require_newest, settle
 from bottomless_server.stores.wal_check import check_wal
 
 LAST = RESERVED_COUNT - 1
@@ -97,6 +98,22 @@ async def test_two_vacuums_at_once_put_the_same_notes_and_neither_takes_the_othe
     monkeypatch.setattr(notes_of_dead, "put_object", after_another)
     assert await note(2) == 2
     assert await writer.objects() == [0, 1, LAST]
+
+
+async def test_a_writer_that_lives_after_all_does_not_make_its_record_an_older_copy() -> None:
+    """It showed life, and put an object that says so, after the vacuum had read its record: that counted
+    as proof that coordination had gone back. Seed 11 of the model of producers found it."""
+    harness, writer = await a_dead_writer()
+    record = await settle(harness.coordination, writer.instance, 0)
+    assert record is not None
+    await show_life(harness.coordination, writer.numbers)
+    await writer.put(STREAM)
+    now = writer.record()
+    assert now is not None
+    assert now.attempt > record.attempt
+
+    await note_for_dead(harness.drive, harness.coordination, writer.instance, record, 2)
+    await require_newest(harness.drive, harness.coordination, writer.instance, record)
 
 
 async def test_an_object_without_those_notes_in_their_place_is_damage(
