@@ -91,7 +91,7 @@ async def _let_die_at_steps(simulation: Simulation) -> None:
     """Some program dies in the middle of a request or of a growth, again and again."""
     chance = simulation.chance("steps")
     while True:
-        await asyncio.sleep(chance.uniform(0.3, 3))
+        await asyncio.sleep(chance.uniform(1, 6))
         if simulation.trouble.over:
             return
         point = chance.choice(_STEPS)
