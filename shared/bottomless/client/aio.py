@@ -52,7 +52,13 @@ from bottomless.client.transport import (
 )
 from bottomless.client.upkeep import UpkeepCalls
 from bottomless.client.worker import AsyncWorker
-from bottomless.client.working import VISIBILITY_MS_DEFAULT, Loss, Working, tell_lost
+from bottomless.client.working import (
+    VISIBILITY_MS_DEFAULT,
+    WAIT_MS_MAX,
+    Loss,
+    Working,
+    tell_lost,
+)
 from bottomless.errors import InvalidRequest, StoreError
 from bottomless.model.limits import PAGE_SIZE_DEFAULT
 
@@ -111,6 +117,7 @@ class AsyncClient(
             retry_seconds=retry_seconds,
         )
         self._url = target.url
+        self._answer_ms = int(target.timeouts.answer * 1000)
 
     def producer(
         self,
@@ -313,7 +320,9 @@ class AsyncClient(
         Raises:
             InvalidRequest: a number is out of its range, or `bad-name`.
         """
-        working = Working(queue, visibility_ms, limit, nack_delay_ms, on_lost, on_outage)
+        # The other half is for the way there and back.
+        wait_ms = min(WAIT_MS_MAX, self._answer_ms // 2)
+        working = Working(queue, visibility_ms, limit, nack_delay_ms, on_lost, on_outage, wait_ms)
         return AsyncWorker(self, working)
 
     def __repr__(self) -> str:

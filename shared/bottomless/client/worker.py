@@ -23,7 +23,6 @@ from bottomless.client.working import Loss, Working
 from bottomless.errors import StoreError
 
 _RECEIVE_LIMIT_MAX: Final = 100
-_WAIT_MS: Final = 20_000
 _CLOSE_SECONDS: Final = 2.0
 """How long giving back is tried at the end: what is not given back comes again anyway."""
 
@@ -267,7 +266,8 @@ class AsyncWorker:
         if room <= 0:
             await self._wait_for_room(left)
             return
-        wait_ms = _WAIT_MS if left is None else min(_WAIT_MS, int(left * 1000))
+        longest = self._working.wait_ms
+        wait_ms = longest if left is None else min(longest, int(left * 1000))
         asked_at = time.monotonic()
         try:
             messages = await self._client.receive(

@@ -13,6 +13,8 @@ from bottomless.errors import InvalidRequest, StoreError
 VISIBILITY_MS_DEFAULT: Final = 30_000
 VISIBILITY_MS_MIN: Final = 100
 VISIBILITY_MS_MAX: Final = 12 * 3_600_000
+WAIT_MS_MAX: Final = 20_000
+"""How long one request waits for a message, at most."""
 LIMIT_MAX: Final = 1000
 """Messages in hand: as many as one request extends."""
 
@@ -44,6 +46,8 @@ class Working:
     """Called once with each message that this program had and lost, and how."""
     on_outage: Callable[[StoreError], None] = field(default=ignored)
     """Called with the reason each time the server did not answer; the worker goes on by itself."""
+    wait_ms: int = WAIT_MS_MAX
+    """How long one request waits for a message: less than the client waits for an answer."""
 
     def __post_init__(self) -> None:
         check_queue(self.queue)

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import orjson
 import pytest
 from support.raw_server import NOTHING, Asked, Script, answer, problem, raw_server
 from support.waiting import eventually
 
-from bottomless.client import AsyncClient, AsyncWorker, Message
+from bottomless.client import AsyncClient, AsyncWorker, Message, Timeouts
 from bottomless.errors import Code, InvalidRequest, NotFound, Outcome, StoreError, Unavailable
 
 STORED = answer(value={"messages": [{"message_id": "0" * 32, "sequence": 0, "duplicate": False}]})
@@ -223,6 +224,21 @@ async def test_more_is_taken_when_something_left_the_hand() -> None:
 async def worker_asks_nothing(client: AsyncClient, queue: Queue) -> bool:
     await client.extend("jobs", "other")
     return queue.asked.count("receive") == 1
+
+
+@pytest.mark.parametrize(("answer_seconds", "wait_ms"), [(60.0, 20_000), (5.0, 2_500)])
+async def test_a_worker_waits_for_less_than_its_client_does(
+    answer_seconds: float, wait_ms: int
+) -> None:
+    """Else each wait for a message that does not come would look like an outage."""
+    timeouts = Timeouts(answer=answer_seconds)
+    async with (
+        raw_server(Queue(message())) as server,
+        AsyncClient(server.url, timeouts=timeouts) as client,
+        client.worker("jobs") as worker,
+        await anext(worker),
+    ):
+        assert orjson.loads(server.asked[0].body)["max_wait_ms"] == wait_ms
 
 
 @pytest.mark.parametrize(
