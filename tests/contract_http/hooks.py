@@ -33,13 +33,15 @@ BY_STATE: Final = {
     Code.OFFSET_OUT_OF_RANGE,
     Code.OFFSET_BEYOND_END,
     Code.RANGE_NOT_SATISFIABLE,
+    Code.IDEMPOTENCY_MISMATCH,
 }
-"""Refused for what the stream holds at the moment."""
+"""Refused for what the stream or the queue holds at the moment."""
 
 BEYOND_SCHEMA: Final = {
     Code.BAD_OFFSET_SPEC: {"get_records", "get_offsets_resolve"},
+    Code.VALIDATION_FAILED: {"patch_queue"},
 }
-"""Refused for a grammar that is said in words."""
+"""Refused for a grammar that is said in words, or for what a merge patch leads to."""
 
 BETWEEN_PARAMETERS: Final = (
     "goes with",
@@ -111,6 +113,9 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
         asked = (case.query or {}).get(name)
         if str(asked).isdigit() and WAIT_MS_MAX < int(str(asked)) <= 30_000:
             case.query[name] = WAIT_MS_MAX
+    match case.body:
+        case {"max_wait_ms": int(wait)} if WAIT_MS_MAX < wait <= 30_000:
+            case.body["max_wait_ms"] = WAIT_MS_MAX
 
 
 @schemathesis.hook
