@@ -67,8 +67,10 @@ def _create(
     scope: Annotated[
         list[str],
         typer.Option(
-            help="OPERATION, OPERATION:STREAM or OPERATION:PREFIX*, of read, append, consume, "
-            "describe, manage, delete, locations, admin; or * for everything. Repeatable."
+            help="OPERATION, OPERATION:NAME or OPERATION:PREFIX*, of read, append, consume, "
+            "describe, manage, delete, locations, admin for streams, and queue-publish, "
+            "queue-receive, queue-describe, queue-manage, queue-delete for queues; or * for "
+            "everything. Repeatable."
         ),
     ],
     label: Annotated[str, typer.Option(help="A label for people.")] = "",
