@@ -172,5 +172,8 @@ def operations_for_people(endpoints: Mapping[str, Any]) -> dict[str, str]:
         needs = " or ".join(f"`{operation}`" for operation in each["operations"])
         audit = each["audit"]
         told = _AUDIT.get(audit, f"`{audit}` ")
-        rows.append(f"| `{each['method']} {each['path']}` | {needs}{_ON[each['on']]} | {told}|")
+        where = _ON[each["on"]]
+        if each["operations"] and all(one.startswith("queue-") for one in each["operations"]):
+            where = where.replace("stream", "queue")
+        rows.append(f"| `{each['method']} {each['path']}` | {needs}{where} | {told}|")
     return {"operations": "\n".join(rows) + "\n"}

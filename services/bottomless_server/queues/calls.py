@@ -148,7 +148,7 @@ class PeekAnswer(NamedTuple):
 
 
 class RedriveAnswer(NamedTuple):
-    """How many messages moved, and how many are left that could."""
+    """How many messages moved, and how many ready ones the queue still has, wherever they came from."""
 
     moved: int
     left: int

@@ -18,7 +18,7 @@ class Redriven(NamedTuple):
     moved: int
     """So many were published anew."""
     left: int
-    """So many that could move are still there."""
+    """So many ready messages are still there, wherever they came from."""
 
 
 class QueueCalls(Wire):
@@ -91,7 +91,8 @@ class QueueCalls(Wire):
     async def redrive(self, queue: str, *, limit: int = 1000, to: str | None = None) -> Redriven:
         """Publish dead letters anew, the oldest ready ones, each where it was before it came here.
 
-        With `to` all go to that queue. At most `limit` are moved; ask again while some are `left`.
+        With `to` all go to that queue. At most `limit` are moved; ask again until none was. Without
+        `to`, messages that came from no other queue stay, and count as `left`.
 
         Raises:
             NotFound: `queue-not-found`, and which.
