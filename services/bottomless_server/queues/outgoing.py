@@ -21,7 +21,6 @@ any more; it is tried again after a while. For anything else the target waits, l
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +39,7 @@ from bottomless_server.queues.reading import Reading, Unread
 from bottomless_server.queues.rounds import Rounds
 from bottomless_server.queues.settings import EngineSettings
 from bottomless_server.queues.work import Look, Work
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 
 log = structlog.get_logger(__name__)
@@ -148,11 +148,7 @@ class OutgoingLines:
         tasks = [line.task for line in self._lines.values() if line.task is not None]
         for line in self._lines.values():
             _stop_timer(line)
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        await end_tasks(*tasks)
 
     def wake(self, targets: frozenset[int]) -> None:
         """Say that targets got rows."""

@@ -22,6 +22,7 @@ ALLOWED: dict[tuple[str, str], str] = {
         "give_up",
     ): "each asks for a limited time, and answers at its end",
     ("manifest/common/held_lease.py", "_renew"): "again and again, until the work has ended",
+    ("queues/outgoing.py", "_stop_timer"): "a timer, no task",
     ("queues/rounds.py", "_stop_timer"): "a timer, no task",
     ("reader/follow_answer.py", "_wait"): "one read, which has a time limit",
     ("runtime/base/end.py", "end_tasks"): "this is it",
