@@ -53,7 +53,9 @@ class TenantHomes:
         self._mine: LRUCache[str, int] = LRUCache(_COUNT_MAX)
         """The term of the lease in which it was heard that a tenant's queues are here."""
         self._others: TTLCache[str, str] = TTLCache(_COUNT_MAX, _SECONDS, monotonic)
-        self._asking: SingleFlight[str, HomeSaid] = SingleFlight()
+        self._asking: SingleFlight[tuple[str, int], HomeSaid] = SingleFlight()
+        """What is asked, by the tenant and the term: an answer that was asked for in a term before may be
+        of before a takeover."""
 
     async def require(self, tenant: str) -> None:
         """Return if the queues of a tenant are here.
@@ -92,7 +94,7 @@ class TenantHomes:
             return
         term = self._lease.term
         self._lease.require()
-        said = await self._asking.join(tenant, lambda: self._ask(tenant, None))
+        said = await self._asking.join((tenant, term), lambda: self._ask(tenant, None))
         if said.node_id != self._node_id:
             if said.url is None:
                 raise not_owner(owned=OWNED)
