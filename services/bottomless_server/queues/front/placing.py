@@ -21,7 +21,7 @@ from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import Answer, send_forwarded, was_taken
 from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.queues.bodies.naming import NAMING, PUBLISH_TO, PUT, named_in
-from bottomless_server.queues.front.requests import QueueRequests
+from bottomless_server.queues.front.requests import ASKING_SIZE_MAX, QueueRequests
 from bottomless_server.queues.homes import OWNED, TenantHomes
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import (
@@ -32,15 +32,18 @@ from bottomless_server.runtime.http.app import (
     request_id_of,
     send_problem,
 )
+from bottomless_server.runtime.http.connection import while_connected
 from bottomless_server.runtime.http.endpoint_table import Endpoint
 from bottomless_server.runtime.http.endpoints import find
 from bottomless_server.runtime.http.expecting import Expecting
 from bottomless_server.runtime.http.problems import unexpected
 from bottomless_server.runtime.http.whole_answer import WholeAnswer, send_whole
+from bottomless_server.runtime.identity.credential_watch import credential_watch_of
 
 log = structlog.get_logger(__name__)
 
 LIST: Final = "list_queues"
+RECEIVE: Final = "receive_messages"
 OF_THE_NODE: Final = frozenset({"get_queue_store", "compact_queue_store", "take_over_queues"})
 """Operations about the node that is asked, and not about the queues of the caller's tenant."""
 
@@ -66,7 +69,7 @@ class QueueFront:
         self._spoken: Mapping[str, Handle] = {
             "publish_messages": requests.publish,
             PUBLISH_TO: requests.publish_to,
-            "receive_messages": requests.receive,
+            RECEIVE: requests.receive,
             "ack_messages": requests.ack,
             "nack_messages": requests.nack,
             "extend_messages": requests.extend,
@@ -119,10 +122,29 @@ class QueueFront:
     async def _pass_on(
         self, owner: OwnedElsewhere, operation_id: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        answer = await self._forwarded.ask(owner, scope, receive)
+        if operation_id == RECEIVE:
+            answer = await self._received(owner, scope, receive)
+        else:
+            answer = await self._forwarded.ask(owner, scope, receive)
         if operation_id == LIST and answer.status == 200:
             answer = _shown_to(answer, scope)
         await send_forwarded(send, answer)
+
+    async def _received(self, owner: OwnedElsewhere, scope: Scope, receive: Receive) -> Answer:
+        """What the home answers to a receive. It is told when the client leaves, and takes nothing then.
+
+        Raises:
+            StoreError: also where the credential ended while it waited: what was taken comes again
+                when its visibility is over.
+            ClientGone: the client has left.
+        """
+        body = await read_body(scope, receive, ASKING_SIZE_MAX)
+        asking = self._forwarded.ask(owner, scope, _again(body, receive))
+        answer = await while_connected(receive, asking)
+        watch = credential_watch_of(scope)
+        if watch is not None:
+            await watch.check()
+        return answer
 
 
 async def _checked(operation_id: str, scope: Scope, receive: Receive) -> Receive:

@@ -68,7 +68,7 @@ JSON: Final = "application/json"
 RAW: Final = "application/octet-stream"
 _INLINE_SIZE: Final = 64 * KIB
 """JSON above is read in a thread, since the loop serves everybody."""
-_ASKING_SIZE_MAX: Final = 1_024 * KIB
+ASKING_SIZE_MAX: Final = 1_024 * KIB
 """A body that names receipts: a thousand of the largest."""
 _OF_RAW: Final = b"message-"
 """How headers begin that say something of a message whose value is the body."""
@@ -315,7 +315,7 @@ async def _asking(scope: Scope, receive: Receive, *, optional: bool = False) -> 
     Raises:
         InvalidRequest: 400, 413 or 415.
     """
-    body = await read_body(scope, receive, _ASKING_SIZE_MAX)
+    body = await read_body(scope, receive, ASKING_SIZE_MAX)
     if optional and not body:
         return {}
     content_type(scope, (JSON,))
@@ -328,8 +328,12 @@ async def _in_turn(body: bytes, read: Callable[[], T]) -> T:
 
 
 def _hash_of(scope: Scope, body: bytes) -> bytes:
-    """What stands for all that a publish says: its body, and what headers say of a raw one."""
+    """What stands for all that a publish says: its body, what it is read as, and what headers say of a raw
+    one.
+    """
     hashed = sha256(body)
+    if content_type(scope, (JSON, RAW)) == RAW:
+        hashed.update(b"\0raw")
     for name, value in sorted(scope["headers"]):
         if name.startswith(_OF_RAW):
             hashed.update(b"\0%s\0%s" % (name, value))
