@@ -41,7 +41,7 @@ log = structlog.get_logger(__name__)
 _ANSWER_SIZE_MAX: Final = 16 * MIB
 """The largest answer of an owner is a page of a thousand producers."""
 _CONNECTION_COUNT_MAX: Final = 256
-"""Requests on their way to one owner; more wait for a connection, for seconds."""
+"""Requests on their way to one owner, unless many of them wait there."""
 _CONNECT_SECONDS: Final = 5.0
 _IDLE_SECONDS: Final = 15
 """Shorter than listeners keep an idle connection, so that no request meets its closing."""
@@ -146,10 +146,15 @@ class Forwarding:
         *,
         service: str = "ingest",
         owned: str = STREAM,
+        answer_size_max: int = _ANSWER_SIZE_MAX,
+        connection_count_max: int = _CONNECTION_COUNT_MAX,
     ) -> None:
         """`answer_seconds`: how long an owner may be silent once it has the request; `secret` is
         shown to owners over TCP. Errors say `service` of the other nodes, and `owned` of what they
-        own."""
+        own. An answer has at most `answer_size_max` bytes; `connection_count_max` requests are on
+        their way to one owner, and more wait for a connection, for seconds."""
+        self._answer_size_max = answer_size_max
+        self._connection_count_max = connection_count_max
         self._secret = secret
         self._service = service
         self._owned = owned
@@ -228,11 +233,11 @@ class Forwarding:
             scheme, _, rest = owner_url.partition("://")
             connector: aiohttp.BaseConnector = (
                 aiohttp.UnixConnector(
-                    rest, limit=_CONNECTION_COUNT_MAX, keepalive_timeout=_IDLE_SECONDS
+                    rest, limit=self._connection_count_max, keepalive_timeout=_IDLE_SECONDS
                 )
                 if scheme == "unix"
                 else aiohttp.TCPConnector(
-                    limit=_CONNECTION_COUNT_MAX, keepalive_timeout=_IDLE_SECONDS
+                    limit=self._connection_count_max, keepalive_timeout=_IDLE_SECONDS
                 )
             )
             session = self._sessions[owner_url] = aiohttp.ClientSession(
@@ -257,7 +262,7 @@ class Forwarding:
                 f"the {self._service} service does not take the internal secret of this one",
                 code=Code.PEER_UNAVAILABLE,
             )
-        return Answer(answer.status, _kept(answer), await _read(answer))
+        return Answer(answer.status, _kept(answer), await _read(answer, self._answer_size_max))
 
     def _unanswered(self, outcome: Outcome) -> Unavailable:
         return Unavailable(
@@ -342,11 +347,11 @@ def _kept(answer: aiohttp.ClientResponse) -> list[tuple[bytes, bytes]]:
     ]
 
 
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
+async def _read(answer: aiohttp.ClientResponse, size_max: int) -> bytes:
     parts, size = [], 0
     async for part in answer.content.iter_any():
         size += len(part)
-        if size > _ANSWER_SIZE_MAX:
+        if size > size_max:
             raise aiohttp.ClientPayloadError("the answer is too large")
         parts.append(part)
     return b"".join(parts)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bottomless.model.limits import LONG_POLL_MS_MAX
+from bottomless.model.limits import LONG_POLL_MS_MAX, MIB
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.core.clock import CommitClock
@@ -15,6 +15,7 @@ from bottomless_server.node.room import MemoryRoom
 from bottomless_server.node.stream_nodes import StreamNodes
 from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.queues.bodies.asking import RECEIVE_SIZE_MAX
 from bottomless_server.queues.front.counts import QueueCounts
 from bottomless_server.queues.front.figures import QueueMeasures
 from bottomless_server.queues.front.public import create_public_app
@@ -33,6 +34,10 @@ from bottomless_server.stores.streams import Streams
 
 _QUEUE_SHARE: Final = 2
 """One queue may have this part of the room of all publishes."""
+_ANSWER_SIZE_MAX: Final = 6 * RECEIVE_SIZE_MAX + MIB
+"""Of another node: as much as one receive takes, each byte of it escaped, and what is said of it."""
+_CONNECTION_COUNT_MAX: Final = 4_096
+"""To one home: receives that wait there have one each, and must not hold up who publishes."""
 
 
 def create_service(
@@ -78,6 +83,8 @@ def create_service(
         secret,
         service="queues",
         owned=OWNED,
+        answer_size_max=_ANSWER_SIZE_MAX,
+        connection_count_max=_CONNECTION_COUNT_MAX,
     )
     to_streams = to_streams or Forwarding(settings.queues_forward_ms / 1000, secret)
     under_way, counts, place = RequestsUnderWay(), QueueCounts(), EnginePlace()
