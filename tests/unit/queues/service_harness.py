@@ -94,9 +94,9 @@ class QueuesHarness(ServiceHarness):
         self.watch: CredentialWatch | None = None
         """The watch over their credential."""
         super().__init__(self.service)
-        self.client = client_of(wrap(self._as_principal))
+        self.client = client_of(wrap(self.as_principal))
 
-    async def _as_principal(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def as_principal(self, scope: Scope, receive: Receive, send: Send) -> None:
         note_principal(scope, self.principal)
         if self.watch is not None:
             note_credential_watch(scope, self.watch)
