@@ -23,7 +23,13 @@ from bottomless_server.queues.ports import OutgoingRecord, RecordRefused
 from bottomless_server.stores.streams import Streams
 
 _ACTOR: Final = None
-_OF_ONE: Final = (Code.RECORD_TOO_LARGE, Code.VALIDATION_FAILED, Code.NUMBER_OUT_OF_RANGE)
+_OF_ONE: Final = (
+    Code.RECORD_TOO_LARGE,
+    Code.VALIDATION_FAILED,
+    Code.NUMBER_OUT_OF_RANGE,
+    # A record goes alone where it makes a body too large.
+    Code.BODY_TOO_LARGE,
+)
 """Refusals of a request for one of its records."""
 _SIZE_MAX: Final = JSON_BODY_SIZE_MAX - 64 * KIB
 
