@@ -15,7 +15,8 @@ put back from a back-up would give numbers again that mean something else there,
 
 What is refused for itself (too large for a stream, damaged) steps aside: it gets a new number at the
 end of the line, in a round before anything after it is sent, so that its old number means nothing
-any more; it is tried again after a while. For anything else the target waits, longer each time.
+any more; it is tried again after a while. Unless the stream has it already, from a send of which nobody
+heard what became: that is asked before. For anything else the target waits, longer each time.
 """
 
 import asyncio
@@ -316,6 +317,7 @@ class OutgoingLines:
         self.sent_count += len(good)
 
     async def _refused(self, line: _Line, rows: Sequence[Outgoing], why: str) -> None:
+        rows = await self._not_there(line, rows)
         if len(line.aside) + len(rows) > ASIDE_COUNT_MAX:
             raise StoreError("too many messages stand aside", code=Code.DATA_CORRUPT)
         for row in rows:
@@ -329,6 +331,25 @@ class OutgoingLines:
         self.aside_count += len(rows)
         retry = asyncio.get_running_loop().time() + self._settings.outgoing_retry_ms_max / 1000
         await self._step_aside(line, rows, [retry] * len(rows))
+
+    async def _not_there(self, line: _Line, rows: Sequence[Outgoing]) -> Sequence[Outgoing]:
+        """Take rows that the stream has; returns the others, which may get new numbers.
+
+        One that was sent before, and of which nobody heard what became, may be there under its number.
+        """
+        target = line.target
+        if target.kind != "stream" or self._streams is None or not rows:
+            return rows
+        last = await self._streams.last_id(target.tenant, target.name, self._producer)
+        there = [row.number for row in rows if last is not None and row.number <= last]
+        if there:
+            await self._rounds.do(
+                _Change(lambda work: work.ledger.remove_outgoing(target.id, there))
+            )
+            for number in there:
+                line.aside.pop(number, None)
+            self.sent_count += len(there)
+        return [row for row in rows if row.number not in there]
 
     async def _step_aside(
         self, line: _Line, rows: Sequence[Outgoing], retries: Sequence[float]

@@ -109,6 +109,26 @@ async def test_what_a_stream_refuses_for_itself_steps_aside_and_is_tried_again(
         assert values(engine) == [b"1", b"2", b"large" * 10]
 
 
+async def test_what_a_stream_has_and_refuses_when_it_is_sent_again_is_there_once(
+    tmp_path: Path,
+) -> None:
+    async with an_engine(tmp_path, **SOON) as engine:
+        await archive(engine)
+        await work(engine, b"0")
+        await engine.arrived()
+        engine.streams.late = True
+        engine.streams.error = Unavailable("no", code=Code.PEER_UNAVAILABLE)
+        await work(engine, b"1")
+        await eventually(lambda: engine.engine.figures().outgoing_waiting)
+        engine.streams.error = None
+        engine.streams.value_size_max = 0
+        await eventually(lambda: not engine.engine.figures().outgoing_waiting)
+        engine.streams.value_size_max = 100
+        await work(engine, b"2")
+        await engine.arrived()
+        assert values(engine) == [b"0", b"1", b"2"]
+
+
 async def test_what_stands_aside_holds_up_nothing_that_comes_later(tmp_path: Path) -> None:
     """It is larger than all that is sent together, and is not tried again for long."""
     async with an_engine(tmp_path) as engine:
