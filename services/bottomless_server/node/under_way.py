@@ -14,6 +14,7 @@ class RequestsUnderWay:
         self._accepting = False
         self._count = 0
         self._idle = asyncio.Event()
+        self._draining = asyncio.Event()
 
     @property
     def count(self) -> int:
@@ -59,9 +60,14 @@ class RequestsUnderWay:
         if not self._count:
             self._idle.set()
 
+    async def until_draining(self) -> None:
+        """Return when a drain has begun: what only waits for something may end then."""
+        await self._draining.wait()
+
     async def drain(self) -> None:
         """Let no new request in; returns when those that were counted have ended."""
         self._accepting = False
+        self._draining.set()
         while self._count:
             self._idle.clear()
             await self._idle.wait()

@@ -51,6 +51,18 @@ async def test_a_credential_that_ended_while_another_node_waited_gets_nothing(
         problem(await waiting, 403, "forbidden")
 
 
+async def test_a_drain_waits_for_no_receive_that_is_passed_on(tmp_path: Path) -> None:
+    async with two_nodes(tmp_path) as (home, other):
+        await home.create()
+        waiting = asyncio.create_task(other.receive(**LONG))
+        await until_waiting(home)
+        async with asyncio.timeout(20):
+            await other.service.drain()
+        assert await waiting == []
+        # It did not wait for the home, which is told that nobody waits any more.
+        await until_waiting(home, 0)
+
+
 async def test_as_much_as_one_receive_takes_comes_through_another_node(tmp_path: Path) -> None:
     async with two_nodes(tmp_path) as (home, other):
         await home.create()

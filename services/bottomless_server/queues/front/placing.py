@@ -5,7 +5,8 @@ request is answered here, or passed on to the home, one hop. Requests that come 
 as raw ASGI; FastAPI serves everything else.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import orjson
@@ -20,13 +21,17 @@ from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
 from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import Answer, send_forwarded, was_taken
 from bottomless_server.node.under_way import RequestsUnderWay
+from bottomless_server.queues.bodies.answers import received_members
 from bottomless_server.queues.bodies.naming import NAMING, PUBLISH_TO, PUT, named_in
-from bottomless_server.queues.front.requests import ASKING_SIZE_MAX, QueueRequests
+from bottomless_server.queues.front.requests import ASKING_SIZE_MAX, JSON, RAW, QueueRequests
 from bottomless_server.queues.homes import OWNED, TenantHomes
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import (
     ClientGone,
     content_encoding,
+    header,
+    negotiate,
     parse_json,
     read_body,
     request_id_of,
@@ -131,7 +136,8 @@ class QueueFront:
         await send_forwarded(send, answer)
 
     async def _received(self, owner: OwnedElsewhere, scope: Scope, receive: Receive) -> Answer:
-        """What the home answers to a receive. It is told when the client leaves, and takes nothing then.
+        """What the home answers to a receive. It is told when the client leaves, and takes nothing then;
+        in a drain of this node it is told so too, and the answer is that there is nothing.
 
         Raises:
             StoreError: also where the credential ended while it waited: what was taken comes again
@@ -140,11 +146,30 @@ class QueueFront:
         """
         body = await read_body(scope, receive, ASKING_SIZE_MAX)
         asking = self._forwarded.ask(owner, scope, _again(body, receive))
-        answer = await while_connected(receive, asking)
+        answer = await while_connected(receive, self._unless_draining(asking))
+        if answer is None:
+            return _nothing_received(scope)
         watch = credential_watch_of(scope)
         if watch is not None:
             await watch.check()
         return answer
+
+    async def _unless_draining(self, asking: Coroutine[Any, Any, Answer]) -> Answer | None:
+        """An answer; None where a drain began before it came, and it is not waited for any more."""
+        answered = asyncio.create_task(asking)
+        draining = asyncio.create_task(self._under_way.until_draining())
+        try:
+            await asyncio.wait({answered, draining}, return_when=asyncio.FIRST_COMPLETED)
+            return answered.result() if answered.done() else None
+        finally:
+            await end_tasks(answered, draining)
+
+
+def _nothing_received(scope: Scope) -> Answer:
+    if negotiate(header(scope, b"accept"), [JSON, RAW]) == RAW:
+        return Answer(204, [], b"")
+    body = orjson.dumps(received_members([]), option=orjson.OPT_APPEND_NEWLINE)
+    return Answer(200, [(b"content-type", JSON.encode())], body)
 
 
 async def _checked(operation_id: str, scope: Scope, receive: Receive) -> Receive:
