@@ -59,9 +59,10 @@ class QueuesSettings(CommonSettings):
     queues_open_file_count_max: _Positive = 512
     """Message files that stay open for reads."""
 
-    queues_lease_ms: Annotated[int, Field(ge=100)] = 10_000
-    """After so long without a word from the node, an operator may have its queues taken over."""
-    queues_lease_margin_ms: Annotated[int, Field(ge=10)] = 2_000
+    queues_lease_ms: Annotated[int, Field(ge=100, le=50_000)] = 10_000
+    """After so long without a word from the node, an operator may have its queues taken over. At most
+    50 s: a rebuild of coordination counts a home as alive for 60 s."""
+    queues_lease_margin_ms: Annotated[int, Field(ge=10, le=10_000)] = 2_000
     """The node stops that much earlier, coordination waits that much longer."""
     queues_renew_ms: Annotated[int, Field(ge=10)] = 3_000
     """Twice within what the node believes in, so that one lost call costs nothing."""

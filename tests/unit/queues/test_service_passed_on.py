@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.asgi import on_tcp
+from support.rebuilding import rebuild
 from support.waiting import eventually
 
 from bottomless.errors import Denied
@@ -120,6 +121,27 @@ async def test_an_answer_of_before_a_takeover_makes_nobody_the_home(
         ended = await asyncio.gather(first, second, return_exceptions=True)
         assert not homes.is_here("default")
         assert isinstance(ended[1], OwnedElsewhere)
+
+
+async def test_after_a_rebuild_nobody_takes_over_what_its_home_may_serve_still(
+    tmp_path: Path,
+) -> None:
+    async with two_nodes(tmp_path) as (old, new):
+        await old.create()
+        stores = old.installation.stores
+        stores.coordination.lose()
+        await rebuild(stores)
+        await new.service.lease.renew()
+        asked = {
+            "tenant": "default",
+            "accept_loss": True,
+            "expect_home": old.service.directory.node_id,
+        }
+        taken = await new.client.post("/v1/admin/queues/takeover", json=asked)
+        problem(taken, 409, "home-live")
+        assert (await old.publish("a")).status_code == 200
+        await old.service.lease.renew()
+        assert (await old.publish("b")).status_code == 200
 
 
 async def lapse(node: QueuesHarness) -> None:

@@ -16,13 +16,17 @@ from bottomless.formats.keys import QUEUE_HOMES_PREFIX, parse_queue_home_key
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.queue_homes.core.home_decision import brought_back
 from bottomless_server.manifest.queue_homes.homes import newest_home, put_home
-from bottomless_server.stores.queue_homes import QueueHomes
+from bottomless_server.stores.queue_homes import QueueHomes, queue_node_key
 from bottomless_server.stores.rebuild_step import RebuildStep
 
 log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 16
 """Tenants whose home one step brings back: each is some requests to the store."""
+
+_LEASE_MS: Final = 60_000
+"""No node believes in its lease for longer (queues/operator_settings.py has the bounds), and one that is alive
+renews it meanwhile."""
 
 
 class RestoredHomes(NamedTuple):
@@ -61,6 +65,11 @@ async def _restore(context: Context, tenant: str, step: RebuildStep) -> bool:
     except Corrupt as error:
         # Whether this is still what goes on is asked before another term is taken.
         raise Unavailable("a home of queues was put at this moment") from error
+    # The node may believe in its lease for a while, of which this coordination knows nothing: until
+    # then nobody takes its queues over.
+    await context.coordination.hold(
+        queue_node_key(home.node_id), home.node_id.encode("ascii"), _LEASE_MS
+    )
     await QueueHomes(context.coordination, context.streams).restore(home._replace(noted=True), step)
     return True
 
