@@ -111,6 +111,9 @@ def test_a_message_says_its_priority_times_headers_and_repeats() -> None:
         ({"value": "a", "dedup_id": ""}, "/dedup_id", "validation-failed"),
         ({"value": "a", "dedup_id": "x" * 256}, "/dedup_id", "validation-failed"),
         ({"value": "a", "headers": {"a": 1}}, "/headers", "validation-failed"),
+        ({"value": "a", "headers": {"a": "b", "": "c"}}, "/headers", "validation-failed"),
+        ({"value": "a", "headers": {"queue": "mine"}}, "/headers", "validation-failed"),
+        ({"value": "a", "headers": {"queue-reason": "mine"}}, "/headers", "validation-failed"),
         (
             {"value": "a", "headers": {str(n): "" for n in range(29)}},
             "/headers",
@@ -195,6 +198,7 @@ def test_a_raw_body_is_one_message_whose_headers_say_the_rest() -> None:
         (b"message-header-", b"1"),
         (b"message-header-a", b"\xe9"),
         (b"message-header-a", b"x" * 5_000),
+        (b"message-header-queue", b"mine"),
     ],
 )
 def test_a_header_of_a_raw_message_that_is_none_is_refused(header: tuple[bytes, bytes]) -> None:

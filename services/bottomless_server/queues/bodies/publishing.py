@@ -30,10 +30,14 @@ from bottomless_server.queues.calls import (
     PUBLISH_COUNT_MAX,
     OutMessage,
 )
+from bottomless_server.queues.core.origin import HEADERS as RESERVED
 
 _MESSAGE: Final = "a message"
 _WHAT: Final = "messages"
 _HEADER_PREFIX: Final = "message-header-"
+_RESERVED_SENTENCE: Final = (
+    f"the names {', '.join(sorted(RESERVED))} are for what a message gets when it leaves a queue"
+)
 _INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 
@@ -229,16 +233,27 @@ def _message(number: int, members: Any, encode_json: EncodeJson, size_max: int) 
         if member in members
     }
     if "headers" in members:
-        asked["headers"] = tuple(
-            read_headers(members["headers"], what=_MESSAGE, count_max=MESSAGE_HEADER_COUNT_MAX)
-        )
+        asked["headers"] = _headers(members["headers"])
     return OutMessage(value, content, **asked)
+
+
+def _headers(value: Any) -> tuple[tuple[str, bytes], ...]:
+    found = tuple(read_headers(value, what=_MESSAGE, count_max=MESSAGE_HEADER_COUNT_MAX))
+    # Pointers stop at /headers: a header's name is the sender's.
+    for name, _ in found:
+        if not name:
+            raise Wrong("/headers", "a header must have a name")
+        if name in RESERVED:
+            raise Wrong("/headers", _RESERVED_SENTENCE)
+    return found
 
 
 def _own_header(name: str, value: bytes, before: Sequence[str]) -> tuple[str, bytes]:
     own = name.removeprefix(_HEADER_PREFIX)
     if not own or own in before:
         raise bad_header(name, "must have a name after Message-Header-, and each name once")
+    if own in RESERVED:
+        raise bad_header(name, _RESERVED_SENTENCE)
     if not value.isascii():
         raise bad_header(name, "the header must be ASCII")
     if len(own) + len(value) > HEADER_SIZE_MAX:

@@ -33,7 +33,8 @@ REASON_HEADER: Final = "queue-reason"
 MESSAGE_ID_HEADER: Final = "queue-message-id"
 DELIVERIES_HEADER: Final = "queue-deliveries"
 HEADERS: Final = frozenset({QUEUE_HEADER, REASON_HEADER, MESSAGE_ID_HEADER, DELIVERIES_HEADER})
-"""What a message that left a queue says of it; of two queues that it left the last one counts."""
+"""What a message that left a queue says of it; of two queues that it left the last one counts. No publish
+brings these names: what it says there would be lost when its message leaves."""
 
 Headers = tuple[tuple[str, bytes], ...]
 
