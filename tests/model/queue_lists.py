@@ -175,6 +175,10 @@ class Lists:
             ]
             if not sizes:
                 continue
+            bounds = ((1, max(sizes), "record"), (len(sizes), sum(sizes), "batch"))
+            for number, size, what in bounds:
+                if number > (config.max_messages or number) or size > (config.max_bytes or size):
+                    return f"{what}-too-large"
             over = [
                 max(0, has + sum_new - bound) if bound is not None else 0
                 for has, sum_new, bound in (

@@ -49,7 +49,8 @@ class PublishCalls(Wire):
 
         Raises:
             Overloaded: `queue-full`, or another bound refuses them: nothing was stored.
-            InvalidRequest: a message has no JSON form, or is not accepted; `idempotency-mismatch`.
+            InvalidRequest: a message has no JSON form, or is not accepted; `idempotency-mismatch`;
+                `record-too-large` or `batch-too-large`: the queue has no room for them when it is empty.
             StoreError: the server's answer says why; `outcome` says whether it may be stored.
         """
         shaped = _shaped(messages)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from support.guards import remove
 from support.ledgers import id_of
+from support.queue_changes import wanted
 
 from bottomless.errors import StoreError
 from bottomless.formats.envelope import decode_envelope
@@ -58,6 +59,17 @@ class Queues(RoundHarness):
         self.requests += 1
         request = PublishRequest("default", names, messages or [OutMessage(b"v")], **more)
         return self.do(Publish(request, self.requests.to_bytes(10, "big"), dedup_count_max=most))
+
+    def refusal(self, *names: str, messages: list[OutMessage]) -> StoreError:
+        """Why a publish is refused, with all that is told of it."""
+        self.requests += 1
+        request = PublishRequest("default", names, messages)
+        change = Publish(request, self.requests.to_bytes(10, "big"))
+        ended = self.writer.round(wanted(change))
+        assert ended is not None
+        error = ended.verdicts[0].error
+        assert isinstance(error, StoreError)
+        return error
 
     def told(self, *names: str, **more: Any) -> list[PublishedMessage]:
         """Answers, one queue after the other."""
@@ -252,12 +264,32 @@ def test_what_is_in_flight_is_not_dropped(queues: Queues) -> None:
 def test_more_than_a_queue_can_ever_hold_is_refused(queues: Queues) -> None:
     queues.configure("jobs", max_bytes=1_000, overflow="drop-head")
     queues.publish("jobs")
-    assert queues.publish("jobs", messages=[OutMessage(bytes(2_000))]) == ("queue-full", "none")
+    small, large = OutMessage(bytes(600)), OutMessage(bytes(2_000))
+    refused = queues.refusal("jobs", messages=[small, large])
+    assert (refused.code, refused.retryable) == ("record-too-large", False)
+    assert [fault.pointer for fault in refused.faults] == ["/messages/1"]
+    refused = queues.refusal("jobs", messages=[small] * 2)
+    assert (refused.code, refused.retryable) == ("batch-too-large", False)
+    assert refused.facts == {"queue": "jobs", "max_bytes": 1_000}
     assert len(queues.items("jobs")) == 1
+
+
+@pytest.mark.parametrize("overflow", ["reject", "drop-head"])
+def test_more_messages_than_a_queue_can_ever_hold_are_refused_for_good(
+    queues: Queues, overflow: str
+) -> None:
+    queues.configure("jobs", max_messages=2, overflow=overflow)
+    refused = queues.refusal("mail", "jobs", messages=[OutMessage(b"v")] * 3)
+    assert (refused.code, refused.retryable) == ("batch-too-large", False)
+    assert queues.items("mail") == queues.items("jobs") == []
 
 
 def test_a_repeat_into_a_full_queue_is_answered_all_the_same(queues: Queues) -> None:
     queues.publish("jobs", key="k", body_hash=b"h")
+    queues.configure("jobs", max_messages=1)
+    assert queues.told("jobs", key="k", body_hash=b"h")[0].duplicate
+    queues.configure("jobs")
+    queues.publish("jobs", messages=[OutMessage(b"v")] * 2)
     queues.configure("jobs", max_messages=1)
     assert queues.told("jobs", key="k", body_hash=b"h")[0].duplicate
 

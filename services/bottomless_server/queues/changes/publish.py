@@ -4,15 +4,16 @@ Each queue answers repeats from its own memory. A message that one queue knows a
 is stored in the other, under the id that it has in this request.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from typing import Final
 
-from bottomless.errors import Code, InvalidRequest, Overloaded
+from bottomless.errors import Code, Fault, InvalidRequest, Overloaded
 from bottomless.guards import guard
 from bottomless.model.queue import QueueConfig
+from bottomless_server.core.faults import FAULT_COUNT_MAX
 from bottomless_server.queues.calls import (
     OutMessage,
     PublishAnswer,
@@ -24,7 +25,7 @@ from bottomless_server.queues.changes.fates import carry_out, config_of, not_the
 from bottomless_server.queues.changes.storing import Copy, Fresh, store_messages, stored_size
 from bottomless_server.queues.core.life import dropped, published
 from bottomless_server.queues.core.message_ids import first_id
-from bottomless_server.queues.core.order import FITS, Excess, excess, heads_to_drop
+from bottomless_server.queues.core.order import FITS, Excess, can_ever_fit, excess, heads_to_drop
 from bottomless_server.queues.core.repeats import (
     HASH_SIZE,
     Repeat,
@@ -179,17 +180,21 @@ class Publish:
         """Let the first messages leave, where the queue is configured to and has to.
 
         Raises:
+            InvalidRequest: `record-too-large` or `batch-too-large`: an empty queue had no room either.
             Overloaded: `queue-full`.
         """
         if queue.config.max_messages is None and queue.config.max_bytes is None:
             return
-        sizes = [
-            stored_size(one.headers, len(one.value), queue_count, checksum=self.checksum)
+        by_number = {
+            number: stored_size(one.headers, len(one.value), queue_count, checksum=self.checksum)
             for number, one in enumerate(self.request.messages)
             if queue.takes(number)
-        ]
-        sums = queue.row.sums
-        needed = excess(queue.config, sums.item_count, sums.bytes, len(sizes), sum(sizes))
+        }
+        if not by_number:
+            return
+        _require_chance(queue, by_number)
+        sums, size = queue.row.sums, sum(by_number.values())
+        needed = excess(queue.config, sums.item_count, sums.bytes, len(by_number), size)
         if needed is None:
             raise _full(queue.row)
         left = _DROP_COUNT_MAX
@@ -295,6 +300,32 @@ def _hash_of_message(message: OutMessage) -> bytes:
 def _mismatch() -> InvalidRequest:
     return InvalidRequest(
         "the same key or dedup_id was used for something else", code=Code.IDEMPOTENCY_MISMATCH
+    )
+
+
+def _require_chance(queue: _Queue, sizes: Mapping[int, int]) -> None:
+    """Refuse what an empty queue had no room for either, so that nobody tries it again.
+
+    `sizes` are those of the records that are new in the queue, by the place of the message.
+    """
+    config = queue.config
+    if can_ever_fit(config, len(sizes), sum(sizes.values())):
+        return
+    bounds = {"max_messages": config.max_messages, "max_bytes": config.max_bytes}
+    told = {name: bound for name, bound in bounds.items() if bound is not None}
+    facts = {"queue": queue.row.name, **told}
+    sentence = "a message alone is larger than all that its queue may have"
+    faults = [
+        Fault(Code.RECORD_TOO_LARGE, sentence, f"/messages/{number}")
+        for number, size in sizes.items()
+        if not can_ever_fit(config, 1, size)
+    ][:FAULT_COUNT_MAX]
+    if faults:
+        raise InvalidRequest(sentence, code=Code.RECORD_TOO_LARGE, faults=faults, facts=facts)
+    raise InvalidRequest(
+        "the messages are more together than their queue may have: publish fewer at once",
+        code=Code.BATCH_TOO_LARGE,
+        facts=facts,
     )
 
 

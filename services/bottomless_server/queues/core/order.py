@@ -25,6 +25,13 @@ class Excess(NamedTuple):
 FITS: Final = Excess()
 
 
+def can_ever_fit(config: QueueConfig, new_count: int, new_size: int) -> bool:
+    """Whether new messages have room in the queue when it is empty; otherwise no waiting helps."""
+    return new_count <= (config.max_messages or new_count) and new_size <= (
+        config.max_bytes or new_size
+    )
+
+
 def excess(
     config: QueueConfig, count: int, size: int, new_count: int, new_size: int
 ) -> Excess | None:
