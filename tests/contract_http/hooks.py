@@ -77,6 +77,9 @@ BETWEEN_PARAMETERS: Final = (
     "a super stream never gets fewer partitions",
     "with more partitions most keys go to another one",
     "messages cannot be redriven to the queue that they are in",
+    "is no receipt",
+    "a message alone is larger than all that its queue may have",
+    "the messages are more together than their queue may have",
     "would come back",
     "needs a dead_letter",
 )

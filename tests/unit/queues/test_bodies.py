@@ -50,10 +50,12 @@ from bottomless_server.queues.calls import (
     Settlement,
 )
 from bottomless_server.queues.core.origin import Origin
+from bottomless_server.queues.core.receipt import Receipt, write_receipt
 from bottomless_server.queues.ledger.base import Sums, Totals
 from bottomless_server.runtime.http.app import encode_json
 
 SIZE_MAX = 100
+ONE, TWO = (write_receipt(Receipt(bytes(4), 1, number, 1)) for number in range(2))
 
 
 def messages(*given: Any) -> tuple[OutMessage, ...]:
@@ -229,8 +231,8 @@ def test_a_repeat_is_recognised_in_one_way_only() -> None:
 
 def test_what_is_not_said_has_its_default() -> None:
     assert read_receive({}) == ReceiveAsked(10, 0, None, 4 * 2**20)
-    assert read_nack({"receipts": ["r"]}) == NackAsked(("r",), 0, False)
-    assert read_extend({"receipts": ["r"]}) == ExtendAsked(("r",), None)
+    assert read_nack({"receipts": [ONE]}) == NackAsked((ONE,), 0, False)
+    assert read_extend({"receipts": [ONE]}) == ExtendAsked((ONE,), None)
     assert read_redrive({}) == RedriveAsked(1_000, None)
     assert read_purge({}) is False
 
@@ -238,10 +240,10 @@ def test_what_is_not_said_has_its_default() -> None:
 def test_what_is_said_is_read() -> None:
     asked = {"limit": 100, "max_wait_ms": 30_000, "visibility_ms": 0, "max_bytes": 16 * 2**20}
     assert read_receive(asked) == ReceiveAsked(100, 30_000, 0, 16 * 2**20)
-    assert read_ack({"receipts": ["a", "b"]}) == ("a", "b")
-    back = {"receipts": ["a"], "delay_ms": 5, "dead_letter": True}
-    assert read_nack(back) == NackAsked(("a",), 5, True)
-    assert read_extend({"receipts": ["a"], "visibility_ms": 7}) == ExtendAsked(("a",), 7)
+    assert read_ack({"receipts": [ONE, TWO]}) == (ONE, TWO)
+    back = {"receipts": [ONE], "delay_ms": 5, "dead_letter": True}
+    assert read_nack(back) == NackAsked((ONE,), 5, True)
+    assert read_extend({"receipts": [ONE], "visibility_ms": 7}) == ExtendAsked((ONE,), 7)
     assert read_redrive({"limit": 1, "to": "jobs"}) == RedriveAsked(1, "jobs")
     assert read_purge({"state": "damaged"}) is True
     assert read_purge({"state": "all"}) is False
@@ -257,11 +259,13 @@ def test_what_is_said_is_read() -> None:
         (read_receive, {"wait": 1}, [""]),
         (read_ack, {}, ["/receipts"]),
         (read_ack, {"receipts": []}, ["/receipts"]),
-        (read_ack, {"receipts": ["a"] * 1_001}, ["/receipts"]),
-        (read_ack, {"receipts": ["a", 1]}, ["/receipts/1"]),
-        (read_ack, {"receipts": ["a" * 256]}, ["/receipts/0"]),
-        (read_nack, {"receipts": ["a"], "dead_letter": 1}, ["/dead_letter"]),
-        (read_extend, {"receipts": ["a"], "visibility_ms": 43_200_001}, ["/visibility_ms"]),
+        (read_ack, {"receipts": [ONE] * 1_001}, ["/receipts"]),
+        (read_ack, {"receipts": [ONE, 1]}, ["/receipts/1"]),
+        (read_ack, {"receipts": [ONE, "nonsense"]}, ["/receipts/1"]),
+        (read_nack, {"receipts": [ONE[:-1]]}, ["/receipts/0"]),
+        (read_extend, {"receipts": [ONE, ONE + "A"]}, ["/receipts/1"]),
+        (read_nack, {"receipts": [ONE], "dead_letter": 1}, ["/dead_letter"]),
+        (read_extend, {"receipts": [ONE], "visibility_ms": 43_200_001}, ["/visibility_ms"]),
         (read_redrive, {"to": "-"}, ["/to"]),
         (read_purge, {"state": "ready"}, ["/state"]),
     ],

@@ -19,11 +19,11 @@ from bottomless_server.queues.bodies.members import (
     read_object,
 )
 from bottomless_server.queues.calls import RECEIPT_COUNT_MAX, REDRIVE_COUNT_MAX
+from bottomless_server.queues.core.receipt import read_receipt
 
 RECEIVE_COUNT_MAX: Final = 100
 RECEIVE_SIZE_DEFAULT: Final = 4 * MIB
 RECEIVE_SIZE_MAX: Final = 16 * MIB
-_RECEIPT_SIZE_MAX: Final = 255
 
 
 class ReceiveAsked(NamedTuple):
@@ -63,8 +63,8 @@ def _receipts(value: Any, place: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= RECEIPT_COUNT_MAX:
         raise Wrong(place, f"must be an array of 1 to {RECEIPT_COUNT_MAX} receipts")
     for number, one in enumerate(value):
-        if len(read_text(one, f"{place}/{number}")) > _RECEIPT_SIZE_MAX:
-            raise Wrong(f"{place}/{number}", f"must have at most {_RECEIPT_SIZE_MAX} characters")
+        if read_receipt(read_text(one, f"{place}/{number}")) is None:
+            raise Wrong(f"{place}/{number}", "is no receipt: send it as it was received")
     return tuple(value)
 
 
