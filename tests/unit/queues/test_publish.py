@@ -207,6 +207,15 @@ def test_a_dedup_id_of_another_message_is_refused(queues: Queues, other: dict[st
     assert len(queues.items("jobs")) == 1
 
 
+def test_the_message_is_named_whose_dedup_id_is_of_another_one(queues: Queues) -> None:
+    one = OutMessage(b"1", dedup_id="a")
+    queues.publish("jobs", messages=[one])
+    good, other = OutMessage(b"2", dedup_id="b"), one._replace(value=b"3")
+    for messages in ([good, other], [good, good._replace(value=b"3")]):
+        (fault,) = queues.refusal("jobs", messages=messages).faults
+        assert (fault.code, fault.pointer) == ("idempotency-mismatch", "/messages/1/dedup_id")
+
+
 def test_a_queue_forgets_a_repeat_when_its_time_is_over_and_not_before(queues: Queues) -> None:
     queues.configure("jobs", dedup_ms=1_000)
     one = OutMessage(b"one", dedup_id="a")

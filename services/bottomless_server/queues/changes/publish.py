@@ -4,9 +4,9 @@ Each queue answers repeats from its own memory. A message that one queue knows a
 is stored in the other, under the id that it has in this request.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from typing import Final
 
@@ -110,7 +110,7 @@ class Publish:
         if request.key is not None:
             key = key_hash(request.principal, request.key)
             body = _hash_of_request(request)
-            seen = self._seen(work, queue, key, body, 0)
+            seen = self._seen(work, queue, key, body, 0, _other_request)
             if seen is None:
                 queue.to_remember[0] = (key, body)
                 return
@@ -126,18 +126,25 @@ class Publish:
             if key in first_with:
                 first, other = first_with[key]
                 if other != body:
-                    raise _mismatch()
+                    raise _other_message(number)
                 queue.same_as[number] = first
                 continue
             first_with[key] = (number, body)
-            seen = self._seen(work, queue, key, body, len(queue.to_remember))
+            other_message = partial(_other_message, number)
+            seen = self._seen(work, queue, key, body, len(queue.to_remember), other_message)
             if seen is None:
                 queue.to_remember[number] = (key, body)
             else:
                 queue.answers[number] = PublishedMessage(seen.msg_id, seen.sequence, True)
 
     def _seen(
-        self, work: Work, queue: _Queue, key: bytes, body: bytes, new_count: int
+        self,
+        work: Work,
+        queue: _Queue,
+        key: bytes,
+        body: bytes,
+        new_count: int,
+        mismatch: Callable[[], InvalidRequest],
     ) -> Seen | None:
         """What the queue remembers of a repeat; None of what is new.
 
@@ -151,7 +158,7 @@ class Publish:
         bound = self.dedup_count_max if queue.config.dedup_ms else count + 1
         repeat = remembered(known, body, work.now, count, bound)
         if repeat is Repeat.OTHER:
-            raise _mismatch()
+            raise mismatch()
         if repeat is Repeat.FULL:
             raise Overloaded(
                 "a queue remembers as many publishes as it can, and forgets none of them early",
@@ -297,10 +304,15 @@ def _hash_of_message(message: OutMessage) -> bytes:
     return found.digest()[:HASH_SIZE]
 
 
-def _mismatch() -> InvalidRequest:
-    return InvalidRequest(
-        "the same key or dedup_id was used for something else", code=Code.IDEMPOTENCY_MISMATCH
-    )
+def _other_request() -> InvalidRequest:
+    return InvalidRequest("this key was used for another body", code=Code.IDEMPOTENCY_MISMATCH)
+
+
+def _other_message(number: int) -> InvalidRequest:
+    """The answer to a `dedup_id` of another message, which says of which message of the request."""
+    sentence = "this dedup_id was used for a message that is not the same"
+    fault = Fault(Code.IDEMPOTENCY_MISMATCH, sentence, f"/messages/{number}/dedup_id")
+    return InvalidRequest(sentence, code=Code.IDEMPOTENCY_MISMATCH, faults=[fault])
 
 
 def _require_chance(queue: _Queue, sizes: Mapping[int, int]) -> None:
