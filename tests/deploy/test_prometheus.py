@@ -65,6 +65,11 @@ def test_prometheus_takes_the_files() -> None:
         ("CommitsUnknown", 'ingest_wal_commits_total{outcome="unknown"}', "0+1x30", True),
         ("ObjectsInDoubt", "manifest_wal_in_doubt", "0x30", False),
         ("ObjectsInDoubt", "manifest_wal_in_doubt", "0x29 1x10", True),
+        # A target that is full for a while.
+        ("DeadLettersWait", "queues_outgoing_waiting", "0x10 1x10 0x30", False),
+        ("DeadLettersWait", "queues_outgoing_waiting", "0x10 1x30", True),
+        ("MessagesDamaged", 'queues_messages{state="ready"}', "5x30", False),
+        ("MessagesDamaged", 'queues_messages{state="damaged"}', "0x29 1x10", True),
     ],
 )
 def test_an_alarm_fires_when_it_should(
