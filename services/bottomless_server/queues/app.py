@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from bottomless.model.limits import LONG_POLL_MS_MAX, MIB
+from bottomless.model.limits import LONG_POLL_MS_MAX, MIB, RECEIVE_SIZE_MAX
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.core.clock import CommitClock
@@ -15,7 +15,6 @@ from bottomless_server.node.room import MemoryRoom
 from bottomless_server.node.stream_nodes import StreamNodes
 from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.protocol.peer import PeerPort
-from bottomless_server.queues.bodies.asking import RECEIVE_SIZE_MAX
 from bottomless_server.queues.front.counts import QueueCounts
 from bottomless_server.queues.front.figures import QueueMeasures
 from bottomless_server.queues.front.public import create_public_app

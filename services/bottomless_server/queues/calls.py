@@ -6,26 +6,12 @@ the engine checks what depends on the state of queues.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from bottomless.model.limits import HEADER_COUNT_MAX
 from bottomless.model.queue import QueueConfig
 from bottomless.model.record import Content
 from bottomless_server.queues.core.origin import Origin
 from bottomless_server.queues.ledger.base import FileRow, Sums, Totals
-
-FAN_OUT_MAX: Final = 64
-"""Queues that one publish names at most."""
-PUBLISH_COUNT_MAX: Final = 1_000
-"""Messages of one publish at most."""
-RECEIPT_COUNT_MAX: Final = 1_000
-REDRIVE_COUNT_MAX: Final = 1_000
-QUEUE_COUNT_MAX: Final = 10_000
-"""Queues of one tenant at most."""
-ADDED_HEADER_COUNT: Final = 4
-"""Headers that a message gets where it leaves its queue for another one or for a stream."""
-MESSAGE_HEADER_COUNT_MAX: Final = HEADER_COUNT_MAX - ADDED_HEADER_COUNT
-"""Headers of a message at most, so that with those its record has no more than a stream takes."""
 
 StateFilter = Literal["ready", "in-flight", "delayed", "damaged"]
 """Items that a peek shows."""

@@ -22,8 +22,6 @@ class QueuesSettings(CommonSettings):
     queues_v1_files: Literal["read", "migrate", "refuse"] = "read"
     """What a start does about message files of version 1, which an import brings: reads them where they
     lie, writes them anew first, or does not begin while there are any."""
-    queues_message_bytes_max: Annotated[int, Field(ge=KIB, le=16 * MIB)] = MIB
-    """Bytes of the value of a message (413 `record-too-large`)."""
     queues_compact_live_share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """A message file of which less than this part is needed is compacted."""
     queues_compact_quiet_ms: Annotated[int, Field(ge=0)] = 15_000

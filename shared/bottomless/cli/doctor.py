@@ -1,6 +1,6 @@
 """Doctor: is everything between here and the server as it should be, and if not, what to do.
 
-It reads, and asks for a stream that does not exist; only with `--round-trip` does it make one, and
+It reads, and asks for a stream and a queue that do not exist; only with `--round-trip` does it make one, and
 removes it again.
 """
 
@@ -115,7 +115,10 @@ def _identity(client: "Client", choice: Choice) -> Finding:
 
 
 _Question = tuple[str, Callable[[str], object]]
-"""A path, and a call that leads there and names a stream."""
+"""A path, and a call that leads there and names a stream or a queue."""
+
+_NOBODY: Final = (Code.STREAM_NOT_FOUND, Code.QUEUE_NOT_FOUND)
+"""What the right service says of a name that nobody has."""
 
 
 def _questions(client: "Client") -> list[tuple[str, list[_Question]]]:
@@ -143,14 +146,16 @@ def _questions(client: "Client") -> list[tuple[str, list[_Question]]]:
                 ),
             ],
         ),
+        # Not /v1/publish: it is 403 to whoever has nothing to do with queues.
+        ("queues", [("/v1/queues/{q}", client.queue)]),
     ]
 
 
 def _routed(service: str, questions: list[_Question]) -> Finding:
     """Whether a service answers on its own paths, which a proxy may lead elsewhere.
 
-    All are asked about a stream that nobody has, so the right answer is that it does not
-    exist; a path that leads to the wrong service answers that there is no such path.
+    All are asked about a stream or a queue that nobody has, so the right answer is that it does
+    not exist; a path that leads to the wrong service answers that there is no such path.
     """
     nobody = f"{PREFIX}{secrets.token_hex(16)}"
     began = time.perf_counter()
@@ -158,7 +163,7 @@ def _routed(service: str, questions: list[_Question]) -> Finding:
         try:
             ask(nobody)
         except NotFound as error:
-            if error.code is not Code.STREAM_NOT_FOUND:
+            if error.code not in _NOBODY:
                 said = f"{path} leads to another service, or to none ({error.code})"
                 advice = f"let the proxy send it to {service}; deploy/nginx.conf shows how"
                 return Finding(service, Status.FAIL, said, advice)

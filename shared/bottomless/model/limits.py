@@ -88,6 +88,21 @@ LABEL_COUNT_MAX: Final = 64
 LABEL_SIZE_MAX: Final = 256
 
 PRIORITY_MAX: Final = 9
+FAN_OUT_MAX: Final = 64
+"""Queues that one publish names at most."""
+PUBLISH_COUNT_MAX: Final = 1_000
+"""Messages of one publish at most."""
+ADDED_HEADER_COUNT: Final = 4
+"""Headers that a message gets where it leaves its queue for another one or for a stream."""
+MESSAGE_HEADER_COUNT_MAX: Final = HEADER_COUNT_MAX - ADDED_HEADER_COUNT
+"""Headers of a message at most, so that with those its record has no more than a stream takes."""
+RECEIVE_COUNT_MAX: Final = 100
+RECEIVE_SIZE_MAX: Final = 16 * MIB
+"""Bytes of what one receive answers; one message is given always."""
+RECEIPT_COUNT_MAX: Final = 1_000
+REDRIVE_COUNT_MAX: Final = 1_000
+QUEUE_COUNT_MAX: Final = 10_000
+"""Queues of one tenant at most."""
 QUEUE_SEQUENCE_MAX: Final = 2**63 - 1
 """The largest number of a message in a queue: the ledger keeps signed numbers of 64 bits."""
 VISIBILITY_MS_DEFAULT: Final = 30_000

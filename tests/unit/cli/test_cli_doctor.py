@@ -135,7 +135,7 @@ def test_a_house_in_order_has_nothing_wrong_and_nothing_left(
     assert {one["check"]: one["status"] for one in found} == dict.fromkeys(
         (
             *("environment", "server", "transport", "clock", "version", "readiness"),
-            *("identity", "manifest", "reader", "ingest", "round trip"),
+            *("identity", "manifest", "reader", "ingest", "queues", "round trip"),
         ),
         "ok",
     )
@@ -170,7 +170,8 @@ def misrouting(asked: Asked) -> Answer:
     }
     if asked.path in known:
         return 200, orjson.dumps(known[asked.path]), OURS
-    code = "not-found" if "producers" in asked.path else "stream-not-found"
+    wrong = "producers" in asked.path or "queues" in asked.path
+    code = "not-found" if wrong else "stream-not-found"
     return 404, orjson.dumps({"code": code, "detail": "no", "outcome": "none"}), OURS
 
 
@@ -183,6 +184,8 @@ def test_a_proxy_that_leads_a_path_elsewhere_is_found(tmp_path: Path) -> None:
     assert by_check["ingest"]["status"] == "fail"
     assert "/v1/streams/{s}/producers leads to another service" in by_check["ingest"]["finding"]
     assert "let the proxy send it to ingest" in by_check["ingest"]["advice"]
+    assert "/v1/queues/{q} leads to another service" in by_check["queues"]["finding"]
+    assert "let the proxy send it to queues" in by_check["queues"]["advice"]
 
 
 def test_a_server_that_does_not_know_the_caller_says_how_to_be_known(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from bottomless_server.manifest.app import ManifestService
 from bottomless_server.manifest.front.discovery_routes import describe_limits
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.protocol.uploads import encode_fragment
+from bottomless_server.queues.operator_settings import QueuesSettings
 from bottomless_server.runtime.http.app import wrap
 
 
@@ -460,6 +461,16 @@ def test_limits_say_what_the_broker_takes() -> None:
     told = describe_limits(ManifestSettings())["broker"]
 
     assert told == {"partitions": 256, "records": 10_000, "bytes": 16 << 20}
+
+
+def test_limits_say_what_queues_hold_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOTTOMLESS_QUEUES_MESSAGE_BYTES_MAX", "2048")
+
+    told = describe_limits(ManifestSettings())
+
+    assert told["queues"]["value_bytes"] == QueuesSettings().queues_message_bytes_max == 2048
+    assert told["queues"]["publish_messages"] == 1_000
+    assert told["tenant"]["queues"] == 10_000
 
 
 async def test_ten_who_make_one_stream_at_once_make_one() -> None:

@@ -98,6 +98,21 @@ def describe_limits(settings: ManifestSettings) -> dict[str, Any]:
             "records": FETCH_RECORD_COUNT_MAX,
             "bytes": FETCH_SIZE_MAX,
         },
+        "queues": {
+            "value_bytes": settings.queues_message_bytes_max,
+            "headers": limits.MESSAGE_HEADER_COUNT_MAX,
+            "publish_messages": limits.PUBLISH_COUNT_MAX,
+            "publish_queues": limits.FAN_OUT_MAX,
+            "publish_json_bytes": limits.JSON_BODY_SIZE_MAX,
+            "receive_messages": limits.RECEIVE_COUNT_MAX,
+            "receive_bytes": limits.RECEIVE_SIZE_MAX,
+            "receive_wait_ms": limits.LONG_POLL_MS_MAX,
+            "receipts": limits.RECEIPT_COUNT_MAX,
+            "redrive_messages": limits.REDRIVE_COUNT_MAX,
+            "visibility_ms": limits.VISIBILITY_MS_MAX,
+            "delay_ms": limits.DELAY_MS_MAX,
+            "ttl_ms": limits.MESSAGE_TTL_MS_MAX,
+        },
         "list": {"items": PAGE_COUNT_MAX},
         "stream": {
             "labels": limits.LABEL_COUNT_MAX,
@@ -119,6 +134,7 @@ def describe_limits(settings: ManifestSettings) -> dict[str, Any]:
         },
         "tenant": {
             "streams": settings.manifest_tenant_stream_count_max,
+            "queues": limits.QUEUE_COUNT_MAX,
             "keys": settings.manifest_tenant_key_count_max,
             # Of one process, which need not be the one that serves the next request.
             "requests_per_second": settings.rate_tenant_requests_per_second,

@@ -7,6 +7,10 @@ from bottomless.model.limits import (
     DELAY_MS_MAX,
     LONG_POLL_MS_MAX,
     MIB,
+    RECEIPT_COUNT_MAX,
+    RECEIVE_COUNT_MAX,
+    RECEIVE_SIZE_MAX,
+    REDRIVE_COUNT_MAX,
     VISIBILITY_MS_MAX,
 )
 from bottomless_server.core.value_members import Wrong, read_text
@@ -18,12 +22,9 @@ from bottomless_server.queues.bodies.members import (
     queue_name,
     read_object,
 )
-from bottomless_server.queues.calls import RECEIPT_COUNT_MAX, REDRIVE_COUNT_MAX
 from bottomless_server.queues.core.receipt import read_receipt
 
-RECEIVE_COUNT_MAX: Final = 100
 RECEIVE_SIZE_DEFAULT: Final = 4 * MIB
-RECEIVE_SIZE_MAX: Final = 16 * MIB
 
 
 class ReceiveAsked(NamedTuple):

@@ -7,9 +7,12 @@ from typing import Any, Final, NamedTuple
 from bottomless.errors import Code, Fault, InvalidRequest
 from bottomless.model.limits import (
     DELAY_MS_MAX,
+    FAN_OUT_MAX,
     HEADER_SIZE_MAX,
+    MESSAGE_HEADER_COUNT_MAX,
     MESSAGE_TTL_MS_MAX,
     PRIORITY_MAX,
+    PUBLISH_COUNT_MAX,
 )
 from bottomless.model.record import Content
 from bottomless.model.unknown_member import unknown_member
@@ -24,12 +27,7 @@ from bottomless_server.core.value_members import (
     read_value,
 )
 from bottomless_server.queues.bodies.members import Read, integer, queue_name
-from bottomless_server.queues.calls import (
-    FAN_OUT_MAX,
-    MESSAGE_HEADER_COUNT_MAX,
-    PUBLISH_COUNT_MAX,
-    OutMessage,
-)
+from bottomless_server.queues.calls import OutMessage
 from bottomless_server.queues.core.origin import HEADERS as RESERVED
 
 _MESSAGE: Final = "a message"

@@ -8,13 +8,13 @@ import orjson
 
 from bottomless.errors import Code, Exists, InvalidRequest, Overloaded, WrongOffset
 from bottomless.model.closed_schema import refused
+from bottomless.model.limits import QUEUE_COUNT_MAX
 from bottomless.model.queue import (
     QueueConfig,
     encode_queue_config,
     patch_queue_config,
     queue_config_differences,
 )
-from bottomless_server.queues.calls import QUEUE_COUNT_MAX
 from bottomless_server.queues.changes.fates import config_of, live_queue, not_there
 from bottomless_server.queues.core.order import closes_circle
 from bottomless_server.queues.ledger.base import Ledger, QueueRow

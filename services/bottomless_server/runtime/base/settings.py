@@ -142,6 +142,10 @@ class CommonSettings(IdentitySettings):
     """Producers that a stream remembers: some 500 bytes each, in memory and in every segment.
     Ingest holds it and manifest tells clients of it."""
 
+    queues_message_bytes_max: Annotated[int, Field(ge=KIB, le=16 * MIB)] = MIB
+    """Bytes of the value of a message (413 `record-too-large`). Queues holds to it and manifest
+    tells clients of it."""
+
     fault_points: bool = False
     """Only for tests: let the internal listener arm points at which the process dies."""
 
