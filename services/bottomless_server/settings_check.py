@@ -29,6 +29,10 @@ SETTINGS: Final[dict[str, type[CommonSettings]]] = {
 _OF_THE_COMPOSITION: Final = ("VALKEY_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "VERSION")
 _OF_TESTS: Final = ("TEST_", "MODEL_", "FUZZ_")
 """How they begin."""
+_OF_WORK: Final = re.compile(
+    r"QUEUE|MESSAGE_(?:ID|SEQUENCE|DELIVERIES|PRIORITY|PUBLISHED_AT)|HEADER_.+"
+)
+"""What `bottomless queue work` tells its command, which may well start a server."""
 _OF_KUBERNETES: Final = re.compile(
     r"(?:.*_)?(?:SERVICE_HOST|SERVICE_PORT(?:_.+)?|PORT_[0-9]+_(?:TCP|UDP|SCTP)(?:_.+)?)"
 )
@@ -158,7 +162,9 @@ def _refuse_unknown(environment: Mapping[str, str]) -> None:
         if not name.startswith(PREFIX) or name in known or not value:
             continue
         rest = name.removeprefix(PREFIX)
-        if rest.startswith(_OF_TESTS) or _is_of_kubernetes(rest, value):
+        if rest.startswith(_OF_TESTS) or _OF_WORK.fullmatch(rest):
+            continue
+        if _is_of_kubernetes(rest, value):
             continue
         if rest in _RENAMED:
             raise CannotStart(

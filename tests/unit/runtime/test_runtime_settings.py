@@ -189,6 +189,23 @@ def test_what_belongs_to_others_in_one_environment_is_let_be() -> None:
         check_settings([], {"BOTTOMLESS_INGEST_PORT": "8080"})
 
 
+def test_a_command_of_queue_work_may_start_a_server() -> None:
+    check_settings(
+        [],
+        {
+            "BOTTOMLESS_QUEUE": "scans",
+            "BOTTOMLESS_MESSAGE_ID": "0198",
+            "BOTTOMLESS_MESSAGE_SEQUENCE": "0",
+            "BOTTOMLESS_MESSAGE_DELIVERIES": "1",
+            "BOTTOMLESS_MESSAGE_PRIORITY": "0",
+            "BOTTOMLESS_MESSAGE_PUBLISHED_AT": "2026-11-27T00:00:00.000Z",
+            "BOTTOMLESS_HEADER_CONTENT_TYPE": "text/plain",
+        },
+    )
+    with pytest.raises(CannotStart):
+        check_settings([], {"BOTTOMLESS_MESSAGE_BYTES_MAX": "1"})
+
+
 def test_every_variable_that_anybody_of_ours_names_is_known() -> None:
     """Else a page of the docs, the composition or a test would not start any more."""
     named: set[str] = set()
