@@ -41,7 +41,7 @@ T = TypeVar("T")
 _PAUSE_SECONDS_MIN: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 5.0
 """Pauses before a change of the ledger is tried again that was refused."""
-_LATER_SECONDS: Final = 60.0
+LATER_SECONDS: Final = 60.0
 """After which a removal or a compaction that did not work is tried again."""
 
 
@@ -91,8 +91,9 @@ class Housekeeping:
         self._quiet: dict[int, _Quiet] = {}
         self._asked: set[int] = set()
         """Files that somebody wants to be compacted now."""
-        self._later: dict[int, float] = {}
-        """Files with which something did not work, and until when they are left alone."""
+        self._later: dict[tuple[int, FileState], float] = {}
+        """Files with which something did not work in the state that they had, and until when they are
+        left alone in it: one that did not compact is removed at once when nothing in it is needed."""
         self._is_more = False
         """Whether to look again although nothing changes."""
         self._turn = asyncio.Event()
@@ -165,10 +166,10 @@ class Housekeeping:
         rows, last_v1 = await self._look()
         self.disk_bytes = sum(row.size for row in rows)
         now = asyncio.get_running_loop().time()
-        self._later = {file: until for file, until in self._later.items() if until > now}
+        self._later = {what: until for what, until in self._later.items() if until > now}
         did = False
         for row in rows:
-            is_due = row.state is FileState.DOOMED and row.number not in self._later
+            is_due = row.state is FileState.DOOMED and not self._is_left(row)
             if is_due and not self._stopping.is_set():
                 did |= await self._remove(row.number, is_version_1=row.number <= last_v1)
         candidates = [row for row in rows if self._is_wanted(row)]
@@ -177,7 +178,7 @@ class Housekeeping:
         self._quiet = quiet
         for row in candidates:
             is_quiet = now - quiet[row.number].since >= self._settings.compact_quiet_ms / 1000
-            is_due = row.number in self._asked or (is_quiet and row.number not in self._later)
+            is_due = row.number in self._asked or (is_quiet and not self._is_left(row))
             if is_due and not self._stopping.is_set():
                 self._asked.discard(row.number)
                 did |= await self._compact(row)
@@ -201,7 +202,7 @@ class Housekeeping:
             await self._drive(steps)
         except OSError as error:
             log.warning("a message file is not removed", file=number, error=str(error))
-            self._leave(number)
+            self._leave(number, FileState.DOOMED)
             return False
         return True
 
@@ -232,15 +233,18 @@ class Housekeeping:
         except WriteFailed:
             return False
 
-    def _leave(self, file: int) -> None:
+    def _is_left(self, row: FileRow) -> bool:
+        return (row.number, row.state) in self._later
+
+    def _leave(self, file: int, state: FileState) -> None:
         """Leave a file alone for a while: what did not work now would not work at once either."""
-        self._later[file] = asyncio.get_running_loop().time() + _LATER_SECONDS
+        self._later[file, state] = asyncio.get_running_loop().time() + LATER_SECONDS
 
     def _note(self, file: int, result: CompactionResult) -> None:
         self.ended[result.ended] += 1
         self.moved_bytes += result.moved_bytes
         if result.ended in (Ended.FAILED, Ended.NOT_NEEDED):
-            self._leave(file)
+            self._leave(file, FileState.SEALED)
         if result.ended in (Ended.DAMAGED, Ended.FAILED):
             log.error(
                 "a message file could not be compacted",

@@ -9,6 +9,7 @@ import pytest
 from support.waiting import eventually
 
 from bottomless_server.node.file_calls import RealFileCalls
+from bottomless_server.queues import housekeeping
 from unit.queues.engine_harness import SETTINGS, TENANT, Engine, an_engine
 
 SMALL = SETTINGS._replace(file_bytes_max=5_000)
@@ -52,6 +53,13 @@ def names(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / "messages").iterdir())
 
 
+@pytest.fixture
+def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not work the first time is not tried again as long as the test runs."""
+    monkeypatch.setattr(housekeeping, "LATER_SECONDS", 1e9)
+
+
+@pytest.mark.usefixtures("no_second_try")
 async def test_it_happens_by_itself(tmp_path: Path) -> None:
     async with an_engine(tmp_path, **BY_ITSELF) as engine:
         await fill(engine)
@@ -138,6 +146,7 @@ async def test_a_stop_in_the_middle_leaves_a_directory_that_is_opened_again(
     await engine.close()
 
 
+@pytest.mark.usefixtures("no_second_try")
 async def test_the_space_of_a_deleted_queue_comes_back(tmp_path: Path) -> None:
     async with an_engine(tmp_path, **BY_ITSELF, sweep_count=3) as engine:
         await fill(engine)
