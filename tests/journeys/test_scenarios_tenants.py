@@ -23,8 +23,8 @@ OPEN = ("/", "/livez", "/readyz", "/openapi.json")
 NAMING = sorted(name for name in OPERATIONS if "{" in name)
 """Operations that name something."""
 
-OF_ALL = {"GET /v1/admin/wal"}
-"""What is told of the streams of everybody, to the operator alone."""
+OF_ALL = {"GET /v1/admin/queue-store", "GET /v1/admin/wal"}
+"""What is told of the streams or queues of everybody, to the operator alone."""
 NAMING_NOTHING = sorted(
     name
     for name, one in OPERATIONS.items()
@@ -32,7 +32,7 @@ NAMING_NOTHING = sorted(
 )
 """Reads that name nothing; what changes something without a name has a test of its own."""
 
-OWN = {"PUT /v1/streams/{s}", "PUT /v1/super-streams/{s}"}
+OWN = {"PUT /v1/streams/{s}", "PUT /v1/super-streams/{s}", "PUT /v1/queues/{q}"}
 """These make something of one's own where another has something of that name."""
 
 SECOND = sorted(
@@ -50,6 +50,7 @@ SECOND = sorted(
 
 MISSING = {
     "s": "never-there",
+    "q": "never-there",
     "c": "nobody",
     "p": "nobody",
     "offset": "0",
@@ -120,8 +121,12 @@ def everything_of(client: httpx.Client) -> dict[str, str]:
     above = "/v1/super-streams/divided"
     assert client.put(above, json={"partitions": 1}).status_code == 201
     sharing = client.post(f"{above}/groups/workers/members", json={"member": "ada"}).json()
+    assert client.put("/v1/queues/jobs").status_code == 201
+    publish = {"messages": [{"value": "secret"}]}
+    assert client.post("/v1/queues/jobs/messages", json=publish).status_code == 200
     return {
         "s": "orders",
+        "q": "jobs",
         "c": "billing",
         "p": "loader",
         "offset": "0",
@@ -160,9 +165,10 @@ def said(answer: httpx.Response) -> tuple[int, Any, Mapping[str, str]]:
     body = answer.json() if answer.content else None
     if isinstance(body, dict):
         assert body.pop("request_id") == answer.headers["request-id"]
-        # The name of a stream that there is not is the one that the request has in its path.
-        if (named := body.pop("stream", None)) is not None:
-            assert named in answer.request.url.path.split("/")
+        # The name of a stream or queue that there is not is the one that the request has in its path.
+        for kind in ("stream", "queue"):
+            if (named := body.pop(kind, None)) is not None:
+                assert named in answer.request.url.path.split("/")
     return answer.status_code, body, headers
 
 
@@ -216,6 +222,8 @@ def test_nothing_that_another_tenant_asks_for_touches_anything(tenants: Tenants)
         "too",
     ]
     assert tenants.acme.get(path).json()["config_version"] == 1
+    queue = tenants.acme.get("/v1/queues/jobs").json()
+    assert (queue["config_version"], queue["ready"], queue["in_flight"]) == (1, 1, 0)
     lease = tenants.acme.put(f"{path}/leases/{tenants.theirs['lease_id']}", json={})
     assert lease.status_code == 200
     key = tenants.acme.get(f"/v1/keys/{tenants.theirs['key_id']}").json()
