@@ -187,7 +187,7 @@ def _import_rabbitmq(
     ] = None,
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Leave out what is of no shape that is known."),
+        typer.Option("--accept-loss", help="Leave out what cannot be read, or is missing."),
     ] = False,
     data_dir: DataDir = _DIRECTORY,
     dry_run: DryRun = False,

@@ -67,6 +67,16 @@ def test_an_import_is_looked_at_done_checked_and_written_anew(node: Path, data: 
     assert ok("verify", "--data-dir", data) == []
 
 
+def test_an_incomplete_copy_is_refused_in_a_dry_run_too(node: Path, data: Path) -> None:
+    (node / "msg_stores/vhosts/A/msg_store_persistent/1.rdq").unlink()
+    words = ("import-rabbitmq", node, *VHOSTS, "--data-dir", data)
+    for more in (("--dry-run",), ()):
+        said = refused(1, *words, *more)
+        assert "2 entries of indexes whose message file may be missing" in said
+        assert "--accept-loss" in said
+    ok(*words, "--accept-loss")
+
+
 def test_a_lost_ledger_is_made_anew_and_one_that_is_there_is_not(node: Path, data: Path) -> None:
     ok("import-rabbitmq", node, *VHOSTS, "--data-dir", data)
     assert "there is a ledger" in refused(1, "rebuild", "--data-dir", data)

@@ -1,6 +1,7 @@
 """An import of a node is whole or begins anew, and says what it does not know."""
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,12 @@ from support.guards import remove
 from bottomless_server.queues.core.start_plan import Refused, V1Files
 from bottomless_server.queues.offline.rabbit_import import Importing, ImportRefused, import_node
 from bottomless_server.queues.offline.rabbit_source import NotANode
-from bottomless_server.queues.offline.rabbit_survey import NO_BODY, UNKNOWN_MESSAGE, survey
+from bottomless_server.queues.offline.rabbit_survey import (
+    NO_BODY,
+    NO_FILE,
+    UNKNOWN_MESSAGE,
+    survey,
+)
 from bottomless_server.queues.store.start import start_store
 from unit.queues.import_harness import (
     EXPECTED,
@@ -171,9 +177,42 @@ def test_entries_without_a_message_are_counted_and_are_no_loss(node: Path) -> No
     assert found.losses() == []
 
 
+def test_entries_whose_message_file_is_missing_are_a_loss(node: Path) -> None:
+    (vhost(node) / "msg_store_persistent/1.rdq").unlink()
+    found = survey(node)
+    assert found.losses() == [NO_FILE]
+    assert "1.rdq is not there" in found.findings.named(NO_FILE)[0]
+    store = MemoryStore()
+    with pytest.raises(ImportRefused, match=r"2 entries of indexes whose message file .*--accept"):
+        run_import(store, node)
+    assert store.disk.names(PATH) == [], "nothing was changed"
+    run_import(store, node, Importing(TENANTS, accept_loss=True))
+    expected = {**EXPECTED, ("default", "orders"): [b"container", b"shared"]}
+    assert store.contents() == expected
+
+
+def test_all_entries_are_a_loss_where_there_is_no_message_store(node: Path) -> None:
+    shutil.rmtree(vhost(node) / "msg_store_persistent")
+    found = survey(node)
+    assert found.losses() == [NO_FILE]
+    assert NO_BODY not in found.findings.counts
+    assert "has no message file" in found.findings.named(NO_FILE)[0]
+
+
+def test_after_a_clean_end_an_entry_without_a_message_is_a_loss(node: Path) -> None:
+    (vhost(node) / "msg_store_persistent/clean.dot").touch()
+    assert survey(node).losses() == [NO_FILE]
+
+
+def test_a_file_that_the_broker_removed_is_no_loss_if_nothing_is_missed(node: Path) -> None:
+    files = vhost(node).parent / "B/msg_store_persistent"
+    (files / "0.rdq").rename(files / "7.rdq")
+    assert survey(node).losses() == []
+
+
 def test_a_message_that_only_an_unfinished_compaction_has_is_taken_from_there(node: Path) -> None:
     files = vhost(node) / "msg_store_persistent"
-    (files / "3.rdq").rename(files / "3.rdt")
+    (files / "1.rdq").rename(files / "1.rdt")
     store = MemoryStore()
     run_import(store, node)
     assert store.contents() == EXPECTED

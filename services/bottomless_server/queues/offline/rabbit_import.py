@@ -67,7 +67,7 @@ class Importing:
     renames: Mapping[str, str] = field(default_factory=dict)
     """New names of queues, by those that they have."""
     accept_loss: bool = False
-    """Whether messages that cannot be read are left out."""
+    """Whether messages that cannot be read, or are missing, are left out."""
     checksum: bool = True
     file_bytes_max: int = 16 * MIB
 

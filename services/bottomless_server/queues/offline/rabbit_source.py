@@ -46,6 +46,9 @@ from bottomless_server.queues.offline.findings import Findings
 
 VHOSTS: Final = Path("msg_stores/vhosts")
 JOURNAL: Final = "journal.jif"
+_MESSAGE_STORE: Final = "msg_store_persistent"
+_ENDED_CLEANLY: Final = "clean.dot"
+"""A broker writes it when it stops, and removes it when it starts."""
 UNKNOWN_INDEX: Final = "parts of indexes of an unknown shape"
 UNKNOWN_DIRECTORY: Final = "directories of an unknown shape"
 _NUMBER: Final = re.compile(r"(0|[1-9][0-9]{0,18})\.(idx|qi|rdq|rdt)", re.ASCII)
@@ -147,13 +150,33 @@ def _small(path: Path) -> bytes | None:
 
 def message_files(vhost: SourceVhost) -> list[Path]:
     """Files of the message store, by their numbers; those that a compaction left unfinished come last."""
-    root = vhost.path / "msg_store_persistent"
+    root = vhost.path / _MESSAGE_STORE
     found = []
     for path in root.iterdir() if root.is_dir() else ():
         match = _NUMBER.fullmatch(path.name)
         if match is not None and match[2] in ("rdq", "rdt"):
             found.append((match[2], int(match[1]), path))
     return [path for *_, path in sorted(found)]
+
+
+def message_file_fault(vhost: SourceVhost, files: list[Path]) -> str | None:
+    """Why a file of the message store may be missing; None if nothing speaks for that.
+
+    A broker always has a file that it writes into. It numbers them from 0 on and removes those in
+    which nothing is needed, so a number that is not there is no fault by itself; but then nobody can
+    tell a message that was in it from one that a broker lost when it was killed. One that ended
+    cleanly has lost none.
+    """
+    numbers = sorted({int(path.stem) for path in files})
+    root = vhost.path / _MESSAGE_STORE
+    if not any(path.suffix == ".rdq" for path in files):
+        return f"{root} has no message file"
+    gap = next((place for place, number in enumerate(numbers) if place != number), None)
+    if gap is not None:
+        return f"{root / str(gap)}.rdq is not there"
+    if (root / _ENDED_CLEANLY).is_file():
+        return f"{root} was closed cleanly"
+    return None
 
 
 @contextmanager

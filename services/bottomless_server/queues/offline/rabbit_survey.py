@@ -20,13 +20,15 @@ from bottomless_server.queues.offline.rabbit_source import (
     find_vhosts,
     live_messages,
     mapped,
+    message_file_fault,
     message_files,
 )
 
 UNKNOWN_MESSAGE: Final = "messages of an unknown shape"
 NO_BODY: Final = "entries of indexes without a message"
+NO_FILE: Final = "entries of indexes whose message file may be missing"
 OTHER_KINDS: Final = "quorum queues and streams, which are not read"
-LOSSES: Final = (UNKNOWN_DIRECTORY, UNKNOWN_INDEX, UNKNOWN_MESSAGE)
+LOSSES: Final = (UNKNOWN_DIRECTORY, UNKNOWN_INDEX, UNKNOWN_MESSAGE, NO_FILE)
 """Findings that may mean messages which an import leaves out. A broker leaves out what has no body, too."""
 
 
@@ -62,6 +64,8 @@ class VhostSurvey:
     """The queues that have messages."""
     empty_count: int = 0
     """Queues without one."""
+    file_fault: str | None = None
+    """Why a message that is nowhere may be in a file that is missing; None if nothing speaks for that."""
 
     def needed_files(self) -> list[int]:
         """The message files that hold something that is needed, by their places in the list."""
@@ -145,7 +149,8 @@ def check_unchanged(found: Survey) -> None:
 
 
 def _survey_vhost(vhost: SourceVhost, findings: Findings) -> VhostSurvey:
-    found = VhostSurvey(vhost, message_files(vhost))
+    files = message_files(vhost)
+    found = VhostSurvey(vhost, files, file_fault=message_file_fault(vhost, files))
     wanted = {
         message.where.msg_id
         for name in vhost.queues
@@ -224,7 +229,7 @@ def taken(found: VhostSurvey, name: str, findings: Findings) -> Iterator[tuple[T
                 if place is not None:
                     yield Taken(message, directory.priority, place, b""), place.size
                 elif where.msg_id not in found.unknown:
-                    findings.add(NO_BODY, f"{message.file}: message {message.sequence}")
+                    _note_no_body(found, message, findings)
                 continue
             try:
                 term = terms.read(message)
@@ -234,3 +239,11 @@ def taken(found: VhostSurvey, name: str, findings: Findings) -> Iterator[tuple[T
                 findings.add(UNKNOWN_MESSAGE, what)
                 continue
             yield Taken(message, directory.priority, None, term), len(term)
+
+
+def _note_no_body(found: VhostSurvey, message: LiveMessage, findings: Findings) -> None:
+    what = f"{message.file}: message {message.sequence}"
+    if found.file_fault is None:
+        findings.add(NO_BODY, what)
+    else:
+        findings.add(NO_FILE, f"{what}: {found.file_fault}")
