@@ -251,8 +251,9 @@ def committed(server: AllInOne, stream: str, next_offset: int) -> None:
         until(lambda: client.get(path).json().get("next_offset") == next_offset, what="the commit")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_of_two_tails_one_writes_and_the_other_goes_on_when_it_ends(
-    server: AllInOne, stream: str, tmp_path: Path
+    server: AllInOne, stream: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     cli = CommandLine(server.url, tmp_path)
     append(server, stream, *"abc")
@@ -265,8 +266,8 @@ def test_of_two_tails_one_writes_and_the_other_goes_on_when_it_ends(
         assert second.stderr is not None
         assert b"joined billing as" in second.stderr.readline()
         committed(server, stream, 3)
-        first.send_signal(signal.SIGINT)
-        first.wait(20)
+        first.send_signal(number)
+        assert first.wait(20) == 128 + number, "it has left: nobody waits for its lease"
         append(server, stream, *"de")
         seen += [read_line(second) for _ in range(2)]
     finally:

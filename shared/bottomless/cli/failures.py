@@ -17,7 +17,8 @@ from bottomless.cli.connection import CHOICE, Choice
 from bottomless.cli.either_side import spread_options
 from bottomless.cli.human import printable
 from bottomless.cli.light_options import lighten_options
-from bottomless.cli.reasons import reason_of
+from bottomless.cli.meant import reason_in
+from bottomless.cli.reasons import Reason, reason_of
 from bottomless.errors import (
     Code,
     Corrupt,
@@ -110,7 +111,8 @@ class Guarded(TyperGroup):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with failures_told(lambda: ctx.meta.get(CHOICE)), usage_told_plainly():
+        told = failures_told(lambda: ctx.meta.get(CHOICE), lambda error: reason_in(ctx, error))
+        with told, usage_told_plainly():
             return super().invoke(ctx)
 
 
@@ -125,10 +127,14 @@ def usage_told_plainly() -> Iterator[None]:
 
 
 @contextmanager
-def failures_told(choice: Callable[[], Choice | None] = lambda: None) -> Iterator[None]:
+def failures_told(
+    choice: Callable[[], Choice | None] = lambda: None,
+    better: Callable[[StoreError], Reason | None] = lambda _: None,
+) -> Iterator[None]:
     """Turn a failure in the block into a line and an exit code.
 
-    `choice` says afterwards which server was talked to, if any.
+    `choice` says afterwards which server was talked to, if any, and `better` what is known here
+    about an error that the server does not know.
     """
     try:
         try:
@@ -142,7 +148,7 @@ def failures_told(choice: Callable[[], Choice | None] = lambda: None) -> Iterato
         _silence_stdout()
         raise typer.Exit(_BROKEN_PIPE) from error
     except StoreError as error:
-        tell(sentence_of(error, choice()))
+        tell(sentence_of(error, choice(), better(error)))
         raise typer.Exit(exit_code_of(error)) from error
     except OSError as error:
         named = f": {error.filename}" if error.filename else ""
@@ -157,9 +163,11 @@ def tell(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def sentence_of(error: StoreError, choice: Choice | None = None) -> str:
+def sentence_of(
+    error: StoreError, choice: Choice | None = None, better: Reason | None = None
+) -> str:
     """Make the line of a failure: what happened, whether anything was changed, what to do."""
-    sentence, advice = advice_for(error, choice)
+    sentence, advice = better or advice_for(error, choice)
     parts = [f"{sentence} ({error.code})"]
     parts += error.reasons()[:_FAULT_COUNT_MAX]
     if error.outcome is Outcome.NONE and error.facts.get("stored_before"):

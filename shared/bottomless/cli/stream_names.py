@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from bottomless.cli.meant import note_stream
 from bottomless.model.names import parse_reference, parse_stream_name
 
 COUNT_MAX: Final = 50
@@ -56,7 +57,7 @@ def checked_reference(text: str | None) -> str | None:
 Stream = Annotated[
     str,
     typer.Argument(
-        help="Name of the stream.", callback=checked_stream, autocompletion=complete_stream
+        help="Name of the stream.", callback=note_stream, autocompletion=complete_stream
     ),
 ]
 Producer = Annotated[str, typer.Argument(help="Name of the producer.", callback=checked_reference)]

@@ -7,11 +7,12 @@ import typer
 from bottomless.cli.asking import DryRun, Yes, confirm
 from bottomless.cli.examples import examples
 from bottomless.cli.inventory import last_age_of, records_of, stored_size_of, with_bounds
+from bottomless.cli.meant import note_stream
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show, show_list, tell_unreadable
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
-from bottomless.cli.stream_names import Stream, checked_stream, complete_stream
+from bottomless.cli.stream_names import Stream, complete_stream
 from bottomless.cli.update_all import Manner, update_all
 
 _NAME: Final = Column("NAME", lambda item: item["name"])
@@ -130,7 +131,7 @@ def _update(
     stream: Annotated[
         str | None,
         typer.Argument(
-            help="Name of the stream.", callback=checked_stream, autocompletion=complete_stream
+            help="Name of the stream.", callback=note_stream, autocompletion=complete_stream
         ),
     ] = None,
     prefix: Annotated[

@@ -6,11 +6,11 @@ import typer
 
 from bottomless.cli.asking import DryRun, Yes, confirm
 from bottomless.cli.examples import examples
+from bottomless.cli.meant import note_stream
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show, show_list, tell_unreadable
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
-from bottomless.cli.stream_names import checked_stream
 from bottomless.model.limits import PARTITION_COUNT_MAX
 
 _COLUMNS: Final = [
@@ -27,7 +27,7 @@ _PARTITIONS: Final = [
     Column("ID", lambda item: item["stream_id"]),
 ]
 
-Super = Annotated[str, typer.Argument(help="Name of the super stream.", callback=checked_stream)]
+Super = Annotated[str, typer.Argument(help="Name of the super stream.", callback=note_stream)]
 Partitions = Annotated[
     int | None,
     typer.Option(
@@ -62,6 +62,12 @@ def add_to(app: typer.Typer) -> None:
             "super grow events --partitions 6 --yes", "super grow sales --binding-key apac"
         ),
     )(_grow)
+    group.command(
+        "update",
+        epilog=examples(
+            "super update events --max-age 30d", "super update events --if-match 5 -o json"
+        ),
+    )(_update)
     group.command(
         "rm", epilog=examples("super rm events --dry-run", "super rm events --yes --wait")
     )(_remove)
@@ -153,6 +159,28 @@ def _grow(
         line(f"{grown['name']} {grown['super_id']} {_count(grown)}")
     else:
         show(grown, output, name=name)
+
+
+@taking_config
+def _update(
+    context: typer.Context,
+    name: Super,
+    config: dict[str, Any],
+    if_match: Annotated[
+        str | None,
+        typer.Option("--if-match", help="Change it only if this is its etag, from `describe`."),
+    ] = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """Change the configuration of all partitions of a super stream; options that are not named stay."""
+    if not config:
+        raise typer.BadParameter("nothing to change is named")
+    with open_client(context) as client:
+        updated = client.update_super_stream(name, config, etag=if_match or "*")
+    if output is Form.TABLE:
+        line(f"{updated['name']} {updated['super_id']} {_count(updated)}")
+    else:
+        show(updated, output, name=name)
 
 
 def _remove(

@@ -12,6 +12,7 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
+from bottomless.cli.interrupts import Interrupted, interrupts
 from bottomless.cli.outages import Outage
 from bottomless.cli.outputs import FollowForm, Writer, writer_of
 from bottomless.cli.places import checked_place
@@ -186,6 +187,15 @@ def _consume(
 
 
 def _share(client: "Client", asked: Asked, group: str, writer: Writer) -> None:
+    try:
+        # SIGTERM too leaves the group: nobody has to wait for the lease of a service that was stopped.
+        with interrupts():
+            _share_until_interrupted(client, asked, group, writer)
+    except Interrupted as interrupted:
+        raise typer.Exit(interrupted.exit_code) from interrupted
+
+
+def _share_until_interrupted(client: "Client", asked: Asked, group: str, writer: Writer) -> None:
     outage = Outage()
     start, seconds = asked.start or "first", asked.lease_seconds or LEASE_SECONDS
     with client.group(

@@ -110,6 +110,7 @@ def test_the_commands_are_these() -> None:
         "super grow",
         "super ls",
         "super rm",
+        "super update",
         "tail",
         "trim",
         "unfence",

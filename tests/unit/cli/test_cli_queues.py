@@ -166,9 +166,13 @@ while not os.path.exists({end!r}):
 """
 
 
-@pytest.mark.parametrize("second", [False, True], ids=["once", "twice"])
-def test_ctrl_c_ends_the_work_after_the_message_in_hand(
-    cli: CommandLine, queue: str, tmp_path: Path, second: bool
+@pytest.mark.parametrize(
+    ("number", "second"),
+    [(signal.SIGINT, False), (signal.SIGINT, True), (signal.SIGTERM, False)],
+    ids=["once", "twice", "SIGTERM"],
+)
+def test_a_signal_ends_the_work_after_the_message_in_hand(
+    cli: CommandLine, queue: str, tmp_path: Path, number: signal.Signals, second: bool
 ) -> None:
     begun, end = tmp_path / "begun", tmp_path / "end"
     publish(cli, queue, "in hand", "waits")
@@ -177,13 +181,13 @@ def test_ctrl_c_ends_the_work_after_the_message_in_hand(
     with cli.start(*words) as working:
         assert working.stderr is not None
         until(begun.exists, what="the command to begin")
-        working.send_signal(signal.SIGINT)
+        working.send_signal(number)
         assert b"finishing the message in hand" in working.stderr.readline()
         if second:
             working.send_signal(signal.SIGINT)
         else:
             end.touch()
-        assert working.wait() == 130
+        assert working.wait() == 128 + number
     shown = described(cli, queue)
     assert (shown["ready"], shown["in_flight"]) == ((2, 0) if second else (1, 0))
 

@@ -1,0 +1,87 @@
+"""Meant: whether the name on a command line is that of a super stream, so that a failure can name the command.
+
+A stream and a super stream share no name. Who takes one for the other is told that there is no such
+stream, which is true and no help.
+"""
+
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import typer
+
+from bottomless.cli.reasons import Reason
+from bottomless.errors import Code, StoreError
+from bottomless.model.names import parse_stream_name
+
+_MEANT: Final = "bottomless.cli.meant"
+_SECONDS_MAX: Final = 5.0
+"""A failure is told after this long even if the server does not say what the name is that of."""
+_SUPER: Final = "super"
+_OF_SUPER_STREAMS: Final = {
+    "describe": "super describe",
+    "rm": "super rm",
+    "update": "super update",
+}
+"""Commands of streams that super streams have too."""
+
+
+class _Meant(NamedTuple):
+    name: str
+    command: str
+    """The words of the command, without that of the program."""
+
+
+def note_stream(context: typer.Context, text: str | None) -> str | None:
+    """Check the name of a stream or super stream, before anything is asked or sent, and remember it.
+
+    Raises:
+        InvalidRequest: `bad-name`, which ends the program.
+    """
+    if text is None:
+        return None
+    context.meta[_MEANT] = _Meant(text, context.command_path.partition(" ")[2])
+    return parse_stream_name(text)
+
+
+def reason_in(context: Any, error: StoreError) -> Reason | None:
+    """Say what the name is that of if it is not that of what the command is for; None if that is no help."""
+    meant = context.meta.get(_MEANT)
+    if meant is None:
+        return None
+    if meant.command.partition(" ")[0] == _SUPER:
+        return _of_super_command(error)
+    if error.code is Code.STREAM_NOT_FOUND and _is_super(context, meant.name):
+        return Reason(f"{meant.name} is a super stream", _advice(meant))
+    return None
+
+
+def _of_super_command(error: StoreError) -> Reason | None:
+    if error.code is Code.STREAM_NOT_FOUND:
+        advice = (
+            "`bottomless super ls` shows the super streams, `bottomless super create` makes one"
+        )
+        return Reason("there is no such super stream", advice)
+    if error.code is Code.STREAM_EXISTS:
+        return Reason(
+            "a super stream or stream of this name exists, with another configuration or other partitions",
+            "`bottomless super update` changes its configuration, `bottomless super grow` gives it "
+            "more partitions; or take another name",
+        )
+    return None
+
+
+def _advice(meant: _Meant) -> str:
+    command = _OF_SUPER_STREAMS.get(meant.command)
+    if command is not None:
+        return f"use `bottomless {command} {meant.name}`"
+    return f"name one of its partitions, which `bottomless super describe {meant.name}` shows"
+
+
+def _is_super(context: Any, name: str) -> bool:
+    # Here and not above: they are needed after a failure only.
+    from bottomless.cli.session import open_client  # noqa: PLC0415
+    from bottomless.cli.super_names import is_super_stream  # noqa: PLC0415
+
+    with suppress(StoreError), open_client(context, seconds=_SECONDS_MAX) as client:
+        return is_super_stream(client, name)
+    return False
