@@ -17,7 +17,7 @@ from bottomless.errors import Code, Overloaded, Unavailable
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName, Reference, StreamName
 from bottomless.model.stream import StreamState
-from bottomless_server.coordination.base import Room
+from bottomless_server.coordination.base import CoordinationConflict, Room
 from bottomless_server.manifest.common import lines
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.quotas import Quotas
@@ -90,6 +90,9 @@ async def answers(entering: list[Enter]) -> list[object]:
             await entering[number % len(entering)](number)
         except Overloaded as error:
             return error.code, error.facts
+        except CoordinationConflict:
+            # Where more may enter than there are attempts, one may meet others at each of them.
+            return "outrun"
         return None
 
     return list(await asyncio.gather(*map(one, range(_ASKED))))
