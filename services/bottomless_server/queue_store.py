@@ -183,7 +183,9 @@ def _import_rabbitmq(
     ] = None,
     rename: Annotated[
         list[str] | None,
-        typer.Option(help="OLD=NEW: another name for a queue.", show_default=False),
+        typer.Option(
+            help="OLD=NEW or VHOST/OLD=NEW: another name for a queue.", show_default=False
+        ),
     ] = None,
     accept_loss: Annotated[
         bool,

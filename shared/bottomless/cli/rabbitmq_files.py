@@ -47,7 +47,8 @@ class Segments:
         if not self.paths:
             raise InvalidRequest(
                 "the directory holds no segment of a RabbitMQ stream: it is the one with files "
-                "named 00000000000000000000.segment",
+                "named 00000000000000000000.segment; for classic queues there is `bottomless "
+                "queue-store import-rabbitmq`",
                 code=Code.VALIDATION_FAILED,
             )
         self.first_offset = int(self.paths[0].stem)

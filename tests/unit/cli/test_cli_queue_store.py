@@ -103,7 +103,9 @@ def test_a_store_that_is_in_use_is_left_alone(node: Path, data: Path) -> None:
     ok("import-rabbitmq", node, *VHOSTS, "--data-dir", data)
     with DirectoryLock(data / "queues"):
         for words in (["scan"], ["verify"], ["rebuild"], ["migrate"]):
-            assert "uses the data directory" in refused(5, *words, "--data-dir", data)
+            assert "another server or tool process uses the data directory" in refused(
+                5, *words, "--data-dir", data
+            )
         assert refused(5, "import-rabbitmq", node, *VHOSTS, "--data-dir", data)
 
 

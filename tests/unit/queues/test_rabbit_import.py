@@ -157,6 +157,17 @@ def test_a_vhost_may_be_left_out_and_a_queue_get_another_name(node: Path) -> Non
     assert store.contents() == expected
 
 
+def test_queues_of_one_name_in_two_vhosts_go_to_one_tenant_under_two_names(node: Path) -> None:
+    both = {"/": "default", "eu": "default"}
+    with pytest.raises(ImportRefused, match="--rename VHOST/OLD=NEW"):
+        run_import(MemoryStore(), node, Importing(both))
+    store = MemoryStore()
+    run_import(store, node, Importing(both, {"eu/jobs": "jobs-eu"}))
+    assert store.contents()["default", "jobs-eu"] == EXPECTED["europe", "jobs"]
+    assert store.contents()["default", "jobs"] == EXPECTED["default", "jobs"]
+    run_import(MemoryStore(), node, Importing(both, {"//jobs": "a", "jobs": "b"}))
+
+
 def test_what_is_of_no_known_shape_is_named_and_left_out_only_if_that_is_accepted(
     node: Path,
 ) -> None:

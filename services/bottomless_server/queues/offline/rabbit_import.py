@@ -65,7 +65,7 @@ class Importing:
     tenants: Mapping[str, str | None]
     """The tenant that gets the queues of each virtual host; None leaves it out."""
     renames: Mapping[str, str] = field(default_factory=dict)
-    """New names of queues, by those that they have."""
+    """New names of queues, by those that they have, or by VHOST/NAME for a queue of one virtual host."""
     accept_loss: bool = False
     """Whether messages that cannot be read, or are missing, are left out."""
     checksum: bool = True
@@ -104,8 +104,12 @@ def plan_queues(found: Survey, importing: Importing) -> list[ImportedQueue]:
         if tenant is None:
             continue
         for queue in one.queues:
-            unused.discard(queue.name)
-            name = importing.renames.get(queue.name, queue.name)
+            # What names the virtual host too counts before what is meant in all of them.
+            olds = (f"{one.vhost.name}/{queue.name}", queue.name)
+            unused.difference_update(olds)
+            name = next(
+                (importing.renames[old] for old in olds if old in importing.renames), queue.name
+            )
             made = ImportedQueue(tenant, name, one.vhost.name, queue.name, queue.message_count)
             faults += _faults_of(made, planned.get((tenant, name)))
             planned[tenant, name] = made
@@ -125,7 +129,7 @@ def _faults_of(made: ImportedQueue, other: ImportedQueue | None) -> list[str]:
     if other is not None:
         faults.append(
             f"two queues would be {made.name!r} of {made.tenant}: {other.source!r} of "
-            f"{other.vhost!r} and {made.source!r} of {made.vhost!r}: --rename OLD=NEW"
+            f"{other.vhost!r} and {made.source!r} of {made.vhost!r}: --rename VHOST/OLD=NEW"
         )
     try:
         parse_tenant(made.tenant)

@@ -129,5 +129,5 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         CannotStart: a process uses the directory.
     """
-    with DirectoryLock(path):
+    with DirectoryLock(path, "server or tool"):
         yield
