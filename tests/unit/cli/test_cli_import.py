@@ -181,6 +181,7 @@ def test_a_segment_that_is_missing_or_cut_in_the_middle_is_noticed(
     first.unlink()
     result = cli.run("import", "rabbitmq", node, "--dry-run")
     assert "the directory holds no segment" in result.stderr
+    assert "`bottomless queue-store import-rabbitmq`" in result.stderr
 
 
 def test_what_retention_took_meanwhile_is_told(cli: CommandLine, node: Path) -> None:

@@ -157,6 +157,13 @@ def test_a_vhost_may_be_left_out_and_a_queue_get_another_name(node: Path) -> Non
     assert store.contents() == expected
 
 
+def test_a_tenant_of_a_wrong_name_is_told_once_and_not_for_each_queue(node: Path) -> None:
+    with pytest.raises(ImportRefused) as refused:
+        run_import(MemoryStore(), node, Importing({"/": "Bad/Tenant", "eu": "europe"}))
+    assert str(refused.value).count("the tenant of '/': ") == 1
+    assert "--rename" not in str(refused.value)
+
+
 def test_queues_of_one_name_in_two_vhosts_go_to_one_tenant_under_two_names(node: Path) -> None:
     both = {"/": "default", "eu": "default"}
     with pytest.raises(ImportRefused, match="--rename VHOST/OLD=NEW"):

@@ -97,6 +97,7 @@ def plan_queues(found: Survey, importing: Importing) -> list[ImportedQueue]:
     strange = sorted(importing.tenants.keys() - known)
     if strange:
         faults.append(f"the node has no virtual host {_listed(strange)}")
+    faults += _faults_of_tenants(importing)
     planned: dict[tuple[str, str], ImportedQueue] = {}
     unused = set(importing.renames)
     for one in found.vhosts:
@@ -132,10 +133,20 @@ def _faults_of(made: ImportedQueue, other: ImportedQueue | None) -> list[str]:
             f"{other.vhost!r} and {made.source!r} of {made.vhost!r}: --rename VHOST/OLD=NEW"
         )
     try:
-        parse_tenant(made.tenant)
         parse_queue_name(made.name)
     except InvalidRequest as error:
         faults.append(f"{made.source!r} of {made.vhost!r}: {error.message}: --rename OLD=NEW")
+    return faults
+
+
+def _faults_of_tenants(importing: Importing) -> list[str]:
+    faults = []
+    for vhost, tenant in importing.tenants.items():
+        try:
+            if tenant is not None:
+                parse_tenant(tenant)
+        except InvalidRequest as error:
+            faults.append(f"the tenant of {vhost!r}: {error.message}: --vhost NAME=TENANT")
     return faults
 
 
