@@ -113,9 +113,9 @@ class Engine:
     async def describe(self, name: str) -> Any:
         return await self.engine.describe_queue(TENANT, name)
 
-    async def arrived(self) -> None:
-        """Return when nothing is on its way any more."""
-        while (await self.engine.storage()).outgoing:
+    async def arrived(self, but: int = 0) -> None:
+        """Return when nothing is on its way any more, but for so many messages."""
+        while sum(each.count for each in (await self.engine.storage()).outgoing) > but:
             pass
 
 
