@@ -283,7 +283,6 @@ def test_rotten_bytes_are_found_before_they_are_served_and_the_rest_stays_readab
             made = {harm: rotten(server, client) for harm in HARMS}
             live, whole = rotten(server, client), rotten(server, client)
             tiered = made["data of the active segment"]
-            tiered_after_the_restart(client, tiered)
             live.flip(5, 100)
             live.flip(7, TOTAL_SIZE_TOP, 0x80)
             assert live.answers(client) == [5, 7]
@@ -314,11 +313,13 @@ def test_rotten_bytes_are_found_before_they_are_served_and_the_rest_stays_readab
             assert "a torn end was cut" not in server.log()
             assert "a synced chunk is damaged" in server.log()
             assert server.log().count("a local log is damaged") == 6
+            tiered_from_now_on(client, tiered)
             uploads_go_on_once_it_is_mended(server, client, tiered, 100)
 
 
-def tiered_after_the_restart(client: httpx.Client, one: Rotten) -> None:
-    """Owners take up a configuration when they claim the stream."""
+def tiered_from_now_on(client: httpx.Client, one: Rotten) -> None:
+    """Not before the damage: an owner takes a configuration up while it goes on, and what was uploaded
+    whole is not read again."""
     path = Stream(client, one.name).path
     etag = {"if-match": client.get(path).headers["etag"]}
     soon = {"fragment": {"max_age_ms": 100}}
