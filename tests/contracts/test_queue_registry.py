@@ -10,11 +10,11 @@ from support.ledgers import STORE_ID, id_of
 
 from bottomless.formats.queue_object import QueueObject
 from bottomless_server.node.file_calls import RealFileCalls
+from bottomless_server.queues.directory.registry import FileRegistry, object_of, registry_objects
 from bottomless_server.queues.ledger.base import QueueRow
 from bottomless_server.queues.ledger.memory import MemoryLedger
-from bottomless_server.queues.memory_files import MemoryRegistry
 from bottomless_server.queues.ports import Registry
-from bottomless_server.queues.registry import FileRegistry, object_of, registry_objects
+from bottomless_server.queues.rounds.memory_files import MemoryRegistry
 
 
 class Beside(NamedTuple):

@@ -8,7 +8,7 @@ from bottomless.errors import Code, Overloaded
 from bottomless_server.queues.core.states import ItemState
 from bottomless_server.queues.ledger.base import Item, Ledger, NewMessage, QueueRow
 from bottomless_server.queues.ports import Record
-from bottomless_server.queues.work import Asked, Change, Work
+from bottomless_server.queues.rounds.work import Asked, Change, Work
 from support.ledgers import in_flight
 
 VISIBILITY_MS: Final = 30_000

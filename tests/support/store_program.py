@@ -35,9 +35,10 @@ from bottomless_server.queues.changes.upkeep import Upkeep
 from bottomless_server.queues.core.states import FileState, ItemState
 from bottomless_server.queues.ledger.base import LedgerFailed, Message
 from bottomless_server.queues.ledger.sqlite import SqliteLedger
-from bottomless_server.queues.memory_files import MemoryRegistry
-from bottomless_server.queues.round_files import RoundFiles
-from bottomless_server.queues.round_writer import Bounds, RoundWriter
+from bottomless_server.queues.rounds.memory_files import MemoryRegistry
+from bottomless_server.queues.rounds.round_files import RoundFiles
+from bottomless_server.queues.rounds.round_writer import Bounds, RoundWriter
+from bottomless_server.queues.rounds.work import Change
 from bottomless_server.queues.store.bodies import Bodies, BodyPlace
 from bottomless_server.queues.store.compaction import compact
 from bottomless_server.queues.store.descriptors import Descriptors
@@ -46,7 +47,6 @@ from bottomless_server.queues.store.removal import remove_doomed
 from bottomless_server.queues.store.rewriting import rewrite
 from bottomless_server.queues.store.start import StartReport, start_store
 from bottomless_server.queues.store.steps import Done, InRound, OnDisk, Step
-from bottomless_server.queues.work import Change
 from support.ledgers import STORE_ID, id_of
 from support.queue_changes import Do, PublishRecords, wanted
 

@@ -21,8 +21,8 @@ from bottomless_server.queues.front.public import create_public_app
 from bottomless_server.queues.front.requests import QueueRequests
 from bottomless_server.queues.homes import OWNED, TenantHomes
 from bottomless_server.queues.operator_settings import QueuesSettings
+from bottomless_server.queues.outgoing.stream_appends import StreamAppends
 from bottomless_server.queues.service import EnginePlace, QueuesService
-from bottomless_server.queues.stream_appends import StreamAppends
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.http.paging import Paging
 from bottomless_server.runtime.peers.internal_secret import secret_to_send

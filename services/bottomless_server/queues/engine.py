@@ -21,7 +21,6 @@ from typing import Final
 from bottomless.errors import Code, InvalidRequest, Overloaded
 from bottomless.model.queue import QueueConfig
 from bottomless_server.node.file_calls import FileCalls, RealFileCalls
-from bottomless_server.queues import looks
 from bottomless_server.queues.calls import (
     Created,
     PeekAnswer,
@@ -47,31 +46,32 @@ from bottomless_server.queues.changes.queues import (
 )
 from bottomless_server.queues.changes.upkeep import Upkeep
 from bottomless_server.queues.core.message_ids import RANDOM_SIZE, first_id
-from bottomless_server.queues.figures import Figures, Gauges
-from bottomless_server.queues.housekeeping import Housekeeping, Place
-from bottomless_server.queues.known_queues import KnownQueues
-from bottomless_server.queues.opening import (
+from bottomless_server.queues.directory.housekeeping import Housekeeping, Place
+from bottomless_server.queues.directory.opening import (
     LEDGER,
     MESSAGES,
     REGISTRY,
     make_directories,
     open_directory,
 )
-from bottomless_server.queues.outgoing import Found, OutgoingLines, find
+from bottomless_server.queues.directory.registry import FileRegistry
+from bottomless_server.queues.figures import Figures, Gauges
+from bottomless_server.queues.outgoing.outgoing import Found, OutgoingLines, find
+from bottomless_server.queues.outgoing.redriving import redrive
 from bottomless_server.queues.ports import OutgoingStreams
-from bottomless_server.queues.reading import Reading
-from bottomless_server.queues.receiving import Receiving
-from bottomless_server.queues.redriving import redrive
-from bottomless_server.queues.registry import FileRegistry
-from bottomless_server.queues.round_files import RoundFiles
-from bottomless_server.queues.round_writer import Bounds, RoundWriter
-from bottomless_server.queues.rounds import Limits, Rounds
+from bottomless_server.queues.reading import looks
+from bottomless_server.queues.reading.known_queues import KnownQueues
+from bottomless_server.queues.reading.reading import Reading
+from bottomless_server.queues.reading.receiving import Receiving
+from bottomless_server.queues.rounds.round_files import RoundFiles
+from bottomless_server.queues.rounds.round_writer import Bounds, RoundWriter
+from bottomless_server.queues.rounds.rounds import Limits, Rounds
+from bottomless_server.queues.rounds.work import Ended
 from bottomless_server.queues.settings import EngineSettings
 from bottomless_server.queues.store.bodies import Bodies
 from bottomless_server.queues.store.descriptors import Descriptors
 from bottomless_server.queues.store.pins import Pins
 from bottomless_server.queues.store.start import StartReport
-from bottomless_server.queues.work import Ended
 
 _DAMAGED_AT_ONCE: Final = 5_000
 _TIDY_SECONDS_MAX: Final = 10.0

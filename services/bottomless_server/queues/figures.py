@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from bottomless_server.queues.ledger.base import Sums, Totals
-from bottomless_server.queues.work import Ended, sum_of
+from bottomless_server.queues.rounds.work import Ended, sum_of
 
 
 @dataclass

@@ -1,8 +1,8 @@
 """What queues need of message files, of the registry and of streams.
 
-Rounds call the first two in the one thread of the writer (`round_writer.py`). `round_files.py` has
-message files on a disk, `registry.py` the registry, `memory_files.py` both in memory. Streams are asked
-in the event loop; `memory_streams.py` has some in memory.
+Rounds call the first two in the one thread of the writer (`rounds/round_writer.py`). `rounds/round_files.py`
+has message files on a disk, `directory/registry.py` the registry, `rounds/memory_files.py` both in
+memory. Streams are asked in the event loop; `outgoing/memory_streams.py` has some in memory.
 """
 
 from collections.abc import Sequence

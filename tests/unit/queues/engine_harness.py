@@ -14,7 +14,7 @@ from bottomless_server.queues.calls import (
     ReceivedMessage,
 )
 from bottomless_server.queues.engine import QueueEngine
-from bottomless_server.queues.memory_streams import MemoryStreams
+from bottomless_server.queues.outgoing.memory_streams import MemoryStreams
 from bottomless_server.queues.settings import EngineSettings
 
 TENANT = "default"

@@ -7,10 +7,10 @@ from support.queue_changes import CreateQueue, wanted
 
 from bottomless.errors import StoreError
 from bottomless_server.queues.ledger.memory import MemoryLedger
-from bottomless_server.queues.memory_files import MemoryFiles, MemoryRegistry
 from bottomless_server.queues.ports import FIRST_POSITION
-from bottomless_server.queues.round_writer import Bounds, RoundWriter
-from bottomless_server.queues.work import Change, Ended
+from bottomless_server.queues.rounds.memory_files import MemoryFiles, MemoryRegistry
+from bottomless_server.queues.rounds.round_writer import Bounds, RoundWriter
+from bottomless_server.queues.rounds.work import Change, Ended
 
 QUEUE = id_of(1)
 Answer = Any

@@ -24,9 +24,10 @@ from bottomless_server.node.file_calls import read_file
 from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import Ledger, Message
 from bottomless_server.queues.ledger.memory import MemoryLedger
-from bottomless_server.queues.memory_files import MemoryRegistry
-from bottomless_server.queues.round_files import RoundFiles
-from bottomless_server.queues.round_writer import Bounds, RoundWriter
+from bottomless_server.queues.rounds.memory_files import MemoryRegistry
+from bottomless_server.queues.rounds.round_files import RoundFiles
+from bottomless_server.queues.rounds.round_writer import Bounds, RoundWriter
+from bottomless_server.queues.rounds.work import Change
 from bottomless_server.queues.store.bodies import Bodies, BodyPlace
 from bottomless_server.queues.store.compaction import MisplacedRecord
 from bottomless_server.queues.store.descriptors import Descriptors
@@ -34,7 +35,6 @@ from bottomless_server.queues.store.names import path_of
 from bottomless_server.queues.store.pins import Pins
 from bottomless_server.queues.store.start import StartReport, start_store
 from bottomless_server.queues.store.steps import Done, InRound, OnDisk, Step
-from bottomless_server.queues.work import Change
 from unit.formats.examples import a_msg_id
 
 STORE_ID: Final = bytes(range(16))

@@ -13,7 +13,7 @@ from bottomless.errors import Code, NotFound, Outcome, Unavailable
 from bottomless.formats.message_file import HEADER_SIZE
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.queues.calls import PublishRequest
-from bottomless_server.queues.receiving import ASIDE_MS
+from bottomless_server.queues.reading.receiving import ASIDE_MS
 from unit.queues.engine_harness import TENANT, Engine, an_engine
 
 LONG = 240_000

@@ -9,7 +9,7 @@ import pytest
 from support.waiting import eventually
 
 from bottomless_server.node.file_calls import RealFileCalls
-from bottomless_server.queues import housekeeping
+from bottomless_server.queues.directory import housekeeping
 from unit.queues.engine_harness import SETTINGS, TENANT, Engine, an_engine
 
 SMALL = SETTINGS._replace(file_bytes_max=5_000)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from support.guards import remove
 
-from bottomless_server.queues.opening import IMPORT_MARK
+from bottomless_server.queues.directory.opening import IMPORT_MARK
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from unit.queues.engine_harness import Engine, an_engine
 

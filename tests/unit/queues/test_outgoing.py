@@ -12,7 +12,7 @@ from bottomless.errors import Code, Unavailable
 from bottomless.formats.envelope import decode_envelope
 from bottomless.formats.message_file import HEADER_SIZE, Finding, decode_record, scan
 from bottomless_server.queues.calls import OutMessage
-from bottomless_server.queues.outgoing import BATCH_BYTES_MAX
+from bottomless_server.queues.outgoing.outgoing import BATCH_BYTES_MAX
 from unit.queues.engine_harness import SETTINGS, TENANT, Engine, an_engine
 
 SOON = {"outgoing_retry_ms_min": 1, "outgoing_retry_ms_max": 1}

@@ -16,9 +16,9 @@ from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.queues.ledger.base import Ledger
 from bottomless_server.queues.ledger.memory import MemoryLedger
 from bottomless_server.queues.ledger.sqlite import SqliteLedger
-from bottomless_server.queues.memory_files import MemoryRegistry
-from bottomless_server.queues.round_files import RoundFiles
-from bottomless_server.queues.round_writer import Bounds, RoundWriter
+from bottomless_server.queues.rounds.memory_files import MemoryRegistry
+from bottomless_server.queues.rounds.round_files import RoundFiles
+from bottomless_server.queues.rounds.round_writer import Bounds, RoundWriter
 from bottomless_server.queues.store.names import path_of
 from bottomless_server.queues.store.pins import Pins
 from bottomless_server.queues.store.start import start_store

@@ -20,8 +20,8 @@ from bottomless.errors import Code, Unavailable
 from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import QueueRow
 from bottomless_server.queues.ports import FIRST_POSITION
-from bottomless_server.queues.round_bodies import ALONE_SIZE
-from bottomless_server.queues.work import Asked
+from bottomless_server.queues.rounds.round_bodies import ALONE_SIZE
+from bottomless_server.queues.rounds.work import Asked
 from unit.queues.round_harness import QUEUE, RoundHarness, told
 
 FULL: Final = ("storage-full", "none")

@@ -11,14 +11,14 @@ from support.queue_changes import Ack, CreateQueue, Delete, Do, Publish, Take
 from support.waiting import eventually
 
 from bottomless.errors import Code, Outcome, Overloaded, StoreError, Unavailable
-from bottomless_server.queues import rounds as rounds_module
 from bottomless_server.queues.changes.receive import Receive, Received
 from bottomless_server.queues.changes.upkeep import Upkeep as RealUpkeep
 from bottomless_server.queues.core.line import OVERHEAD_SIZE
 from bottomless_server.queues.ledger.base import FORGET_LATE_MS, Seen
-from bottomless_server.queues.round_writer import RoundWriter
-from bottomless_server.queues.rounds import Limits, Rounds
-from bottomless_server.queues.work import Change, Ended, Work
+from bottomless_server.queues.rounds import rounds as rounds_module
+from bottomless_server.queues.rounds.round_writer import RoundWriter
+from bottomless_server.queues.rounds.rounds import Limits, Rounds
+from bottomless_server.queues.rounds.work import Change, Ended, Work
 from unit.queues.round_harness import QUEUE, RoundHarness
 
 LONG = 240.0

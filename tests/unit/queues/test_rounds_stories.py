@@ -17,12 +17,12 @@ from support.ledgers import id_of
 from support.queue_changes import CreateQueue, PublishRecords
 
 from bottomless.errors import Outcome, StoreError
-from bottomless_server.queues import rounds as rounds_module
 from bottomless_server.queues.changes.receive import Receive, Received
 from bottomless_server.queues.changes.settle import Settled, ack, extend, nack
 from bottomless_server.queues.changes.upkeep import Upkeep
 from bottomless_server.queues.ledger.base import LedgerFailed
-from bottomless_server.queues.rounds import Limits, Rounds
+from bottomless_server.queues.rounds import rounds as rounds_module
+from bottomless_server.queues.rounds.rounds import Limits, Rounds
 from unit.queues.round_harness import QUEUE, RoundHarness
 
 STORIES: Final = int(os.environ.get("BOTTOMLESS_TEST_STORIES", "40"))

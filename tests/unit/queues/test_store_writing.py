@@ -11,7 +11,7 @@ from support.guards import remove
 
 from bottomless.errors import Corrupt
 from bottomless_server.queues.core.states import FileState
-from bottomless_server.queues.round_bodies import ALONE_SIZE
+from bottomless_server.queues.rounds.round_bodies import ALONE_SIZE
 from unit.queues.store_harness import ROOT, PowerLost, Store
 
 

@@ -9,8 +9,8 @@ from bottomless.errors import StoreError
 from bottomless.model.record import Content
 from bottomless_server.node.forwarding import Answer, Forwarding
 from bottomless_server.node.stream_nodes import StreamNodes
+from bottomless_server.queues.outgoing.stream_appends import StreamAppends
 from bottomless_server.queues.ports import OutgoingRecord, RecordRefused
-from bottomless_server.queues.stream_appends import StreamAppends
 from bottomless_server.stores.streams import Streams
 
 

@@ -7,7 +7,7 @@ from bottomless_server.queues.changes.fates import carry_out, life_of, live_queu
 from bottomless_server.queues.core.life import damaged
 from bottomless_server.queues.core.states import ItemState
 from bottomless_server.queues.ledger.base import Stored
-from bottomless_server.queues.work import Work
+from bottomless_server.queues.rounds.work import Work
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from bottomless_server.queues.core.life import Destination, Fate, Life
 from bottomless_server.queues.core.origin import Origin, encode_origin
 from bottomless_server.queues.core.states import ItemState, QueueState
 from bottomless_server.queues.ledger.base import Item, QueueRow, Stored, Totals
-from bottomless_server.queues.work import Work
+from bottomless_server.queues.rounds.work import Work
 
 _CONFIG_COUNT: Final = 1_000
 

@@ -18,7 +18,7 @@ from bottomless_server.queues.core.origin import decode_origin, with_origin, wit
 from bottomless_server.queues.core.repeats import ids_of
 from bottomless_server.queues.core.states import ItemState
 from bottomless_server.queues.ledger.base import Outgoing, QueueRow, Stored, Target
-from bottomless_server.queues.work import Work
+from bottomless_server.queues.rounds.work import Work
 
 _OVERHEAD = 1_024
 

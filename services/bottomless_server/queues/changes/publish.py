@@ -34,7 +34,7 @@ from bottomless_server.queues.core.repeats import (
     key_hash,
 )
 from bottomless_server.queues.ledger.base import QueueRow, Seen, Totals
-from bottomless_server.queues.work import Work
+from bottomless_server.queues.rounds.work import Work
 
 _ITEM_OVERHEAD: Final = 200
 """Bytes that one message takes in memory for each queue, beside its own."""

@@ -18,7 +18,7 @@ from bottomless.model.queue import (
 from bottomless_server.queues.changes.fates import config_of, live_queue, not_there
 from bottomless_server.queues.core.order import closes_circle
 from bottomless_server.queues.ledger.base import Ledger, QueueRow
-from bottomless_server.queues.work import Work
+from bottomless_server.queues.rounds.work import Work
 
 _PAGE: Final = 1_000
 _WAKE_ALL: Final = 2**31

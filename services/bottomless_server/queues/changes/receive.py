@@ -10,7 +10,7 @@ from bottomless_server.queues.core.receipt import STORE_SIZE, Receipt, write_rec
 from bottomless_server.queues.core.states import ItemState
 from bottomless_server.queues.ledger.base import Item, Message, QueueRow, Stored, Totals
 from bottomless_server.queues.ports import Pin
-from bottomless_server.queues.work import Work
+from bottomless_server.queues.rounds.work import Work
 
 _LOOK_COUNT_MAX: Final = 10
 """Looks at the front of a queue in one receive: what has expired there leaves, and others come after it."""

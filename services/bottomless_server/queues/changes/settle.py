@@ -16,7 +16,7 @@ from bottomless_server.queues.core.receipt import (
     read_receipt,
 )
 from bottomless_server.queues.ledger.base import Stored
-from bottomless_server.queues.work import Work
+from bottomless_server.queues.rounds.work import Work
 
 Decide = Callable[[QueueConfig, Life, int], Fate]
 """What becomes of an item at a time whose receipt is good."""

@@ -11,7 +11,7 @@ from bottomless_server.queues.core.life import Life
 from bottomless_server.queues.core.reserving import reserved_below
 from bottomless_server.queues.core.states import ItemState
 from bottomless_server.queues.ledger.base import Item, NewMessage, QueueRow, Totals
-from bottomless_server.queues.work import Work
+from bottomless_server.queues.rounds.work import Work
 
 _HEADER_OVERHEAD = 6
 """Bytes of a header beside its name and its value."""

@@ -13,7 +13,7 @@ from bottomless.model.queue import QueueConfig
 from bottomless_server.queues.changes.fates import carry_out, config_of, life_of
 from bottomless_server.queues.core.life import Fate, Life, expired, fallen_due
 from bottomless_server.queues.ledger.base import Stored
-from bottomless_server.queues.work import Work
+from bottomless_server.queues.rounds.work import Work
 
 SWEEP_COUNT: Final = 2_000
 """Items of each kind in one round."""

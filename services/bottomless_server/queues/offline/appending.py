@@ -12,7 +12,7 @@ from bottomless_server.node.file_calls import write_all
 from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import Ledger
 from bottomless_server.queues.offline.store_directory import StoreDirectory
-from bottomless_server.queues.round_bodies import Place
+from bottomless_server.queues.rounds.round_bodies import Place
 from bottomless_server.queues.store.names import path_of
 
 _AT_ONCE: Final = 1024 * 1024

@@ -32,10 +32,10 @@ from bottomless.formats.rdq import FoundTerm, scan_strays
 from bottomless.model.queue import QueueConfig, QueueMessage, encode_queue_config
 from bottomless_server.node.file_calls import read_exactly
 from bottomless_server.queues.core.states import FileState, ItemState
+from bottomless_server.queues.directory.registry import registry_objects
 from bottomless_server.queues.ledger.base import ID_SIZE, Item, Ledger, NewMessage, QueueRow
 from bottomless_server.queues.offline.findings import Findings
 from bottomless_server.queues.offline.store_directory import StoreDirectory
-from bottomless_server.queues.registry import registry_objects
 from bottomless_server.queues.store.alone import a_round
 from bottomless_server.queues.store.import_mark import check_no_import
 from bottomless_server.queues.store.names import FileName, parse_file_name, path_of

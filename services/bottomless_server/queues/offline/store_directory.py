@@ -11,9 +11,9 @@ from typing import Final
 
 from bottomless_server.node.data_directory import DirectoryLock
 from bottomless_server.node.file_calls import FileCalls, make_dir_durable
+from bottomless_server.queues.directory.registry import FileRegistry
 from bottomless_server.queues.ledger.base import ID_SIZE, Ledger
 from bottomless_server.queues.ledger.sqlite import SqliteLedger
-from bottomless_server.queues.registry import FileRegistry
 from bottomless_server.queues.store.alone import a_round
 from bottomless_server.queues.store.import_mark import is_marked
 

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from bottomless.errors import Code, Outcome, Overloaded, StoreError, Unavailable
 from bottomless.model.backoff import backoff
 from bottomless_server.queues.core.line import Line
-from bottomless_server.queues.round_writer import RoundWriter
-from bottomless_server.queues.work import Asked, Change, Ended, Look, Verdict, not_stored
+from bottomless_server.queues.rounds.round_writer import RoundWriter
+from bottomless_server.queues.rounds.work import Asked, Change, Ended, Look, Verdict, not_stored
 from bottomless_server.runtime.base.endless import endless
 
 T = TypeVar("T")

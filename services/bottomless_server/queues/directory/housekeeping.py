@@ -24,7 +24,8 @@ from bottomless_server.queues.core.compaction_plan import is_candidate
 from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import FileRow, Ledger
 from bottomless_server.queues.ports import WriteFailed
-from bottomless_server.queues.rounds import Rounds
+from bottomless_server.queues.rounds.rounds import Rounds
+from bottomless_server.queues.rounds.work import Look, Work
 from bottomless_server.queues.settings import EngineSettings
 from bottomless_server.queues.store.compaction import CompactionResult, Ended, compact
 from bottomless_server.queues.store.descriptors import Descriptors
@@ -32,7 +33,6 @@ from bottomless_server.queues.store.pins import Pins
 from bottomless_server.queues.store.removal import remove_doomed
 from bottomless_server.queues.store.rewriting import rewrite
 from bottomless_server.queues.store.steps import Done, InRound, OnDisk, Step
-from bottomless_server.queues.work import Look, Work
 from bottomless_server.runtime.base.endless import endless
 
 log = structlog.get_logger(__name__)

@@ -16,9 +16,9 @@ from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.core.states import ItemState, QueueState
 from bottomless_server.queues.ledger.base import QueueRow, Stored
 from bottomless_server.queues.ports import Pin
-from bottomless_server.queues.reading import Reading, Unread
-from bottomless_server.queues.rounds import Rounds
-from bottomless_server.queues.work import Look
+from bottomless_server.queues.reading.reading import Reading, Unread
+from bottomless_server.queues.rounds.rounds import Rounds
+from bottomless_server.queues.rounds.work import Look
 
 _PAGE: Final = 1_000
 _COUNT_MAX: Final = 100

@@ -36,10 +36,10 @@ from bottomless_server.queues.core.message_ids import RANDOM_SIZE
 from bottomless_server.queues.core.origin import decode_origin, with_origin
 from bottomless_server.queues.ledger.base import NUMBER_MAX, Ledger, Outgoing, Target
 from bottomless_server.queues.ports import OutgoingRecord, OutgoingStreams, Pin, RecordRefused
-from bottomless_server.queues.reading import Reading, Unread
-from bottomless_server.queues.rounds import Rounds
+from bottomless_server.queues.reading.reading import Reading, Unread
+from bottomless_server.queues.rounds.rounds import Rounds
+from bottomless_server.queues.rounds.work import Look, Work
 from bottomless_server.queues.settings import EngineSettings
-from bottomless_server.queues.work import Look, Work
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 

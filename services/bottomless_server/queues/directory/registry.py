@@ -15,7 +15,7 @@ from bottomless_server.node.file_calls import FileCalls, read_file, replace_file
 from bottomless_server.queues.changes.fates import config_of
 from bottomless_server.queues.ledger.base import QueueRow
 from bottomless_server.queues.ports import WriteFailed
-from bottomless_server.queues.round_files import FULL
+from bottomless_server.queues.rounds.round_files import FULL
 
 _SUFFIX: Final = ".json"
 _SIZE_MAX: Final = 2**20

@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from bottomless.errors import Code, NotFound
 from bottomless_server.queues.changes.fates import not_there
-from bottomless_server.queues.rounds import Rounds
+from bottomless_server.queues.rounds.rounds import Rounds
 
 T = TypeVar("T")
 COUNT_MAX: Final = 10_000

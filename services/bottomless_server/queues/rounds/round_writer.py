@@ -40,8 +40,8 @@ from bottomless_server.queues.ports import (
     SyncFailed,
     WriteFailed,
 )
-from bottomless_server.queues.round_bodies import Place, RoundBodies, repeated
-from bottomless_server.queues.work import (
+from bottomless_server.queues.rounds.round_bodies import Place, RoundBodies, repeated
+from bottomless_server.queues.rounds.work import (
     Asked,
     Change,
     Ended,

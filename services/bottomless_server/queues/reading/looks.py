@@ -21,8 +21,8 @@ from bottomless_server.queues.core.states import FileState, ItemState
 from bottomless_server.queues.figures import Gauges
 from bottomless_server.queues.ledger.base import Ledger, QueueRow, Stored
 from bottomless_server.queues.ports import Pin
-from bottomless_server.queues.reading import Unread
-from bottomless_server.queues.work import Look
+from bottomless_server.queues.reading.reading import Unread
+from bottomless_server.queues.rounds.work import Look
 
 _STATES: Final[dict[StateFilter, ItemState]] = {
     "ready": ItemState.READY,

@@ -16,9 +16,9 @@ from bottomless_server.queues.changes.receive import Delivery, GiveBack, Receive
 from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.core.receipt import read_receipt
 from bottomless_server.queues.ledger.base import Stored
-from bottomless_server.queues.reading import Reading, Unread
-from bottomless_server.queues.rounds import Rounds
-from bottomless_server.queues.work import not_stored
+from bottomless_server.queues.reading.reading import Reading, Unread
+from bottomless_server.queues.rounds.rounds import Rounds
+from bottomless_server.queues.rounds.work import not_stored
 
 ASIDE_MS: Final = 10_000
 """How long a message steps aside that the disk does not give."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless_server.queues.ledger.base import Ledger, Totals
 from bottomless_server.queues.ports import Pin, Record
-from bottomless_server.queues.round_bodies import Place, RoundBodies
+from bottomless_server.queues.rounds.round_bodies import Place, RoundBodies
 
 
 class Work:

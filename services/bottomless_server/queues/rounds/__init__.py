@@ -1,0 +1,1 @@
+"""Rounds: changes of many are written, synced and committed together, one round after the other."""
