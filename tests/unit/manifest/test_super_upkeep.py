@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from support.guards import remove
 from support.manifest import ManifestHarness
 from support.rebuilding import put
 from unit.manifest.test_garbage import collect
@@ -59,6 +60,41 @@ async def test_what_is_put_late_of_a_deleted_super_stream_goes() -> None:
     assert len(await super_objects(harness)) == 2
     assert orphans(await collect(harness, minimum_age_ms=60_000)) == 0
     assert orphans(await collect(harness)) == 2
+    assert await super_objects(harness) == []
+
+
+async def deleted() -> tuple[ManifestHarness, SuperRecord]:
+    """A super stream that was deleted, and of which nothing is left."""
+    harness, record = await declared()
+    deleting = Deleting(harness)
+    await deleting.begin()
+    await deleting.finish()
+    await deleting.aclose()
+    return harness, record
+
+
+async def test_what_is_put_after_the_tombstone_is_gone_goes_too() -> None:
+    harness, record = await deleted()
+    key = super_key(record.super_id, record.registry_version, "default")
+    await put(harness, key, encode_super_object(record))
+
+    assert orphans(await collect(harness, minimum_age_ms=60_000)) == 0
+    found = await collect(harness)
+    assert (orphans(found), found["unknown_prefix_count"]) == (1, 0)
+    assert await super_objects(harness) == []
+
+
+async def test_without_the_guard_a_collection_takes_what_coordination_has_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def deleted_surely(*_: object) -> bool:
+        return False
+
+    harness, record = await declared()
+    harness.coordination.write(Changes({super_record_key(record.super_id): None}))
+    guard = "the partitions of a super stream that nobody knows, in a collection"
+    remove(monkeypatch, guard, deleted_surely)
+    assert orphans(await collect(harness)) == 1
     assert await super_objects(harness) == []
 
 

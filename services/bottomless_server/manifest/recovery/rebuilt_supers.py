@@ -32,6 +32,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.super_stream import SuperRecord, SuperState
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.left_partitions import has_partitions
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.recovery.bucket_streams import StreamPrefix
 from bottomless_server.manifest.recovery.found_supers import read_supers
@@ -245,12 +246,7 @@ async def is_left(drive: Drive, record: SuperRecord) -> bool:
 
     Of one that is being deleted it does not matter: the deletion goes on.
     """
-    if record.state is SuperState.DELETING:
-        return True
-    for place in record.partitions:
-        async for _ in drive.list(stream_prefix(place.stream_id, record.tenant)):
-            return True
-    return False
+    return record.state is SuperState.DELETING or await has_partitions(drive, record)
 
 
 @guard("the super object that names a partition, in a rebuild")
