@@ -10,6 +10,7 @@ from unit.manifest.test_super_registry import NAME, THREE, WEEK, a_harness, name
 from bottomless.errors import NotFound, Unavailable, WrongOffset
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName
+from bottomless.model.offset_spec import parse_timestamp
 from bottomless.model.stream import StreamState
 from bottomless.model.super_stream import SuperRecord, SuperState
 from bottomless_server.manifest.mutators.mutator import Mutators
@@ -98,6 +99,35 @@ async def test_a_deleted_super_stream_goes_with_all_its_partitions() -> None:
     await deleting.begin()
     await deleting.finish()
     await nothing_is_left(harness)
+    await deleting.aclose()
+
+
+async def test_a_deletion_says_until_when_it_waits_and_then_looks_soon() -> None:
+    harness = a_harness()
+    deleting = Deleting(harness)
+    await deleting.registry.supers.declare(NAME, THREE)
+    operation = await deleting.begin()
+
+    async def passed(ms: int) -> Operation:
+        harness.clock.now += ms
+        for _ in range(3):
+            await deleting.operations.make_pass()
+            await deleting.operations.settled()
+        return await deleting.operations.find(operation.operation_id)
+
+    settings = harness.context.settings
+    grace_ms = max(settings.manifest_delete_grace_ms, settings.manifest_upload_deadline_ms)
+    waiting = (await passed(0)).progress
+    ends_at = parse_timestamp(waiting["waits_until"])
+    assert ends_at == operation.created_at + grace_ms
+    assert (waiting["phase"], waiting["partitions_left"]) == ("waiting", 3)
+
+    over = await passed(ends_at - harness.clock.now)
+    looks = 0
+    while not over.finished and looks < 20:
+        over, looks = await passed(1_000), looks + 1
+    assert over.result == {"super_id": operation.arguments["super_id"], "partitions": 3}
+    assert looks <= 5
     await deleting.aclose()
 
 

@@ -258,6 +258,11 @@ class Deletions:
             return Again({"phase": "waiting again", **_counts(progress)})
         return await self._forget(record, progress)
 
+    def done_at(self, record: StreamRecord, deleted_at: int) -> int:
+        """Tell before which time (ms) the deletion of a stream cannot be over, as far as is known now."""
+        uploads_end = deleted_at + self._context.settings.manifest_upload_deadline_ms
+        return max(self._free_at(record, deleted_at, self._context.clock()), uploads_end)
+
     def _free_at(self, record: StreamRecord, deleted_at: int, over: int) -> int:
         """Find the time from which on nobody reads of it: leases have ended by a time that is
         believed.

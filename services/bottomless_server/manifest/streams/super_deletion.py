@@ -17,6 +17,10 @@ What is there after a crash at each step; the operation goes on with the next on
 One that grows is deleted too: the operation of its growth finds the tombstone, and deletes the partitions
 that it was to get (`super_growth.py`).
 
+Step 4 waits until all partitions are gone: that takes as long as the deletion of any stream does, and
+`waits_until` of the operation says until when it takes at least. Then it is looked at soon, and ever more
+rarely.
+
 A partition whose record cannot be read stops no other; it is deleted when it can be read again, and until
 then the operation waits.
 """
@@ -25,13 +29,14 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from bottomless.errors import Code, Corrupt, NotFound, Outcome, Unavailable
 from bottomless.formats.keys import parse_super_key, super_prefix
 from bottomless.model.names import FullName, SuperId
+from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.super_stream import Partition, SuperRecord, SuperState
 from bottomless_server.coordination.base import CoordinationUnknown
@@ -58,7 +63,19 @@ _AT_ONCE: Final = 16
 _PAGE_COUNT: Final = 16
 """Partitions of one step."""
 _READ_COUNT: Final = 100
-_LOOK_AGAIN_MS: Final = 5_000
+_LOOK_AGAIN_MS: Final = 250
+_LOOK_AGAIN_MS_MAX: Final = 5_000
+_WAIT_MS_MAX: Final = 60_000
+"""Not for all of a grace at once: leases end early, and settings change."""
+_LOOKS: Final = "_looks"
+"""How often somebody looked whether the partitions are gone, since they may be."""
+
+
+class _Left(NamedTuple):
+    """Partitions that still have a record, and the time (ms) before which some of them keep it."""
+
+    partitions: int
+    waits_until: int
 
 
 class SuperDeletions:
@@ -180,23 +197,24 @@ class SuperDeletions:
             begun += len(page)
             more = begun < len(record.partitions)
             return Again({"phase": phase if more else "waiting", "partitions": begun})
-        left = await self._left(record)
-        if left:
-            told = {"phase": "waiting", "partitions": begun, "partitions_left": left}
-            return Again(told, context.clock() + _LOOK_AGAIN_MS)
+        left = await self._left(record, operation.created_at)
+        if left.partitions:
+            told = {"partitions": begun, "partitions_left": left.partitions}
+            return _look_again(left, told, int(progress.get(_LOOKS, 0)), context.clock())
         return await self._forget(record, {"partitions": begun})
 
-    async def _left(self, record: SuperRecord) -> int:
-        """How many partitions still have a record; those that could not be read before are deleted."""
+    async def _left(self, record: SuperRecord, deleted_at: int) -> _Left:
+        """What is left of the partitions; those that could not be read before are deleted."""
         stream_ids = [one.stream_id for one in record.partitions]
-        count = 0
+        count = waits_until = 0
         for start in range(0, len(stream_ids), _READ_COUNT):
             page = await self._context.streams.load_many(stream_ids[start : start + _READ_COUNT])
             for stream in page.records:
                 with suppress(NotFound):
                     await self._end_stream(stream)
+                waits_until = max(waits_until, self._deletions.done_at(stream, deleted_at))
             count += len(page.records) + len(page.unreadable)
-        return count
+        return _Left(count, waits_until)
 
     async def _forget(self, record: SuperRecord, progress: dict[str, Any]) -> Done:
         await ConsumerGroups(self._context.coordination).forget(record.super_id, FOR_GOOD)
@@ -215,6 +233,16 @@ class SuperDeletions:
         failed = await self._context.drive.delete(object_keys) if object_keys else {}
         for error in failed.values():
             raise error
+
+
+def _look_again(left: _Left, told: dict[str, Any], looks: int, now: int) -> Again:
+    """Look again when the last partition may be gone; from then on soon, and ever more rarely."""
+    rest = left.waits_until - now
+    if rest > 0:
+        shown = {"phase": "waiting", "waits_until": format_timestamp(left.waits_until), **told}
+        return Again(shown, now + min(rest, _WAIT_MS_MAX))
+    delay_ms = min(_LOOK_AGAIN_MS << min(looks, 10), _LOOK_AGAIN_MS_MAX)
+    return Again({"phase": "sweeping", **told, _LOOKS: looks + 1}, now + delay_ms)
 
 
 def _told(super_id: SuperId, progress: Any) -> dict[str, Any]:
