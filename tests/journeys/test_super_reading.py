@@ -95,6 +95,11 @@ def test_it_is_read_as_one_in_the_order_of_timestamps(client: Client) -> None:
     # From positions on there is what came after them.
     client.append("rides-1", [{"value": "more"}])
     assert texts(client.read_super("rides", ends)) == ["more"]
+    with pytest.raises(NotFound, match=r"this is a super stream.* read_super") as read:
+        client.read("rides", "first")
+    assert read.value.facts["super_id"] == client.describe_super_stream("rides")["super_id"]
+    with pytest.raises(NotFound, match="append_super write"):
+        client.append("rides", [{"value": "of no partition"}])
     with pytest.raises(InvalidRequest, match="an offset is a place in one partition"):
         list(client.read_super("rides", 3))
     with pytest.raises(InvalidRequest, match="no partition"):

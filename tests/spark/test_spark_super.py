@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from support.server import AllInOne
 from support.spark_queries import begun
@@ -78,6 +78,14 @@ def test_all_partitions_are_one_dataframe(streams: Streams) -> None:
         load(streams, "super-batch", startingOffsets='{"super-batch-0": 1}')
     with pytest.raises(AnalysisException, match="stream and superStream"):
         load(streams, "super-batch", stream="super-batch-0")
+    given = {"url": streams.server.url, "stream": "super-batch"}
+    with pytest.raises(AnalysisException, match="by the option superStream"):
+        streams.spark.read.format("bottomless").options(**given).load().count()
+    with pytest.raises(PythonException, match=r"writes to a stream.*client\.super_producer"):
+        frame.select("value").write.format("bottomless").options(**given).mode("append").save()
+    assert client.super_positions("super-batch") == {
+        f"super-batch-{index}": 60 * count for index, count in COUNTS.items()
+    }
 
 
 def test_a_query_goes_on_in_each_partition_and_finds_new_ones(

@@ -40,10 +40,10 @@ from bottomless.model.names import (
 )
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Decide, Due, Member, Room, Values
-from bottomless_server.core.not_found import stream_not_found
+from bottomless_server.core.not_found import only_a_super_stream, stream_not_found
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.stores.config_mark import CONFIGS_KEY, new_config_mark
-from bottomless_server.stores.name_values import stream_in
+from bottomless_server.stores.name_values import holder_in, stream_in
 
 T = TypeVar("T")
 
@@ -171,14 +171,14 @@ class Streams:
         """The id of the stream that has a name.
 
         Raises:
-            NotFound: no stream has this name.
+            NotFound: no stream has this name; it says so if a super stream has.
             Unavailable: `coordination-regressed`: nothing is where the generation is not.
         """
-        stream_id = stream_in(await self._coordination.get(name_key(name)))
-        if stream_id is None:
+        holder = holder_in(await self._coordination.get(name_key(name)))
+        if holder.stream_id is None:
             await self.check_generation()
-            raise stream_not_found()
-        return stream_id
+            raise only_a_super_stream(holder.super_id) if holder.super_id else stream_not_found()
+        return holder.stream_id
 
     async def find_record(self, name: FullName) -> StreamRecord:
         """The record of the stream that has a name; by one question, where the name was asked for before.

@@ -50,7 +50,10 @@ def reason_in(context: Any, error: StoreError) -> Reason | None:
         return None
     if meant.command.partition(" ")[0] == _SUPER:
         return _of_super_command(error)
-    if error.code is Code.STREAM_NOT_FOUND and _is_super(context, meant.name):
+    if error.code is not Code.STREAM_NOT_FOUND:
+        return None
+    # A server of before does not say it by itself.
+    if "super_id" in error.facts or _is_super(context, meant.name):
         return Reason(f"{meant.name} is a super stream", _advice(meant))
     return None
 

@@ -24,13 +24,18 @@ from bottomless.client.transport import (
     Transport,
     outcome_of,
 )
-from bottomless.errors import Outcome, StoreError, Unavailable
+from bottomless.errors import Code, Outcome, StoreError, Unavailable
 from bottomless.model.limits import MIB
 
 LIST_PAGE_SIZE: Final = 1000
 """Items that a page of a list holds at most, so that a long list costs few requests."""
 
 _PROBLEM_SIZE_MAX: Final = MIB
+_CALLS_OF_SUPER_STREAMS: Final = (
+    "read_super, follow_super and super_consumer read all of them, super_producer and append_super"
+    " write to them"
+)
+"""What to call instead, where a call about a stream names a super stream."""
 
 
 class Wire:
@@ -251,6 +256,8 @@ def _check(request: Request, answer: Answer) -> None:
     told = isinstance(problem, dict) and "outcome" in problem
     if not told and answer.status >= 500:
         error.outcome = outcome_of(request, sent=True)
+    if error.code is Code.STREAM_NOT_FOUND and "super_id" in error.facts:
+        error.message = f"{error.message}; {_CALLS_OF_SUPER_STREAMS}"
     raise error
 
 

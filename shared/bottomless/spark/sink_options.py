@@ -12,6 +12,10 @@ _NAMES: Final = ("url", "stream", "txnAppId", "txnId")
 _KNOWN: Final = frozenset(name.lower() for name in _NAMES)
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "path"})
 """What Spark keeps among the options of a stream for itself."""
+NO_SUPER_STREAM: Final = (
+    "the sink writes to a stream, and this is a super stream: write each partition of the DataFrame"
+    " with client.super_producer, as docs/spark.md shows under Super streams"
+)
 TXN_SIZE_MAX: Final = 100
 """Characters. Two of them, or one and the id of a query, are the name of a producer."""
 
@@ -37,6 +41,8 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     lowered = {name.lower(): text for name, text in given.items()}
     if streaming:
         lowered = {name: text for name, text in lowered.items() if name not in _SPARKS_OWN}
+    if "superstream" in lowered:
+        raise InvalidRequest(NO_SUPER_STREAM)
     unknown = sorted(set(lowered) - _KNOWN)
     if unknown:
         raise InvalidRequest(

@@ -1,8 +1,10 @@
 """Resolve where a read begins and ends against what the stream holds now."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from bottomless.errors import Code, InvalidRequest, OffsetGone, WrongOffset
+from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, WrongOffset
 from bottomless.model.names import StreamId, StreamName
 from bottomless.model.offset_spec import Ago, At, First, Next, Since, Tail
 from bottomless.spark.losses import Losses
@@ -33,7 +35,8 @@ def take_snapshot(options: Options) -> Snapshot:
     starting = First() if options.starting is None else options.starting
     ending = Next() if options.ending is None else options.ending
     with Client(options.url) as client:
-        offsets = client.offsets(options.stream)
+        with naming_the_option():
+            offsets = client.offsets(options.stream)
         end = resolve(client, options.stream, ending, offsets)
         first = resolve(client, options.stream, starting, offsets)
     if end > offsets.next_offset or end < offsets.first_offset:
@@ -45,6 +48,23 @@ def take_snapshot(options: Options) -> Snapshot:
     if not options.include_tail:
         end = min(end, offsets.object_store_next_offset)
     return Snapshot(offsets.stream_id, first, max(first, end))
+
+
+@contextmanager
+def naming_the_option() -> Iterator[None]:
+    """Say by which option a super stream is read, where its name is given as that of a stream.
+
+    Raises:
+        InvalidRequest
+    """
+    try:
+        yield
+    except NotFound as error:
+        if "super_id" not in error.facts:
+            raise
+        raise InvalidRequest(
+            "this is a super stream: name it by the option superStream instead of stream"
+        ) from error
 
 
 def check_start(first: int, offsets: "Offsets", *, fail_on_data_loss: bool) -> int:

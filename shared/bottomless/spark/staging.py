@@ -14,8 +14,9 @@ import urllib3
 from bottomless.client.address import check_reference, stream_path
 from bottomless.client.credential import Credential
 from bottomless.client.problems import error_from_problem
-from bottomless.errors import Code, NotFound, Outcome, Unavailable
+from bottomless.errors import Code, InvalidRequest, NotFound, Outcome, Unavailable
 from bottomless.model.names import StreamName
+from bottomless.spark.sink_options import NO_SUPER_STREAM
 
 FRAMES: Final = "application/vnd.bottomless.batches"
 STAGED: Final = "application/vnd.bottomless.staged+json"
@@ -44,6 +45,7 @@ def stage(target: Target, body: bytes) -> str:
     """Stage one body; returns the id by which to commit it.
 
     Raises:
+        InvalidRequest: a super stream has the name.
         StoreError: ingest's answer says why.
     """
     answer = _ask(target, "POST", "staged", body=body, headers={"Content-Type": FRAMES})
@@ -110,7 +112,10 @@ def _ask(
     except ValueError:
         members = None
     if answer.status >= 300:
-        raise error_from_problem(answer.status, members)
+        refused = error_from_problem(answer.status, members)
+        if refused.code is Code.STREAM_NOT_FOUND and "super_id" in refused.facts:
+            raise InvalidRequest(NO_SUPER_STREAM)
+        raise refused
     if not isinstance(members, dict):
         raise Unavailable("the answer is not that of a Bottomless server", outcome=Outcome.UNKNOWN)
     return members

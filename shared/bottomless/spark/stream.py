@@ -47,7 +47,13 @@ from bottomless.spark.partitions import (
 )
 from bottomless.spark.positions import Pinned, began_at, position_of, read_position
 from bottomless.spark.service import Source
-from bottomless.spark.snapshot import Snapshot, check_same_stream, check_start, resolve
+from bottomless.spark.snapshot import (
+    Snapshot,
+    check_same_stream,
+    check_start,
+    naming_the_option,
+    resolve,
+)
 from bottomless.spark.tip import Tip
 
 if TYPE_CHECKING:
@@ -188,7 +194,8 @@ class BottomlessStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._opened
 
     def _ask(self, query: dict[str, int]) -> dict[str, Any]:
-        return self._client.bounds(self._options.stream, **query)
+        with naming_the_option():
+            return self._client.bounds(self._options.stream, **query)
 
     def _source(self, stream_id: StreamId) -> Source:
         return Source(self._options.url, self._options.stream, stream_id)

@@ -127,6 +127,7 @@ def test_options_of_a_batch_and_of_a_query() -> None:
     ("given", "streaming", "sentence"),
     [
         ({"stream": "orders"}, False, "the option url is missing"),
+        ({"url": GIVEN["url"], "superStream": "rides"}, False, "client.super_producer"),
         ({**GIVEN, "columns": "value"}, False, "unknown option columns"),
         ({**GIVEN, "checkpointLocation": "/c"}, False, "unknown option checkpointlocation"),
         ({**GIVEN, "txnId": "a/b"}, False, "the option txnId"),
