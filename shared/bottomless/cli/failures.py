@@ -110,6 +110,25 @@ class Guarded(TyperGroup):
         with usage_told_plainly():
             return super().parse_args(ctx, args)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        meant = None if args[0] in self.commands else self._of_other_number(args[0])
+        # A shell that asks for completions is told nothing.
+        if meant is not None and not ctx.resilient_parsing:
+            words = " ".join(["bottomless", meant, *self._words_below(ctx, meant, args[1:])])
+            ctx.fail(f"No such command. Did you mean `{words}`?")
+        return super().resolve_command(ctx, args)
+
+    def _of_other_number(self, word: str) -> str | None:
+        """The group of commands that is meant by a plural for its singular, or the other way round."""
+        other = word.removesuffix("s") if word.endswith("s") else f"{word}s"
+        return other if isinstance(self.commands.get(other), TyperGroup) else None
+
+    def _words_below(self, ctx: Any, group: str, words: list[str]) -> list[str]:
+        """The command of a group that is named first; none where it has none of this name."""
+        found = self.commands[group]
+        assert isinstance(found, TyperGroup)
+        return [word for word in words[:1] if found.get_command(ctx, word) is not None]
+
     def invoke(self, ctx: Any) -> Any:
         told = failures_told(lambda: ctx.meta.get(CHOICE), lambda error: reason_in(ctx, error))
         with told, usage_told_plainly():

@@ -303,6 +303,24 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(words: tuple[str, ...])
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("queues", "ls"), "bottomless queue ls"),
+        (("group", "describe", "orders", "billing"), "bottomless groups describe"),
+        (("supers",), "bottomless super"),
+        (("key", "orders"), "bottomless keys"),
+    ],
+    ids=str,
+)
+def test_a_plural_for_a_singular_is_answered_with_the_command(
+    words: tuple[str, ...], meant: str
+) -> None:
+    result = CliRunner().invoke(program(), list(words))
+    assert result.exit_code == 2
+    assert f"No such command. Did you mean `{meant}`?" in result.stderr
+
+
 def test_serve_with_the_client_alone_says_where_the_server_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
