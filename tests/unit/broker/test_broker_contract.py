@@ -19,6 +19,7 @@ from bottomless_server.core.broker.names import (
     Place,
 )
 from bottomless_server.core.broker.results import refused, stored
+from bottomless_server.runtime.http.app import BROKER_OPERATIONS
 from openapi.bundle import BROKER, OPENAPI, PUBLIC, bundled, read
 
 SCHEMAS: Final[dict[str, Any]] = read(OPENAPI / f"{BROKER}.yaml")["components"]["schemas"]
@@ -51,6 +52,13 @@ async def test_the_reader_serves_what_the_document_says() -> None:
 def test_the_contract_that_clients_are_told_has_nothing_that_is_off() -> None:
     assert {each.path for each in operations(BROKER)} == set().union(*SERVED.values())
     assert not bundled(*PUBLIC)["paths"].keys() & set().union(*SERVED.values())
+
+
+def test_who_asks_for_what_is_off_is_told_so_of_each_operation() -> None:
+    described = read(OPENAPI / f"{BROKER}.yaml")["paths"].values()
+    assert {
+        each["operationId"] for path in described for each in path.values()
+    } == BROKER_OPERATIONS
 
 
 def test_results_have_the_members_that_are_named() -> None:

@@ -28,8 +28,22 @@ async def test_who_asks_this_port_for_what_others_serve_hears_where_it_is(
     assert (problem(described), problem(page)) == ((404, "not-found"), (405, "method-not-allowed"))
     assert page.headers["allow"] == "POST"
     for answer, service in ((described, "manifest"), (page, "reader")):
-        assert f"another service of the server has this, {service}" in answer.json()["detail"]
+        assert f"the service {service} answers this" in answer.json()["detail"]
     assert nowhere.json()["detail"] == "nothing is served at this path"
+
+
+async def test_who_asks_for_the_broker_contract_where_it_is_off_hears_how_to_turn_it_on(
+    harness: IngestHarness,
+) -> None:
+    """A whole server has one port: it would be no help to hear that another port has it."""
+    answers = {
+        "ingest": await harness.client.post("/produce", json={"topic_partitions": []}),
+        "reader": await harness.client.post("/consume", json={"topic_partitions": []}),
+    }
+    for service, answer in answers.items():
+        assert problem(answer) == (404, "not-found")
+        said = answer.json()["detail"]
+        assert said == f"the service {service} answers this, if it runs with BOTTOMLESS_BROKER=1"
 
 
 async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(

@@ -87,6 +87,8 @@ _READS: Final = ("GET", "HEAD")
 _PUBLIC: Final = "/v1/"
 """Below it stand all paths that hold names of users."""
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+BROKER_OPERATIONS: Final = frozenset({"produce", "consume", "get_broker_health"})
+"""The operations of openapi/broker.yaml, which are off unless an operator turns them on."""
 
 
 def json_response(
@@ -220,13 +222,16 @@ async def _answer_framework_error(request: Request, error: Exception) -> Respons
 
 
 def _elsewhere(request: Request) -> str | None:
-    """What to say to whoever asks the port of one service for what another one serves."""
+    """What to say to whoever asks this service for what it does not serve, though the contract has it:
+    another service does, or it is off here."""
     endpoint = find(request.scope).endpoints.get(request.method)
     if endpoint is None or endpoint.service is None:
         return None
+    if endpoint.operation_id in BROKER_OPERATIONS:
+        return f"the service {endpoint.service} answers this, if it runs with BOTTOMLESS_BROKER=1"
     return (
-        f"another service of the server has this, {endpoint.service}, and this is the port of one "
-        "service alone: ask the address that all of them share"
+        f"the service {endpoint.service} answers this, and this is the port of another one alone: "
+        "ask the address that all services share"
     )
 
 
