@@ -7,8 +7,8 @@ from typing import Final
 
 import orjson
 
-from bottomless.errors import Code, NotFound
 from bottomless.model.queue import LeaveReason, QueueConfig, parse_queue_config
+from bottomless_server.core.not_found import queue_not_found
 from bottomless_server.queues.core.life import Destination, Fate, Life
 from bottomless_server.queues.core.origin import Origin, encode_origin
 from bottomless_server.queues.core.states import ItemState, QueueState
@@ -26,14 +26,8 @@ def live_queue(work: Work, queue_id: bytes) -> QueueRow:
     """
     row = work.ledger.queue(queue_id)
     if row is None or row.state is not QueueState.LIVE:
-        raise not_there()
+        raise queue_not_found()
     return row
-
-
-def not_there(name: str | None = None) -> NotFound:
-    """What is said of a queue that is not there; of one that a body names, also its name."""
-    facts = {} if name is None else {"queue": name}
-    return NotFound("there is no such queue", code=Code.QUEUE_NOT_FOUND, facts=facts)
 
 
 @lru_cache(_CONFIG_COUNT)

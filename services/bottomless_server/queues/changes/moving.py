@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bottomless.model.queue import QueueMessage
-from bottomless_server.queues.changes.fates import config_of, live_queue, not_there
+from bottomless_server.core.not_found import queue_not_found
+from bottomless_server.queues.changes.fates import config_of, live_queue
 from bottomless_server.queues.changes.storing import Copy, Fresh, store_messages
 from bottomless_server.queues.core.life import published
 from bottomless_server.queues.core.message_ids import first_id
@@ -110,7 +111,7 @@ class Redrive:
 def _queue(work: Work, tenant: str, name: str) -> QueueRow:
     row = work.ledger.queue_named(tenant, name)
     if row is None:
-        raise not_there(name)
+        raise queue_not_found(name)
     work.require_registry(row.queue_id)
     return row
 

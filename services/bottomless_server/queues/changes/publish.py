@@ -14,6 +14,7 @@ from bottomless.errors import Code, Fault, InvalidRequest, Overloaded
 from bottomless.guards import guard
 from bottomless.model.queue import QueueConfig
 from bottomless_server.core.faults import FAULT_COUNT_MAX
+from bottomless_server.core.not_found import queue_not_found
 from bottomless_server.queues.calls import (
     OutMessage,
     PublishAnswer,
@@ -21,7 +22,7 @@ from bottomless_server.queues.calls import (
     PublishedTo,
     PublishRequest,
 )
-from bottomless_server.queues.changes.fates import carry_out, config_of, not_there
+from bottomless_server.queues.changes.fates import carry_out, config_of
 from bottomless_server.queues.changes.storing import Copy, Fresh, store_messages, stored_size
 from bottomless_server.queues.core.life import dropped, published
 from bottomless_server.queues.core.message_ids import first_id
@@ -98,7 +99,7 @@ class Publish:
     def _queue(self, work: Work, name: str) -> _Queue:
         row = work.ledger.queue_named(self.request.tenant, name)
         if row is None:
-            raise not_there(name)
+            raise queue_not_found(name)
         work.require_registry(row.queue_id)
         return _Queue(row, config_of(row.config))
 

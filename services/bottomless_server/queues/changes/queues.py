@@ -15,7 +15,8 @@ from bottomless.model.queue import (
     patch_queue_config,
     queue_config_differences,
 )
-from bottomless_server.queues.changes.fates import config_of, live_queue, not_there
+from bottomless_server.core.not_found import queue_not_found
+from bottomless_server.queues.changes.fates import config_of, live_queue
 from bottomless_server.queues.core.order import closes_circle
 from bottomless_server.queues.ledger.base import Ledger, QueueRow
 from bottomless_server.queues.rounds.work import Work
@@ -43,7 +44,7 @@ class CreateQueue:
             differences = queue_config_differences(config_of(there.config), self.config)
             if differences:
                 raise Exists(
-                    "the queue exists with another configuration",
+                    "the queue exists with another configuration; PATCH changes it",
                     code=Code.QUEUE_EXISTS,
                     facts={"differences": differences},
                 )
@@ -95,7 +96,7 @@ class DeleteQueue:
     def apply(self, work: Work) -> QueueRow:
         row = work.ledger.queue_named(self.tenant, self.name)
         if row is None:
-            raise not_there()
+            raise queue_not_found()
         if self.if_empty and row.sums.item_count:
             raise WrongOffset("the queue has messages", code=Code.QUEUE_NOT_EMPTY)
         users = [

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from bottomless.model.queue import QueueMessage
+from bottomless_server.core.not_found import queue_not_found
 from bottomless_server.queues.calls import RedriveAnswer
 from bottomless_server.queues.changes.damage import MarkDamaged
-from bottomless_server.queues.changes.fates import not_there
 from bottomless_server.queues.changes.moving import Redrive, Redriven
 from bottomless_server.queues.core.message_ids import RANDOM_SIZE
 from bottomless_server.queues.core.origin import decode_origin
@@ -61,7 +61,7 @@ async def redrive(
         if found.is_end:
             break
     if not moved and missing is not None:
-        raise not_there(missing)
+        raise queue_not_found(missing)
     row = await rounds.look(lambda look: _row(look, queue_id))
     return RedriveAnswer(moved, row.sums.ready)
 
@@ -92,7 +92,7 @@ async def _move(
 def _row(look: Look, queue_id: bytes) -> QueueRow:
     row = look.ledger.queue(queue_id)
     if row is None or row.state is not QueueState.LIVE:
-        raise not_there()
+        raise queue_not_found()
     return row
 
 

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from bottomless.errors import Code, NotFound
-from bottomless_server.queues.changes.fates import not_there
+from bottomless_server.core.not_found import queue_not_found
 from bottomless_server.queues.rounds.rounds import Rounds
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class KnownQueues:
         if queue_id is None:
             row = await self._rounds.look(lambda look: look.ledger.queue_named(tenant, name))
             if row is None:
-                raise not_there()
+                raise queue_not_found()
             queue_id = row.queue_id
             self.put(tenant, name, queue_id)
         return queue_id

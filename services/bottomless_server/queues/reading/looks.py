@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from bottomless.model.queue import QueueMessage
 from bottomless.model.record import Content
+from bottomless_server.core.not_found import queue_not_found
 from bottomless_server.queues.calls import (
     OutgoingFigures,
     PeekAnswer,
@@ -14,7 +15,7 @@ from bottomless_server.queues.calls import (
     StateFilter,
     StorageFigures,
 )
-from bottomless_server.queues.changes.fates import config_of, not_there
+from bottomless_server.queues.changes.fates import config_of
 from bottomless_server.queues.core.life import Destination, acked, dead_letters_of
 from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.core.states import FileState, ItemState
@@ -46,7 +47,7 @@ def queue_there(ledger: Ledger, tenant: str, name: str) -> QueueRow:
     """
     row = ledger.queue_named(tenant, name)
     if row is None:
-        raise not_there()
+        raise queue_not_found()
     return row
 
 
