@@ -46,7 +46,12 @@ from bottomless_server.ingest.records.arrow_types import (
     viewed_size,
     without_hidden_views,
 )
-from bottomless_server.ingest.records.faults import batch_too_large, column_fault, record_too_large
+from bottomless_server.ingest.records.faults import (
+    batch_too_large,
+    column_fault,
+    no_records,
+    record_too_large,
+)
 
 DICTIONARIES_SIZE_MAX: Final = 16 * DECOMPRESSED_SIZE_MAX
 """Bytes of the dictionaries of all batches, each counted with every batch: it is looked at and
@@ -98,7 +103,7 @@ def _read(body: bytes, *, numbered: bool) -> list[pa.RecordBatch]:
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise column_fault("", "the Arrow stream is not valid") from error
     if not batches:
-        raise column_fault("", "the Arrow stream holds no record")
+        raise no_records("the Arrow stream holds no record")
     return batches
 
 

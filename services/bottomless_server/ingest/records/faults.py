@@ -5,6 +5,11 @@ from bottomless.model.limits import RECORD_VALUE_SIZE_MAX
 from bottomless_server.core.faults import invalid
 
 
+def no_records(sentence: str, pointer: str | None = None) -> InvalidRequest:
+    """An append of nothing, in whatever form it came; `pointer` is where in JSON records belong."""
+    return invalid([Fault(Code.VALIDATION_FAILED, sentence, pointer)])
+
+
 def record_too_large(pointer: str | None = None) -> InvalidRequest:
     sentence = "a record's value is larger than the limit"
     return InvalidRequest(

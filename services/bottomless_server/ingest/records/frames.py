@@ -24,7 +24,7 @@ from bottomless.model.limits import (
     DECOMPRESSED_SIZE_MAX,
 )
 from bottomless_server.ingest.records.arrow_records import check_stored
-from bottomless_server.ingest.records.faults import batch_too_large, column_fault
+from bottomless_server.ingest.records.faults import batch_too_large, column_fault, no_records
 
 _CRC: Final = struct.Struct("<I")
 _FRAME_COUNT_MAX: Final = CHUNK_BATCH_COUNT_MAX // 2
@@ -55,7 +55,7 @@ def read_frames(body: bytes, frame_size_max: int) -> tuple[Frame, ...]:
         if position > len(view) or len(found) > _FRAME_COUNT_MAX:
             raise _malformed("a frame is cut short, or there are too many")
     if not found:
-        raise _malformed("the body holds no frame")
+        raise no_records("the body holds no frame")
     _check_sizes([header for header, _ in found], frame_size_max)
     for header, frame in found:
         _check_frame(header, frame)

@@ -31,7 +31,7 @@ from bottomless_server.core.value_members import (
     read_value,
 )
 from bottomless_server.ingest.records.conditions import SEQUENCE_MAX
-from bottomless_server.ingest.records.faults import batch_too_large, record_too_large
+from bottomless_server.ingest.records.faults import batch_too_large, no_records, record_too_large
 
 _OPTIONAL: Final = ("key", "key_base64", "headers", "event_time", "filter_value")
 MEMBERS: Final = frozenset((*VALUES, *_OPTIONAL))
@@ -74,8 +74,7 @@ def _records_of(value: Any) -> list[Any]:
         raise invalid([Fault("unknown-member", sentence, "")])
     records = value.get("records")
     if not isinstance(records, list) or not records:
-        sentence = "records must be an array of at least one record"
-        raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "/records")])
+        raise no_records("records must be an array of at least one record", "/records")
     if len(records) > JSON_RECORD_COUNT_MAX:
         raise batch_too_large(JSON_RECORD_COUNT_MAX)
     return records

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import orjson
 
-from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.errors import Fault, InvalidRequest
 from bottomless.model.limits import JSON_RECORD_COUNT_MAX
 from bottomless.model.rows import Rows
 from bottomless_server.core.faults import FAULT_COUNT_MAX, invalid
 from bottomless_server.core.value_members import EncodeJson, Wrong
-from bottomless_server.ingest.records.faults import batch_too_large
+from bottomless_server.ingest.records.faults import batch_too_large, no_records
 from bottomless_server.ingest.records.json_pointer import MISSING, Pointer, follow
 from bottomless_server.ingest.records.json_records import Columns
 
@@ -68,8 +68,7 @@ def check_count(count: int) -> None:
         InvalidRequest: 422 or 413.
     """
     if not count:
-        sentence = "the body must hold at least one value"
-        raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "")])
+        raise no_records("the body must hold at least one value", "")
     if count > JSON_RECORD_COUNT_MAX:
         raise batch_too_large(JSON_RECORD_COUNT_MAX)
 
