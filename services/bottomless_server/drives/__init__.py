@@ -1,1 +1,1 @@
-"""Drives: where objects are kept. One port (bottomless.drives.base), a module for each kind of store."""
+"""Drives: where objects are kept, one attempt a call. One port (bottomless.drives.base), some modules a store."""

@@ -1,1 +1,1 @@
-"""Typed reads and writes on drives and coordination, through their protocols only."""
+"""Typed reads and writes on drives and coordination, through their protocols only; puts are repeated here."""

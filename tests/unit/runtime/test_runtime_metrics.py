@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import Receive, Scope, Send
 from support.asgi import client_of
 
-from bottomless_server.core.distribution import Distribution
+from bottomless_server.core.histogram import HistogramCounts
 from bottomless_server.runtime.observe.metrics import (
     Metrics,
     counted,
@@ -33,7 +33,7 @@ class Numbers:
     """A service with one series of each kind."""
 
     def metrics(self) -> list[Metric]:
-        values = Distribution((1, 2.5))
+        values = HistogramCounts((1, 2.5))
         for value in (1, 2, 3):
             values.note(value)
         return [
@@ -125,7 +125,10 @@ def shown(metric: Metric) -> list[tuple[str, dict[str, str], float]]:
 def test_values_are_distributed_as_the_library_does_it(
     values: list[int], bounds: list[float]
 ) -> None:
-    ours, theirs = Distribution(bounds), Histogram("test", "Test.", buckets=bounds, registry=None)
+    ours, theirs = (
+        HistogramCounts(bounds),
+        Histogram("test", "Test.", buckets=bounds, registry=None),
+    )
     for value in values:
         ours.note(value)
         theirs.observe(value)

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from bottomless.errors import Code
 from bottomless.model.limits import KIB, MIB
-from bottomless_server.core.distribution import Distribution
+from bottomless_server.core.histogram import HistogramCounts
 from bottomless_server.ingest.leaderless.core.accumulator import FlushCause, Gathered
 from bottomless_server.runtime.observe.metrics import (
     SECONDS,
@@ -41,8 +41,8 @@ _REFUSALS: Final = (
 """Shown from the start, so that the first one is seen to come. Others are shown once they came."""
 
 
-def _by_stage() -> Mapping[str, Distribution]:
-    return {stage: Distribution(SECONDS) for stage in STAGES}
+def _by_stage() -> Mapping[str, HistogramCounts]:
+    return {stage: HistogramCounts(SECONDS) for stage in STAGES}
 
 
 @dataclass(slots=True)
@@ -55,11 +55,11 @@ class WriterCounts:
     their streams."""
     refusals: Counter[str] = field(default_factory=Counter)
     """Appends that were refused, by their code."""
-    streams: Distribution = field(default_factory=lambda: Distribution(_STREAMS))
+    streams: HistogramCounts = field(default_factory=lambda: HistogramCounts(_STREAMS))
     """Streams of an object that holds any."""
-    sizes: Distribution = field(default_factory=lambda: Distribution(_SIZES))
+    sizes: HistogramCounts = field(default_factory=lambda: HistogramCounts(_SIZES))
     """Bytes of an object."""
-    stages: Mapping[str, Distribution] = field(default_factory=_by_stage)
+    stages: Mapping[str, HistogramCounts] = field(default_factory=_by_stage)
     """Seconds."""
     note_objects: int = 0
     """Objects with notes alone."""

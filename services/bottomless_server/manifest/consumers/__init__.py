@@ -1,1 +1,1 @@
-"""Offsets that named consumers have committed, and their snapshots in the bucket."""
+"""Offsets that consumers have committed, their snapshots in the bucket, and who of a group holds what."""

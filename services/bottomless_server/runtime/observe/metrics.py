@@ -32,7 +32,7 @@ from prometheus_client.utils import floatToGoString
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bottomless.errors import StoreError
-from bottomless_server.core.distribution import Distribution
+from bottomless_server.core.histogram import HistogramCounts
 from bottomless_server.runtime.base.endless import loop_failures
 from bottomless_server.runtime.http.app import method_not_allowed, parse_query, request_id_of
 from bottomless_server.runtime.http.problems import send_problem
@@ -80,7 +80,7 @@ def gauged_by(name: str, meaning: str, label: str, values: Mapping[str, float]) 
     return family
 
 
-def distributed(name: str, meaning: str, values: Distribution) -> Metric:
+def distributed(name: str, meaning: str, values: HistogramCounts) -> Metric:
     """How values are distributed."""
     family = HistogramMetricFamily(name, meaning)
     _distribute(family, [], values)
@@ -88,7 +88,7 @@ def distributed(name: str, meaning: str, values: Distribution) -> Metric:
 
 
 def distributed_by(
-    name: str, meaning: str, label: str, values: Mapping[str, Distribution]
+    name: str, meaning: str, label: str, values: Mapping[str, HistogramCounts]
 ) -> Metric:
     """How values are distributed, for each value of a label."""
     family = HistogramMetricFamily(name, meaning, labels=[label])
@@ -97,7 +97,9 @@ def distributed_by(
     return family
 
 
-def _distribute(family: HistogramMetricFamily, labels: Sequence[str], values: Distribution) -> None:
+def _distribute(
+    family: HistogramMetricFamily, labels: Sequence[str], values: HistogramCounts
+) -> None:
     names = [*map(floatToGoString, values.bounds), "+Inf"]
     up_to = accumulate(values.counts)
     family.add_metric(labels, list(zip(names, up_to, strict=True)), values.total)

@@ -7,7 +7,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from bottomless_server.core.distribution import Distribution
+from bottomless_server.core.histogram import HistogramCounts
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.observe.metrics import SECONDS, counted, distributed_by, gauged
 from bottomless_server.uploader.metrics import UploadCounts
@@ -18,8 +18,8 @@ releases them. Most looks only read."""
 _SECONDS: Final = (*SECONDS, 60, 120, 300)
 
 
-def _by_stage() -> Mapping[str, Distribution]:
-    return {stage: Distribution(_SECONDS) for stage in STAGES}
+def _by_stage() -> Mapping[str, HistogramCounts]:
+    return {stage: HistogramCounts(_SECONDS) for stage in STAGES}
 
 
 @dataclass(slots=True)
@@ -34,7 +34,7 @@ class RoundCounts:
     prunes: int = 0
     """Streams that were pruned since they kept an object from being released."""
     uploads: UploadCounts = field(default_factory=UploadCounts)
-    stages: Mapping[str, Distribution] = field(default_factory=_by_stage)
+    stages: Mapping[str, HistogramCounts] = field(default_factory=_by_stage)
     """Seconds."""
 
     @contextmanager

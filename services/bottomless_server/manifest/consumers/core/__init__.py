@@ -1,1 +1,1 @@
-"""Pure decisions about offsets of consumers."""
+"""Decisions about offsets of consumers, and who of a group holds which partition: pure."""

@@ -1,10 +1,10 @@
-"""How values are distributed: how many of them fell up to each of some bounds."""
+"""A histogram in the making: how many of some values fell up to each of some bounds."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
 
 
-class Distribution:
+class HistogramCounts:
     """Counts values by bounds, which ascend; what is above the last one is counted too."""
 
     __slots__ = ("bounds", "counts", "total")
