@@ -6,7 +6,9 @@ from bottomless.errors import Code, Overloaded, WrongOffset
 from bottomless_server.core.tracking.known_producers import TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.producers.places import Places
+from bottomless_server.ingest.producers.super_requests import part_name
 from bottomless_server.ingest.producers.super_steps import answer_to_step, changes, entries_of
+from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.protocol.parts import PartSaid, StepAsked, StepSaid
 
 NOW, END = 1_000, 40
@@ -68,6 +70,21 @@ def test_names_that_one_step_brings_each_need_a_place() -> None:
     with pytest.raises(Overloaded) as raised:
         Partition(BOUNDS._replace(producer_count_max=2)).do(asked)
     assert raised.value.code is Code.QUOTA_EXCEEDED
+
+
+def test_names_of_all_layouts_that_were_silent_give_way_to_another_producer() -> None:
+    room, partition = TrackingRoom(1_000_000), Partition()
+    room.join(partition.tracking, NOW)
+    asked = StepAsked("raise-parts", "p", 1, layouts=[1, 2, 3], layout=3)
+    partition.do(asked)
+    other = asked._replace(producer_id="q")
+    room.tell(room.elapsed + BOUNDS.keep_ms - 1)
+    with pytest.raises(Overloaded):
+        partition.do(other)
+    assert len(partition.tracking.producers) == BOUNDS.producer_count_max
+    room.tell(room.elapsed + 1)
+    partition.do(other)
+    assert [*partition.tracking.producers] == [part_name(layout, "q") for layout in (1, 2, 3)]
 
 
 def test_a_part_that_is_not_remembered_is_told_without_its_place() -> None:
