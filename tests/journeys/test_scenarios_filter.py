@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from support.contract import ARROW, Stream, problem_of
-from support.places import FREEING, Here
+from support.contract import ARROW, QUICK, Stream, new_stream, problem_of
+from support.places import FREEING, LOCAL, Here, free_local
 from support.served import Served
 
 from bottomless import Client
@@ -200,24 +200,30 @@ def test_no_form_has_a_record_that_was_not_asked_for(mixed: Stream) -> None:
     assert data[-1]["reason"] == "until-offset"
 
 
-def test_f10_no_match_is_missed_by_who_goes_on_after_a_restart(running: Served) -> None:
+@pytest.mark.parametrize("config", [LOCAL, QUICK], ids=["tail", "object storage"])
+def test_f10_no_match_is_missed_by_who_goes_on_after_a_restart(
+    running: Served, config: dict[str, Any]
+) -> None:
     """The stored offset is after what was passed over."""
-    with Client(running.url) as client:
-        client.create_stream("restarted")
-        for offset in range(20):
-            client.append("restarted", [record(offset)])
-        with client.consumer("restarted", "billing", filter=["c"], commit_seconds=0) as consumer:
-            first = [each.offset for each in next(consumer).records]
+    with Client(running.url) as client, running.client() as plain:
+        stream = new_stream(plain, config)
+
+        def fill(first: int) -> None:
+            for offset in range(first, first + 20):
+                appended(stream, record(offset))
+            if config is QUICK:
+                free_local(running, stream)
+
+        fill(0)
+        with client.consumer(stream.name, "billing", filter=["c"], commit_seconds=0) as consumer:
+            found = [each.offset for each in next(consumer).records]
             consumer.commit()
-    running.restart()
-    with Client(running.url) as client:
-        for offset in range(20, 40):
-            client.append("restarted", [record(offset)])
-        found = list(first)
-        with client.consumer("restarted", "billing", filter=["c"]) as consumer:
+        running.restart()
+        fill(20)
+        with client.consumer(stream.name, "billing", filter=["c"]) as consumer:
             while found[-1] < 34:
                 found += [each.offset for each in next(consumer).records]
-        pages = client.arrow_pages("restarted", "first", filter=("c",), columns="offset")
+        pages = client.arrow_pages(stream.name, "first", filter=("c",), columns="offset")
         paged = [offset for page in pages for offset in page.table["offset"].to_pylist()]
 
     wanted = [offset for offset in range(40) if value_at(offset) == "c"]

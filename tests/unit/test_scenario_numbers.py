@@ -39,3 +39,38 @@ def shown() -> dict[str, list[str]]:
 def test_each_scenario_has_a_test_of_its_number(number: str) -> None:
     tests = shown().get(number, [])
     assert any(word in test for test in tests for word in CHOSEN), f"{number}: {tests}"
+
+
+PLACES = re.compile(r"\b(here|mixed): ")
+"""An argument by which a test runs in the tail and on object storage, also after a restart
+(`support/places.py`)."""
+BY_THEMSELVES = {"F10": "test_scenarios_filter.py", "P7": "test_super_produce.py"}
+"""What is read there restarts its server by itself, in the middle."""
+
+
+@pytest.mark.parametrize("number", [*(f"F{n}" for n in range(1, 11)), "P7"])
+def test_what_is_read_is_read_on_both_tiers_and_after_a_restart(number: str) -> None:
+    named = [one.partition("::") for one in shown()[number]]
+    sources = [
+        source_of(path, test)
+        for path, _, test in named
+        if path == BY_THEMSELVES.get(number, "test_scenarios_filter.py") and test.startswith("test")
+    ]
+    assert sources, f"{number} is in no module of its own: {named}"
+    for source in sources:
+        if number in BY_THEMSELVES:
+            assert re.search(r"free_local|leave_the_tail", source), number
+            assert re.search(r"\.restart\(|\.kill\(", source), number
+        else:
+            assert PLACES.search(source), f"{number} is read in one place alone"
+
+
+def source_of(path: str, test: str) -> str:
+    """A test as it stands in its module, without what decorates it."""
+    text = (JOURNEYS / path).read_text()
+    [found] = [
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == test
+    ]
+    return ast.get_source_segment(text, found) or ""
