@@ -11,6 +11,7 @@ coordination that was lost and is rebuilt is written. A term only ever grows.
 from collections.abc import Callable
 from typing import Final
 
+from bottomless.errors import Code, Unavailable
 from bottomless.formats.queue_home import decode_home, encode_home
 from bottomless.model.names import NodeId
 from bottomless.model.queue_home import QueueHome
@@ -45,14 +46,23 @@ class QueueHomes:
         """The home of a tenant's queues; None where it has none.
 
         Raises:
-            Unavailable: `coordination-regressed`: nothing is where the generation is not.
+            Unavailable: `coordination-regressed`: nothing is where the generation is not; or, for who
+                has not heard of one, `coordination-unavailable`.
             Corrupt: it cannot be read.
         """
         value = await self._coordination.get(queue_home_key(tenant))
-        if value is None:
-            await self._streams.check_generation()
-            return None
-        return decode_home(value)
+        if value is not None:
+            return decode_home(value)
+        generation = await self._coordination.get(GENERATION_KEY)
+        self._streams.require_generation(generation)
+        if generation is None:
+            # Also what is lost is not there: who began since then knows of nothing that was.
+            raise Unavailable(
+                "coordination is empty: it was lost, or manifest has not started for the first time",
+                code=Code.COORDINATION_UNAVAILABLE,
+                retry_after_seconds=1,
+            )
+        return None
 
     async def change(
         self, tenant: str, decide: DecideHome, lease_of: NodeId | None = None

@@ -16,6 +16,7 @@ from bottomless_server.runtime.identity.credential_watch import CredentialWatch
 from bottomless_server.stores.queue_homes import queue_node_key
 from unit.queues.service_harness import (
     QUEUE,
+    Installation,
     QueuesHarness,
     one_node,
     problem,
@@ -374,6 +375,23 @@ async def test_after_a_loss_of_coordination_and_a_rebuild_the_home_serves_what_i
         home.service.homes.forget_owner("")
         assert (await other.publish("b")).status_code == 200
         assert [message["value"] for message in await home.receive()] == ["b"]
+
+
+async def test_a_node_that_starts_while_coordination_is_empty_does_not_say_that_there_is_no_queue(
+    tmp_path: Path,
+) -> None:
+    """It knew of no generation then, so that it took what was lost for what never was: seed 1 of
+    `./dev sim --queues`."""
+    installation = await Installation().start()
+    first = await installation.node(tmp_path / "queues").start()
+    await first.create()
+    await first.aclose()
+    installation.stores.coordination.lose()
+    second = await installation.node(tmp_path / "queues").start()
+    for answer in (await second.client.get(QUEUE), await second.publish("a")):
+        assert problem(answer, 503, "coordination-unavailable")["outcome"] == "none"
+    await second.aclose()
+    await installation.manifest.stop()
 
 
 async def test_a_disk_that_is_used_by_another_process_is_not_opened(tmp_path: Path) -> None:
