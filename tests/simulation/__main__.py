@@ -27,6 +27,7 @@ from support.known_routes import find_out_once  # noqa: E402
 from simulation.flood import commits_beside_a_flood  # noqa: E402
 from simulation.guards import GUARDS, without  # noqa: E402
 from simulation.members import a_group_in_a_storm  # noqa: E402
+from simulation.queue_storm import queues_in_a_storm  # noqa: E402
 from simulation.run import (  # noqa: E402
     STORM_SECONDS,
     Course,
@@ -42,7 +43,12 @@ TWIN_QUIET_SECONDS = 30.0
 # settings.
 find_out_once()
 
-OPTIONS = {"a_group_in_a_storm": "--group", "a_super_stream_in_a_storm": "--super"}
+COURSES = {
+    "--group": a_group_in_a_storm,
+    "--super": a_super_stream_in_a_storm,
+    "--queues": queues_in_a_storm,
+}
+OPTIONS = {course.__name__: option for option, course in COURSES.items()}
 """Of the courses that have one."""
 SEARCHED_SEEDS = 40
 """Up to which one that misses a guard is searched, where no known seed does any more."""
@@ -72,11 +78,15 @@ def main() -> int:
     courses.add_argument(
         "--super", action="store_true", help="a super stream that grows, and a group that shares it"
     )
+    courses.add_argument(
+        "--queues", action="store_true", help="two nodes of queues, their publishers and workers"
+    )
     given = parser.parse_args()
     storm: float = given.storm_seconds
     course: Course = Simulation.run
-    if given.group or given.super:
-        course = a_group_in_a_storm if given.group else a_super_stream_in_a_storm
+    for option, other in COURSES.items():
+        if getattr(given, option.removeprefix("--")):
+            course = other
     if given.seeds == "tables":
         return look_at_tables(given.streams)
     if given.seeds == "flood":

@@ -132,6 +132,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         _Numbered.made_count = 0
         self._now = 0.0
         self._chance = chance
+        self._lines: dict[Any, deque[tuple[Callable[..., object], tuple[Any, ...]]]] = {}
+        """What executors with one thread have to do, in its order."""
         self.step_count = 0
         self.bugs: list[str] = []
         """Callbacks that raised."""
@@ -180,9 +182,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return made
 
     def run_in_executor(  # type: ignore[override]
-        self, _: object, func: Callable[..., _T], *args: Any
+        self, executor: Any, func: Callable[..., _T], *args: Any
     ) -> "asyncio.Future[_T]":
-        """A call in a thread: begun later unless it is cancelled before, heard of later still."""
+        """A call in a thread: begun later unless it is cancelled before, heard of later still.
+
+        Those of an executor with one thread come one after the other.
+        """
         future: asyncio.Future[_T] = self.create_future()
         process = PROCESS.get()
 
@@ -197,12 +202,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 process.kill()
                 return
             except Exception as error:  # noqa: BLE001 it is the caller's, whatever it is
-                self.call_later(self._moment(), _settle, future, None, error)
+                self._later(executor, _settle, future, None, error)
                 return
-            self.call_later(self._moment(), _settle, future, result, None)
+            self._later(executor, _settle, future, result, None)
 
-        self.call_later(self._moment(), call)
+        self._later(executor, call)
         return future
+
+    def _later(self, executor: Any, callback: Callable[..., object], *args: Any) -> None:
+        if getattr(executor, "_max_workers", 0) != 1:
+            self.call_later(self._moment(), callback, *args)
+            return
+        line = self._lines.setdefault(executor, deque())
+        line.append((callback, args))
+
+        def next_of_line() -> None:
+            first, given = line.popleft()
+            first(*given)
+
+        self.call_later(self._moment(), next_of_line)
 
     def _moment(self) -> float:
         return self._chance.random() ** 3 * THREAD_SECONDS_MAX

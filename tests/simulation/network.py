@@ -264,8 +264,10 @@ class SimulatedPeers:
 class SimulatedForwarding(Forwarding):
     """Passing on over this network: what is sent and what an outcome is are the real one's."""
 
-    def __init__(self, network: Network, source: str, answer_seconds: float) -> None:
-        super().__init__(answer_seconds)
+    def __init__(
+        self, network: Network, source: str, answer_seconds: float, *, service: str = "ingest"
+    ) -> None:
+        super().__init__(answer_seconds, service=service)
         self._network = network
         self._source = source
         self._answer_seconds = answer_seconds

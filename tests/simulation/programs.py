@@ -28,6 +28,7 @@ from bottomless_server.manifest.app import create_service as create_manifest
 from bottomless_server.manifest.common.owners import PeerOwners
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.node.lease import Clocks
+from bottomless_server.queues.service import QueuesService
 from bottomless_server.reader.app import create_service as create_reader
 from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.uploader.app import create_service as create_uploader
@@ -262,7 +263,7 @@ class Program:
     def _died(self) -> None:
         self.started = False
         service = self.service
-        if isinstance(service, IngestService):
+        if isinstance(service, IngestService | QueuesService):
             # The system's part of a death: locks and descriptors are gone.
             service.directory.close()
         if self.disk is not None:
@@ -311,7 +312,7 @@ def ingest_program(
             ground.coordination,
             manifest=SimulatedPeer(ground.network, name, manifest_url(), "manifest"),
             files=disk,
-            clocks=_clocks_of(program),
+            clocks=clocks_of(program),
             forwarding=SimulatedForwarding(ground.network, name, 4.0),
             leaderless=stores,
         )
@@ -319,7 +320,7 @@ def ingest_program(
     return Program(ground, name, make, disk=disk, noted=notes == "sync")
 
 
-def _clocks_of(program: Program) -> Clocks:
+def clocks_of(program: Program) -> Clocks:
     """Of its machine, whoever asks: those who look at a claim stand on no machine."""
     loop, machine = program.ground.loop, program.clock
     return Clocks(

@@ -39,6 +39,8 @@ _CHANGES: Final = (
 )
 
 
+_DATA: Final = (".segment", ".sqs")
+"""Files in which records and messages are."""
 LEADERLESS_TROUBLES: Final = ("all", "leaderless")
 """Troubles under which there are streams without an owner, too."""
 
@@ -359,7 +361,7 @@ class Trouble:
         def before(call: str, path: Path) -> None:
             nonlocal left, times
             left -= call in _CHANGES
-            if left <= 0 and call in broken and (call == "syncfs" or ".segment" in path.name):
+            if left <= 0 and call in broken and (call == "syncfs" or _is_of_data(path)):
                 times -= 1
                 if times <= 0:
                     disk.before = _nothing
@@ -378,7 +380,7 @@ class Trouble:
         assert disk is not None
 
         def before(call: str, path: Path) -> None:
-            if call == "syncfs" or (call == "fdatasync" and path.suffix == ".segment"):
+            if call == "syncfs" or (call == "fdatasync" and path.suffix in _DATA):
                 self._kill_at_change(program, 1, power=False)
                 self.ground.loop.call_later(self.chance.uniform(1, 5), self._lose_power_of, program)
                 self.ground.story.tell(program.name, f"{call} fails")
@@ -396,6 +398,10 @@ class Trouble:
     def _tell(self, what: str, program: Program) -> None:
         self.ground.story.tell("trouble", f"{what}: {program.name}")
         self.ground.story.count(what.split(maxsplit=1)[0])
+
+
+def _is_of_data(path: Path) -> bool:
+    return any(suffix in path.name for suffix in _DATA) or path.parent.name == "registry"
 
 
 def _nothing(_: str, __: Path) -> None:

@@ -1,0 +1,142 @@
+"""The queues of one tenant and their homes: which ledger was told what, and who asks whom.
+
+The watch looks at the record of the home after every EXEC. From the moment in which it names another node
+on, whatever is asked is that node's to answer, and no answer may be of the ledger before.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bottomless.formats.queue_home import decode_home
+from bottomless.model.names import NodeId
+from bottomless.model.queue_home import QueueHome
+from bottomless_server.stores.queue_homes import queue_home_key, queue_node_key
+from simulation.clients import LATER, Services
+from simulation.expected import Broken
+from simulation.programs import Ground, Program
+from simulation.queue_expected import QueueExpected, QueuePlan
+
+TENANT: Final = "default"
+LETTERS: Final = "letters"
+ARCHIVE: Final = "archive"
+DEAD: Final = "dead"
+PLANS: Final = (
+    QueuePlan("jobs", 3, dead_queue=DEAD),
+    QueuePlan("mails", 2, dead_stream=LETTERS, archive=ARCHIVE, visibility_ms=1_500),
+    QueuePlan(DEAD),
+)
+OPEN: Final = tuple(plan.name for plan in PLANS if plan.name != DEAD)
+"""The queues in which clients publish."""
+Answer = tuple[int, Any]
+
+
+class Era:
+    """What was told by the ledger of one node."""
+
+    def __init__(self, sent: dict[str, dict[str, Any]]) -> None:
+        self.queues = {plan.name: QueueExpected(plan, sent) for plan in PLANS}
+        dead = self.queues[DEAD]
+        for name in OPEN:
+            if self.queues[name].plan.dead_queue == DEAD:
+                # What may arrive there is what was asked of the other one.
+                dead.asked = self.queues[name].asked
+
+
+@dataclass
+class QueueWorld:
+    """All queues of a run, and what is known of their homes."""
+
+    ground: Ground
+    services: Services
+    nodes: list[Program]
+    chance: random.Random
+    sent: dict[str, dict[str, Any]] = field(default_factory=dict)
+    eras: dict[NodeId, Era] = field(default_factory=dict)
+    """By the node whose ledger it is."""
+    home: QueueHome | None = None
+    over: bool = False
+    """Nothing new is published."""
+    closing: bool = False
+    loose: set[str] = field(default_factory=set)
+    """Values of which a request was under way when their home went to another node."""
+
+    def look(self) -> None:
+        """Take up which node is the home now."""
+        value = self.ground.coordination.peek(queue_home_key(TENANT))
+        if value is None:
+            # Lost, and to be rebuilt as it was.
+            return
+        before, self.home = self.home, decode_home(value)
+        if before is not None and self.home.term < before.term:
+            self.ground.loop.failures.append(Broken(f"{before} is {self.home} now"))
+        if self.home.node_id not in self.eras:
+            self.eras[self.home.node_id] = Era(self.sent)
+        if before is not None and before.node_id != self.home.node_id:
+            self.ground.story.tell("queues", f"have another home, term {self.home.term}")
+            self.services.story.count("homes of queues taken over")
+
+    def record(self) -> QueueHome | None:
+        """What coordination says of the home now."""
+        value = self.ground.coordination.peek(queue_home_key(TENANT))
+        return None if value is None else decode_home(value)
+
+    @property
+    def era(self) -> Era | None:
+        """What the home of now was told."""
+        return None if self.home is None else self.eras[self.home.node_id]
+
+    def home_without_lease(self) -> NodeId | None:
+        """The node of the home, if its lease is gone."""
+        if self.home is None:
+            return None
+        node_id = self.home.node_id
+        return node_id if self.ground.coordination.peek(queue_node_key(node_id)) is None else None
+
+    @property
+    def sure(self) -> bool:
+        """Whether an answer is believed: a node that was overtaken may not know it yet."""
+        return not self.ground.is_blind
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        node: Program | None = None,
+    ) -> Answer | None:
+        """What any node answers; None where nobody knows."""
+        asked = node or self.chance.choice(self.nodes)
+        answer = await self.services.ask(asked, method, path, body=body, headers=headers)
+        if answer is not None and answer[0] in LATER:
+            self.services.story.count(f"queues answered {answer[1].get('code')}")
+        return answer
+
+    async def create(self, plan: QueuePlan) -> bool:
+        """Have a queue made, if it is not there; whether it is now."""
+        answer = await self.ask("PUT", f"/v1/queues/{plan.name}", plan.config())
+        if answer is None or answer[0] in LATER:
+            return False
+        if answer[0] not in (200, 201):
+            raise Broken(f"{plan.name} was not created: {answer}")
+        return True
+
+    async def create_all(self) -> bool:
+        """Have all queues made, those first that are named by others."""
+        return all([await self.create(plan) for plan in reversed(PLANS)])
+
+    async def described(self, name: str) -> dict[str, Any] | None:
+        """A description of a queue, if one comes."""
+        era = self.era
+        answer = await self.ask("GET", f"/v1/queues/{name}")
+        if answer is None or answer[0] in LATER or answer[0] == 404:
+            return None
+        if answer[0] != 200:
+            raise Broken(f"a description was answered {answer}")
+        told: dict[str, Any] = answer[1]
+        if era is not None and era is self.era and self.sure:
+            era.queues[name].note_id(told["queue_id"])
+            era.queues[name].describe(told)
+        return told
