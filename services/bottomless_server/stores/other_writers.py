@@ -11,13 +11,15 @@ repeat a commit shows it by an odd attempt (leaderless/attempts.py), and is wait
 nothing to repeat.
 
 A process shows life, or begins an instance, only once the notes of all that it has lost are in the bucket.
-So where one instance of an address was heard of, there is nothing to hear of the others there: they are of
-a process that is dead, or their notes lie there.
+It looks at all instances as which it writes before it shows the life of one, and shows an odd attempt while
+any of them may have to repeat a commit. So where one instance of an address was heard of, there is nothing
+to hear of the others there: they are of a process that is dead, or their notes lie there, or they lack
+nothing.
 
 In Redis after a crash: an instance with another attempt, and nothing else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from bottomless.drives.base import Drive
@@ -48,11 +50,9 @@ from bottomless_server.stores.wal_check import directory_of, instances_with_obje
 class Own(NamedTuple):
     """The instances of the process that looks."""
 
-    living: frozenset[Uid] = frozenset()
+    living: Sequence[AttemptNumbers] = ()
     losing: frozenset[Uid] = frozenset()
     """Instances that are lost, of which not all notes are in the bucket yet."""
-    owes: bool = False
-    """Whether one of the living may have to repeat a commit."""
 
 
 class Found(NamedTuple):
@@ -74,22 +74,23 @@ class Unheard:
         self._attempts: dict[Uid, int | None] = {}
         """What the record of each had when it was looked at first."""
 
-    def note(self, found: Mapping[Uid, Found], own: Own = Own()) -> bool:  # noqa: B008 it never changes
-        """Take up what was seen of all writers; whether one that is in doubt is unheard still."""
+    def note(self, found: Mapping[Uid, Found], *, owes: bool = False) -> bool:
+        """Take up what was seen of all writers; whether one that is in doubt is unheard still. Who
+        `owes` something itself does not wait for those that may as well."""
         for instance, one in found.items():
             self._attempts.setdefault(instance, one.attempt)
-        heard = {one for one in found if self._is_heard(one, found[one].attempt, own)}
+        heard = {one for one in found if self._is_heard(one, found[one].attempt, owes=owes)}
         urls = {found[one].url for one in heard} - {None}
         return any(
             one.doubtful and instance not in heard and one.url not in urls
             for instance, one in found.items()
         )
 
-    def _is_heard(self, instance: Uid, attempt: int | None, own: Own) -> bool:
+    def _is_heard(self, instance: Uid, attempt: int | None, *, owes: bool) -> bool:
         if self._attempts[instance] == attempt or attempt is None:
             return False
         # Two that may both have to repeat something would wait for each other.
-        return own.owes or not is_owing(attempt)
+        return owes or not is_owing(attempt)
 
 
 @guard("what other writers may know of, in a new run of the store")
@@ -110,8 +111,9 @@ async def in_doubt(
         for instance, record in (await load_instances(coordination)).items()
         if isinstance(record, WalInstance) and record.url not in (None, url)
     }
+    living = {numbers.instance for numbers in own.living}
     async for instance, sequences in instances_with_objects(drive):
-        if instance in own.living:
+        if instance in living:
             continue
         keys = [GENERATION_KEY, instance_key(instance)]
         held, value = await coordination.get_many(keys)
@@ -156,9 +158,14 @@ async def _has_unsettled(
     return False
 
 
-async def show_life(coordination: Coordination, numbers: AttemptNumbers) -> None:
+async def show_life(
+    coordination: Coordination, numbers: AttemptNumbers, beside: Sequence[AttemptNumbers] = ()
+) -> None:
     """Tell others by a new attempt that a writer has found its record as it left it: in another run of
     the store than the one that it committed to last, so no lost commit of it is under way any more.
+
+    Others take it for the word of the whole process. So the records of `beside`, its other instances,
+    are looked at in the same EXEC.
 
     Whoever commits as the instance calls it by itself. After a lost reply the writer finds a higher
     number than it knows of, and begins another instance.
@@ -166,11 +173,14 @@ async def show_life(coordination: Coordination, numbers: AttemptNumbers) -> None
     Raises:
         Unavailable: `coordination-regressed`, or not now.
     """
-    key = instance_key(numbers.instance)
-    owing = numbers.owes or numbers.lost is not None
+    key, owing = instance_key(numbers.instance), numbers.owes_lost
+    # As of before the question: they may commit meanwhile.
+    known = {instance_key(one.instance): (one, one.attempt) for one in beside if one is not numbers}
 
     def decide(values: Values) -> tuple[Changes, int | None]:
         require_generation(values, numbers.generation)
+        for other, (one, attempt) in known.items():
+            require_not_gone_back(values[other], one, attempt)
         value = values[key]
         record = None if value is None else decode_instance(value)
         loss = loss_of(record, numbers, WAL_SEQUENCE_MAX + 1)
@@ -182,6 +192,20 @@ async def show_life(coordination: Coordination, numbers: AttemptNumbers) -> None
         attempt = numbers.take(owing=owing)
         return outdating(key, record, attempt), attempt
 
-    attempt = await coordination.transact([GENERATION_KEY, key], decide)
+    attempt = await coordination.transact([GENERATION_KEY, key, *known], decide)
     if attempt is not None:
         numbers.shown(attempt)
+
+
+@guard("all instances of a process, looked at before one shows its life")
+def require_not_gone_back(value: bytes | None, numbers: AttemptNumbers, attempt: int) -> None:
+    """Require that the record of an instance is not older than what its writer knew of it.
+
+    Raises:
+        Unavailable: `coordination-regressed`.
+        Corrupt: it cannot be read.
+    """
+    record = None if value is None else decode_instance(value)
+    gone = numbers.is_held() if record is None else record.attempt < attempt
+    if gone or (record is not None and record.generation != numbers.generation):
+        raise coordination_lost()

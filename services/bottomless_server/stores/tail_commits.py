@@ -170,12 +170,13 @@ async def commit(
         last[:] = [Commit(after, streams, answers)]
         return changes | Changes({key: encode_instance(after)}), last[0]
 
+    numbers.under_way = True
     try:
         done = await coordination.transact(watched, decide, attempts=1)
     except (CoordinationUnknown, asyncio.CancelledError) as error:
         # Without a decision nothing was to be written: the instance was lost already.
         if last:
-            numbers.lose(attempt, sequence)
+            numbers.lose(attempt, sequence, may_be_seen=bool(asked))
         if last and isinstance(error, CoordinationUnknown):
             raise CommitUnknown(last[0]) from error
         raise
@@ -184,8 +185,10 @@ async def commit(
     except Exception:
         # A bug, of which nobody knows whether EXEC came before it: no note may say that it did not.
         if last:
-            numbers.lose(attempt, sequence)
+            numbers.lose(attempt, sequence, may_be_seen=bool(asked))
         raise
+    finally:
+        numbers.under_way = False
     if isinstance(done, Commit):
         numbers.decided(attempt)
     return done

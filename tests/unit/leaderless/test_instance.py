@@ -11,7 +11,7 @@ from support.guards import remove
 
 from bottomless.errors import Corrupt
 from bottomless.model.limits import WAL_SEQUENCE_MAX
-from bottomless_server.leaderless.attempts import AttemptNumbers, is_owing
+from bottomless_server.leaderless.attempts import NOTHING_COMPARED, AttemptNumbers, is_owing
 from bottomless_server.leaderless.instance import (
     RESERVED_COUNT,
     RESERVED_LEFT_MIN,
@@ -109,6 +109,35 @@ def test_a_commit_outlives_its_run_of_the_store_and_is_not_settled_before_it_is_
     assert not is_owing(again)
     own.decided(again)
     assert (own.owes, own.settled(9)) == (False, 9)
+
+
+def test_a_process_owes_what_any_of_its_instances_does() -> None:
+    living: list[AttemptNumbers] = []
+    own, other = (AttemptNumbers(UID, 1, lambda: True, 1, "a run", lambda: living) for _ in "12")
+    assert not is_owing(own.take())
+    living += [own, other]
+    assert not is_owing(own.take())
+    other.under_way = True
+    assert is_owing(own.take())
+    other.under_way = False
+    other.lose(other.take(), 0, may_be_seen=False)
+    assert not other.owes_lost
+    assert not is_owing(own.take())
+    other.lose(other.take(), 0)
+    assert other.owes_lost
+    assert is_owing(own.take())
+    assert not is_owing(other.take())
+
+
+def test_what_is_compared_for_a_repeat_alone_ends_with_it() -> None:
+    own = numbers()
+    own.compared(4, "a run", whole=False)
+    assert own.checked == 4
+    own.decided(own.take())
+    assert own.checked == NOTHING_COMPARED
+    own.compared(4, "a run")
+    own.decided(own.take())
+    assert own.checked == 4
 
 
 def test_the_record_of_a_writer_that_lives_is_never_forgotten(

@@ -309,6 +309,9 @@ class Committer:
             if done is not NotNow.CONFLICT:
                 break
             await asyncio.sleep(pause_ms(conflicts, self._context.chance()) / 1000)
+        else:
+            # Whoever wrote meanwhile, it is made again: the next step goes on.
+            return None
         if isinstance(done, CommitUnknown):
             self._unknown = lost._replace(commit=done.commit, put_back=False)
             return None

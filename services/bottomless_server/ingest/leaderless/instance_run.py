@@ -4,7 +4,7 @@ In Redis after a crash at any time: the record of the instance, and its lease, w
 vacuum settles it, and what was committed is compacted like everything else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -114,15 +114,19 @@ async def begin_instance(
     seen: SeenTails,
     cache: WalCache,
     heard: Callable[[], None],
+    living: Callable[[], Sequence[AttemptNumbers]],
 ) -> InstanceRun:
-    """Begin an instance under its lease; a name that came to nothing is never used again.
+    """Begin an instance under its lease; a name that came to nothing is never used again. `living` tells
+    the numbers of all instances of the process.
 
     Raises:
         Unavailable: `coordination-regressed`, or not now.
     """
     instance = context.new_uid()
     lease = InstanceLease(context.coordination, instance, context.clocks, context.bounds.lease)
-    numbers = AttemptNumbers(instance, generation, lease.is_held, *checked)
+    numbers = AttemptNumbers(
+        instance, generation, lease.is_held, checked.connected, checked.run_id, living
+    )
     since = context.clocks.beginning()
     await begin(context.coordination, numbers, context.url, lease.ttl_ms)
     lease.begun(since)

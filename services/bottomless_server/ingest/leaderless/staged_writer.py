@@ -21,6 +21,7 @@ from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.ingest.leaderless.commits import NotNow
+from bottomless_server.ingest.leaderless.committer import comes_first
 from bottomless_server.ingest.leaderless.context import WriterContext
 from bottomless_server.ingest.leaderless.core.accumulator import Accumulator
 from bottomless_server.ingest.leaderless.core.commit_queue import CONFLICT_COUNT_MAX, pause_ms
@@ -46,7 +47,6 @@ from bottomless_server.ingest.records.intake import Append
 from bottomless_server.leaderless.instance import Loss
 from bottomless_server.leaderless.tail_changes import Committed
 from bottomless_server.stores.lost_commits import Fate
-from bottomless_server.stores.other_writers import show_life
 from bottomless_server.stores.tail_commits import Commit, CommitUnknown
 
 log = structlog.get_logger(__name__)
@@ -79,6 +79,8 @@ class StagedWriter:
         self._turn = asyncio.Lock()
         self._retired = False
         self._tasks: set[asyncio.Task[Appended]] = set()
+        self._clock = 0
+        """The clock of the last commit that was tried."""
 
     async def commit(self, stream_id: StreamId, parts: AsyncIterator[Append]) -> Appended:
         """Make one append of its parts; a part is asked for when the one before it is durable.
@@ -126,10 +128,13 @@ class StagedWriter:
         Raises:
             Unavailable: `coordination-regressed`, or not now.
         """
-        if self.run is None or self._retired or self._turn.locked():
+        run = self.run
+        if run is None or self._retired or self._turn.locked():
             return
-        async with self._turn:
-            await show_life(self._context.coordination, self.run.numbers)
+        # Of one that a rebuild has ended nothing can be shown.
+        if run.numbers.generation == self._check.agreed:
+            async with self._turn:
+                await self._check.show_life(run.numbers)
 
     async def retire(self) -> None:
         """Give the instance back, once nothing of it is under way: an attempt that came in between
@@ -152,6 +157,9 @@ class StagedWriter:
 
     async def _begun(self) -> InstanceRun:
         async with self._beginning:
+            run, agreed = self.run, self._check.agreed
+            if run is not None and agreed is not None and run.numbers.generation != agreed:
+                self._lose(run)
             if self.run is None:
                 generation = await self._check.generation()
                 checked = await self._check.run(generation)
@@ -163,6 +171,7 @@ class StagedWriter:
                     self._seen,
                     self._cache,
                     self._heard,
+                    self._check.living,
                 )
             return self.run
 
@@ -203,41 +212,56 @@ class StagedWriter:
     async def _commit(
         self, run: InstanceRun, pieces: Sequence[WaitingPiece], sequences: Sequence[int]
     ) -> Appended | StoreError:
-        """What the one append of these pieces is told."""
+        """What the one append of these pieces is told. What may have been seen is committed again until
+        it is there, whatever becomes of who asked."""
         until = self._context.now() + int(self._context.bounds.commit_seconds * 1000)
-        conflicts = 0
+        conflicts, clock = 0, None
         while True:
-            done = await self._try(run, pieces, sequences)
+            done = await self._try(run, pieces, sequences, clock)
             if isinstance(done, Commit):
                 return self._take(run, pieces, done)
             if done is Loss.REGRESSED:
                 return coordination_lost()
             if isinstance(done, Loss):
-                return taken_for_dead()
-            if isinstance(done, StoreError):
-                return done
+                return taken_for_dead() if clock is None else timed_out()
+            if isinstance(done, Fate) and comes_first(done):
+                # With the clock that it had: it is to be as it was.
+                clock = self._clock
             conflicts += done is NotNow.CONFLICT
-            if conflicts >= CONFLICT_COUNT_MAX:
-                return Overloaded("others write to this stream all the time", retry_after_seconds=1)
-            if self._context.now() >= until:
-                return away()
+            if clock is None and (refusal := self._refusal(done, conflicts, until)):
+                return refusal
             await asyncio.sleep(self._pause(done, conflicts))
 
-    def _pause(self, why: NotNow | None, conflicts: int) -> float:
+    def _refusal(
+        self, done: NotNow | StoreError | Fate, conflicts: int, until: int
+    ) -> StoreError | None:
+        """Why it is not tried again; nothing of it is stored."""
+        if isinstance(done, StoreError):
+            return done
+        if conflicts >= CONFLICT_COUNT_MAX:
+            return Overloaded("others write to this stream all the time", retry_after_seconds=1)
+        return away() if self._context.now() >= until else None
+
+    def _pause(self, why: NotNow | StoreError | Fate, conflicts: int) -> float:
         if why is NotNow.CONFLICT:
-            return pause_ms(conflicts, self._context.chance()) / 1000
-        return _AWAY_SECONDS if why is NotNow.AWAY else 0.0
+            return pause_ms(min(conflicts, CONFLICT_COUNT_MAX), self._context.chance()) / 1000
+        return 0.0 if isinstance(why, Fate) or why is NotNow.UNCHECKED else _AWAY_SECONDS
 
     async def _try(
-        self, run: InstanceRun, pieces: Sequence[WaitingPiece], sequences: Sequence[int] = ()
-    ) -> Commit | Loss | NotNow | StoreError | None:
-        """Commit once, and find out what became of it; None: it was lost, and never will be there."""
+        self,
+        run: InstanceRun,
+        pieces: Sequence[WaitingPiece],
+        sequences: Sequence[int] = (),
+        clock: int | None = None,
+    ) -> Commit | Loss | NotNow | StoreError | Fate:
+        """Commit once, and find out what became of it; a fate: it was lost, and is not there. `clock` is
+        that of a commit which is made again."""
         if run.numbers.lost is not None:
             # Nobody could tell what became of an earlier one: the instance is over.
             return Loss.GONE
         end = run.sequences.next
         try:
-            clock = self._context.read_clock()
+            clock = self._clock = self._context.read_clock() if clock is None else clock
         except Unavailable as error:
             return error
         seen = [self._seen.of(pieces[0].stream_id)] if pieces else []
@@ -249,12 +273,12 @@ class StagedWriter:
         )
         if isinstance(done, CommitUnknown):
             fate = await self._fate(run, done.commit)
-            if fate in (Fate.NOT_APPLIED, Fate.PUT_BACK):
-                return None
-            if fate is not Fate.APPLIED:
-                self._lose(run)
-                return timed_out()
-            return done.commit
+            if fate is Fate.NOT_APPLIED or fate is Fate.PUT_BACK:
+                return fate
+            if fate is Fate.APPLIED:
+                return done.commit
+            self._lose(run)
+            return timed_out()
         if done is NotNow.UNCHECKED:
             try:
                 await self._compare(run)
@@ -286,9 +310,9 @@ class StagedWriter:
             Unavailable: `coordination-regressed`, or not now.
         """
         checked = await self._check.run(
-            run.numbers.generation, lambda: show_life(self._context.coordination, run.numbers)
+            run.numbers.generation, lambda: self._check.show_life(run.numbers), run.numbers
         )
-        run.numbers.compared(*checked)
+        run.numbers.compared(checked.connected, checked.run_id, whole=checked.whole)
 
     def _take(
         self, run: InstanceRun, pieces: Sequence[WaitingPiece], done: Commit

@@ -10,16 +10,18 @@ Nothing is written here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NamedTuple
 
 from bottomless.errors import Code, StoreError, Unavailable
 from bottomless.formats.keys import WAL_PREFIX
+from bottomless.guards import guard
 from bottomless_server.coordination.base import StoreRun
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.ingest.leaderless.context import WriterContext
+from bottomless_server.leaderless.attempts import NOTHING_COMPARED, AttemptNumbers, owes_beside
 from bottomless_server.stores.generation import held_generation, stored_generation
-from bottomless_server.stores.other_writers import Own, Unheard, in_doubt
+from bottomless_server.stores.other_writers import Own, Unheard, in_doubt, show_life
 from bottomless_server.stores.streams import GENERATION_KEY
 from bottomless_server.stores.wal_check import check_wal
 
@@ -37,9 +39,12 @@ class Checked(NamedTuple):
     """The connection to the store, by its count."""
     run_id: str
     """The run of the store that it is to."""
+    whole: bool = True
+    """Whether it is good for more than a repeat of what may have been seen: others may have to repeat
+    something too."""
 
 
-NOTHING_CHECKED: Final = Checked(-1, "")
+NOTHING_CHECKED: Final = Checked(NOTHING_COMPARED, "")
 """What was compared before anything was: it is of no connection that there is."""
 
 
@@ -91,16 +96,54 @@ class StoreCheck:
         self.agreed = stored
         return stored
 
-    async def run(
-        self, generation: int, show_life: Callable[[], Awaitable[None]] = nothing_to_show
-    ) -> Checked:
-        """The connection of the store over which it answers now, once it was compared with the bucket;
-        for `AttemptNumbers.compared`. `show_life` tells others that this process still writes.
+    def living(self) -> Sequence[AttemptNumbers]:
+        """The numbers of all instances as which this process writes now."""
+        return self._own().living
+
+    async def show_life(self, numbers: AttemptNumbers) -> None:
+        """Show others that an instance of this process has lost nothing, and that no other one has.
 
         Raises:
             Unavailable: `coordination-regressed`, or not now.
         """
-        coordination = self._context.coordination
+        beside = [one for one in self.living() if one.generation == numbers.generation]
+        await show_life(self._context.coordination, numbers, beside)
+
+    async def run(
+        self,
+        generation: int,
+        show_life: Callable[[], Awaitable[None]] = nothing_to_show,
+        numbers: AttemptNumbers | None = None,
+    ) -> Checked:
+        """The connection of the store over which it answers now, once it was compared with the bucket;
+        for `AttemptNumbers.compared`. `show_life` tells others that this process still writes, and
+        `numbers` are those of the instance that asks, if it has begun.
+
+        Raises:
+            Unavailable: `coordination-regressed`, or not now.
+        """
+        checked = await self._compared(generation, show_life, numbers)
+        if numbers is None or not numbers.owes_lost:
+            await self._wait_beside(numbers)
+            return checked
+        return checked._replace(whole=checked.whole and not owes_beside(numbers, self.living()))
+
+    @guard("a repeat by another instance of the process, before anything new")
+    async def _wait_beside(self, numbers: AttemptNumbers | None) -> None:
+        """Wait until no other instance of this process may have to repeat something, but no longer
+        than for those of others."""
+        while self._met is not None and self._context.now() < self._met.until:
+            if not any(one.may_owe for one in self.living() if one is not numbers):
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _compared(
+        self,
+        generation: int,
+        show_life: Callable[[], Awaitable[None]],
+        numbers: AttemptNumbers | None,
+    ) -> Checked:
+        coordination, whole = self._context.coordination, True
         if self.compared and self._checked == (coordination.connected_count, generation):
             return Checked(self._checked[0], self.compared)
         asked = [coordination.get(GENERATION_KEY) for _ in range(CONNECTION_COUNT)]
@@ -109,16 +152,22 @@ class StoreCheck:
         connected = coordination.connected_count
         run = await coordination.run()
         if run.run_id != self.compared and await self._has_objects():
-            await self._hear_others(run, generation, show_life)
+            whole = await self._hear_others(run, generation, show_life, numbers)
         await check_wal(self._context.drive, coordination, generation)
-        self._checked, self.compared = (connected, generation), run.run_id
-        return Checked(connected, run.run_id)
+        if whole:
+            self._checked, self.compared = (connected, generation), run.run_id
+        return Checked(connected, run.run_id, whole)
 
     async def _hear_others(
-        self, run: StoreRun, generation: int, show_life: Callable[[], Awaitable[None]]
-    ) -> None:
+        self,
+        run: StoreRun,
+        generation: int,
+        show_life: Callable[[], Awaitable[None]],
+        numbers: AttemptNumbers | None,
+    ) -> bool:
         """Wait until every writer that lives has put its notes, or has shown that nothing of what it
-        committed is missing.
+        committed is missing. Who may have to repeat something does not wait for those that may as well;
+        whether there is none of them.
 
         Raises:
             Unavailable: `coordination-regressed`.
@@ -137,10 +186,14 @@ class StoreCheck:
                 if error.code is Code.COORDINATION_REGRESSED:
                     raise
             else:
-                self.waits = met.unheard.note(found, self._own())
+                self.waits = met.unheard.note(found)
                 if not self.waits:
-                    return
+                    return True
+                owes = numbers is not None and numbers.owes_lost
+                if owes and not met.unheard.note(found, owes=True):
+                    return False
             await asyncio.sleep(_LOOK_SECONDS)
+        return True
 
     def _meet(self, run: StoreRun) -> _Met:
         if self._met is None or self._met.run_id != run.run_id:

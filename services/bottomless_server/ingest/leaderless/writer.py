@@ -50,7 +50,7 @@ from bottomless_server.leaderless.instance import Loss
 from bottomless_server.node.pulse import Pulse, wait_for
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
-from bottomless_server.stores.other_writers import Own, show_life
+from bottomless_server.stores.other_writers import Own
 
 log = structlog.get_logger(__name__)
 
@@ -238,9 +238,8 @@ class Writer:
         if self._losing is not None:
             losing.append(self._losing)
         return Own(
-            frozenset(run.numbers.instance for run in living),
+            [run.numbers for run in living],
             frozenset(run.numbers.instance for run in losing),
-            any(run.numbers.owes or run.numbers.lost is not None for run in living),
         )
 
     def _living(self) -> list[InstanceRun]:
@@ -334,7 +333,7 @@ class Writer:
             run, self._newborn = self._newborn, None
             if run is None or run.numbers.generation != generation:
                 run = await self._begun(generation, checked)
-            run.numbers.compared(*checked)
+            run.numbers.compared(checked.connected, checked.run_id, whole=checked.whole)
             self._run = run
         except StoreError as error:
             self._note_refusal(error)
@@ -353,6 +352,7 @@ class Writer:
             self.seen,
             self.cache,
             self._heard,
+            self._check.living,
         )
 
     def _note_refusal(self, error: StoreError) -> None:
@@ -365,8 +365,9 @@ class Writer:
     async def _compare(self, run: InstanceRun) -> float:
         """Compare the store with the bucket, after it was connected to anew."""
         try:
-            checking = self._check.run(run.numbers.generation, self._show_life)
-            run.numbers.compared(*await run.committer.beside(checking))
+            checking = self._check.run(run.numbers.generation, self._show_life, run.numbers)
+            checked = await run.committer.beside(checking)
+            run.numbers.compared(checked.connected, checked.run_id, whole=checked.whole)
         except StoreError as error:
             if error.code is Code.COORDINATION_REGRESSED:
                 await self._lose(run, Loss.REGRESSED)
@@ -381,7 +382,7 @@ class Writer:
         """
         await self._show_newborn()
         if self._run is not None:
-            await show_life(self._context.coordination, self._run.numbers)
+            await self._check.show_life(self._run.numbers)
         await self._staged.show_life()
 
     async def _show_newborn(self) -> None:
@@ -393,7 +394,7 @@ class Writer:
         generation = self._check.agreed
         if self._newborn is not None and self._newborn.numbers.generation == generation:
             try:
-                await show_life(self._context.coordination, self._newborn.numbers)
+                await self._check.show_life(self._newborn.numbers)
             except StoreError as error:
                 if error.code is Code.COORDINATION_REGRESSED:
                     # It has nothing to lose, and another one can be begun.

@@ -11,7 +11,7 @@ from support.wire import Mishap, Passage
 from bottomless.errors import Code, Outcome, StoreError
 from bottomless.model.names import Uid
 from bottomless_server.ingest.producers.producers import Appended
-from bottomless_server.stores.other_writers import Found, Own, Unheard
+from bottomless_server.stores.other_writers import Found, Unheard
 from unit.ingest.leaderless.harness import BOUNDS, Stores, WriterProcess, a_house, until
 from unit.ingest.leaderless.making import an_append
 
@@ -302,7 +302,7 @@ def test_a_writer_is_heard_of_once_its_record_has_another_attempt() -> None:
     unheard, one, other = Unheard(), Uid("1" * 32), Uid("2" * 32)
 
     def note(attempt: int, *, owes: bool = False, doubtful: bool = True) -> bool:
-        return unheard.note({one: Found(attempt, "http://one", doubtful)}, Own(owes=owes))
+        return unheard.note({one: Found(attempt, "http://one", doubtful)}, owes=owes)
 
     assert unheard.note({one: Found(4, "http://one", True), other: Found(None, None, True)})
     assert unheard.note({one: Found(6, "http://one", True), other: Found(None, None, True)})
