@@ -1,4 +1,4 @@
-"""Puts the peers into `.bench`: Python packages from their lock, RabbitMQ from Debian's packages.
+"""Puts the peers into `.bench`: Python packages from their lock, RabbitMQ and beanstalkd from Debian's.
 
 Nothing is installed into the system: packages are fetched as a user and unpacked. What cannot
 be had raises `Missing`, and the rows that want it say so.
@@ -7,6 +7,7 @@ be had raises `Missing`, and the rows that want it say so.
 import os
 import shutil
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -88,21 +89,37 @@ def rabbitmq() -> Path:
     Raises:
         Missing: there is no Debian archive here, or it has other packages.
     """
-    root, done = RABBIT / "root", RABBIT / "unpacked"
+    return _unpacked(RABBIT, RABBIT_PACKAGES, _tell_where_it_is)
+
+
+def beanstalkd() -> Path:
+    """The unpacked program.
+
+    Raises:
+        Missing: there is no Debian archive here, or it has other packages.
+    """
+    return _unpacked(CACHE / "beanstalkd", ["beanstalkd"]) / "usr" / "bin" / "beanstalkd"
+
+
+def _unpacked(
+    place: Path, packages: Sequence[str], prepare: Callable[[Path], None] = lambda _: None
+) -> Path:
+    """The root of some unpacked packages of Debian."""
+    root, done = place / "root", place / "unpacked"
     if done.exists():
         return root
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise Missing("RabbitMQ comes from Debian's packages, and here is no apt-get")
-    shutil.rmtree(RABBIT, ignore_errors=True)
-    (RABBIT / "packages").mkdir(parents=True)
+        raise Missing(f"{packages[0]} comes from Debian's packages, and here is no apt-get")
+    shutil.rmtree(place, ignore_errors=True)
+    (place / "packages").mkdir(parents=True)
     try:
-        _run("apt-get", "download", *RABBIT_PACKAGES, cwd=RABBIT / "packages")
+        _run("apt-get", "download", *packages, cwd=place / "packages")
     except Missing as error:
         raise Missing(f"{error} (has `apt-get update` been run?)") from error
-    for package in sorted((RABBIT / "packages").glob("*.deb")):
+    for package in sorted((place / "packages").glob("*.deb")):
         _run("dpkg", "-x", package, root)
-    shutil.rmtree(RABBIT / "packages")
-    _tell_where_it_is(root)
+    shutil.rmtree(place / "packages")
+    prepare(root)
     done.touch()
     return root
 

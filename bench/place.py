@@ -39,7 +39,8 @@ def native(name: str) -> Path:
         Missing: there is no gcc, or it refuses.
     """
     source, program = NATIVE / f"{name}.c", CACHE / "bin" / name
-    if program.exists() and program.stat().st_mtime > source.stat().st_mtime:
+    changed = max(each.stat().st_mtime for each in (source, *NATIVE.glob("*.h")))
+    if program.exists() and program.stat().st_mtime > changed:
         return program
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:

@@ -1,6 +1,7 @@
-"""The load generator, `native/pump.c`: requests into a file, connected sockets, one line back.
+"""The load generators, `native/pump.c` and, for workers of queues, `native/work.c`: requests into a
+file, connected sockets, one line back.
 
-Its program has no client in it: all requests are made before the clock starts, and of replies
+They have no client in them: all requests are made before the clock starts, and of replies
 only the end is looked for. A figure keeps what it needed of the CPU, so that one can see
 whether the server was measured or the generator.
 
@@ -67,6 +68,9 @@ class Load:
     """Called as the clock starts: what a server is told before it pushes."""
     rate: float = 0.0
     """Requests a second that are sent whatever the server does (an open loop); 0: a closed loop."""
+    works: bool = False
+    """Each connection publishes, takes and acknowledges in turn (`native/work.c`), by its own three of
+    the requests; a unit is a message that was acknowledged."""
 
     def run(self, seconds: float = 0.0, settle_seconds: float = SETTLE_SECONDS) -> Figure:
         """Run it against a quiet server, and wait until it is quiet again.
@@ -111,7 +115,9 @@ class Load:
         end = ["--seconds", str(seconds)] if seconds else []
         end += ["--rate", str(self.rate)] if self.rate else []
         end += ["--until", str(self.until)] if self.until else []
-        command = [str(native("pump")), self.protocol, str(requests), "--window", str(self.window)]
+        end += [] if self.works else ["--window", str(self.window)]
+        program = native("work" if self.works else "pump")
+        command = [str(program), self.protocol, str(requests)]
         with tempfile.NamedTemporaryFile(dir=CACHE, suffix=".latencies") as file:
             done = subprocess.run(
                 [*command, *end, "--latencies", file.name, *map(str, handles)],

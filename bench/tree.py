@@ -44,6 +44,14 @@ class Tree:
                 total += process.memory_info().rss
         return total / (1 << 20)
 
+    def written_bytes(self) -> int:
+        """What all processes have had written to files so far, whether it is on the disk yet or not."""
+        total = 0
+        for process in self._processes():
+            with suppress(psutil.NoSuchProcess):
+                total += process.io_counters().write_bytes
+        return total
+
     def handles(self) -> int:
         """Open file descriptors of all processes."""
         total = 0

@@ -17,36 +17,18 @@
  * all that were due within the time are sent and waited for.
  *
  * PROTOCOL says how a reply is recognised: http, resp, nats, frames (u32 size, as Kafka), rabbit
- * (the same, confirms), rabbit-consume (deliveries, answered by a credit each, until --until).
+ * (the same, confirms), rabbit-consume (deliveries, answered by a credit each, until --until), amqp
+ * (0-9-1, confirms of one publish or of several), beanstalk (jobs that were inserted).
  *
  * One line of JSON says how much was answered within the time, and what this program needed of
  * the CPU itself: a generator that was busy all the time has measured itself. FILE gets the latency
  * of each request in microseconds, as little-endian u32.
  */
-#define _GNU_SOURCE
-#include <errno.h>
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <strings.h>
-#include <sys/epoll.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
+#include "common.h"
+
 #include <sys/timerfd.h>
-#include <time.h>
-#include <unistd.h>
 
-enum { SCRATCH = 1 << 20, HEAD_MAX = 64 << 10, IN_FLIGHT_MAX = 1 << 16, LATENCY_MAX = 1 << 22, REFUSALS_MAX = 10000 };
-#define DRAIN_NS 30000000000ll
-
-typedef struct {
-    const char *bytes;
-    uint32_t size, units, replies, tag;
-} Request;
+enum { SCRATCH = 1 << 20, HEAD_MAX = 64 << 10, IN_FLIGHT_MAX = 1 << 16, REFUSALS_MAX = 10000 };
 
 typedef struct {
     int64_t sent_at;
@@ -66,13 +48,12 @@ typedef struct {
     uint32_t have;
     uint64_t skip;        /* bytes that nobody looks at */
     uint64_t need;        /* resp: values that complete the reply */
+    uint64_t settled;     /* amqp: every publish below is confirmed, counted from 1 */
+    unsigned char *ahead; /* amqp: of those after it, which are confirmed; a ring */
 } Connection;
 
-static Request *requests;
-static size_t request_count, connection_count;
+static size_t connection_count;
 static uint64_t refusals, answered, answered_in_time, received, replied, until_units, window_units = 1;
-static uint32_t *latencies;
-static size_t latency_count;
 static int64_t started, deadline, last_reply;
 static int once;
 static double rate;               /* requests a second of an open loop; 0: closed */
@@ -81,44 +62,6 @@ static char *scratch;
 static const char *rest;  /* what was received after the part that is looked at */
 static size_t rest_size;
 static const char *protocol;
-
-static void fail(const char *what) {
-    fprintf(stderr, "pump: %s\n", what);
-    exit(1);
-}
-
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000000ll + t.tv_nsec;
-}
-
-static uint32_t be32(const char *at) {
-    const unsigned char *b = (const unsigned char *)at;
-    return (uint32_t)b[0] << 24 | b[1] << 16 | b[2] << 8 | b[3];
-}
-
-static void load(const char *path) {
-    int fd = open(path, O_RDONLY);
-    struct stat found;
-    if (fd < 0 || fstat(fd, &found)) fail("no requests");
-    if (!found.st_size) return;
-    char *at = mmap(NULL, found.st_size, PROT_READ, MAP_PRIVATE | MAP_POPULATE, fd, 0);
-    if (at == MAP_FAILED) fail("mmap");
-    char *end = at + found.st_size;
-    size_t room = 0;
-    while (at < end) {
-        uint32_t numbers[4];
-        memcpy(numbers, at, sizeof numbers);
-        if (request_count == room) {
-            room = room ? 2 * room : 1024;
-            requests = realloc(requests, room * sizeof *requests);
-        }
-        requests[request_count++] = (Request){at + 16, numbers[0], numbers[1], numbers[2], numbers[3]};
-        at += 16 + numbers[0];
-    }
-    close(fd);
-}
 
 static void finish(Waiting *one, Connection *c, int64_t at) {
     uint32_t units = requests[one->request].units;
@@ -249,8 +192,51 @@ static uint32_t rabbit_reply(Connection *c) {
     return 8;
 }
 
+/* amqp: a confirm names one publish, or all up to one; how many of them are new? */
+static uint64_t newly_confirmed(Connection *c, uint64_t tag, int all_up_to) {
+    uint64_t count = 0;
+    if (tag < c->settled || tag - c->settled >= IN_FLIGHT_MAX) fail("a confirm of nothing that was sent");
+    if (all_up_to) {
+        for (; c->settled <= tag; c->settled++) {
+            count += !c->ahead[c->settled % IN_FLIGHT_MAX];
+            c->ahead[c->settled % IN_FLIGHT_MAX] = 0;
+        }
+    } else {
+        c->ahead[tag % IN_FLIGHT_MAX] = 1;
+        count = 1;
+    }
+    for (; c->ahead[c->settled % IN_FLIGHT_MAX]; c->settled++) c->ahead[c->settled % IN_FLIGHT_MAX] = 0;
+    return count;
+}
+
+static uint32_t amqp_reply(Connection *c) {
+    if (c->have < 7) return 0;
+    uint32_t size = be32(c->head + 3);
+    if (c->head[0] != 1) { /* a heartbeat: nothing else comes to who does not consume */
+        c->skip = size + 1;
+        return 7;
+    }
+    if (c->have < 11) return 0;
+    uint32_t method = be32(c->head + 7);
+    if (method != (60 << 16 | 80)) fail("AMQP: something else than a confirm");
+    if (c->have < 21) return 0;
+    take_replies(c, newly_confirmed(c, be64(c->head + 11), c->head[19]), 0);
+    return 21;
+}
+
+static uint32_t beanstalk_reply(Connection *c) {
+    char *end = memmem(c->head, c->have, "\r\n", 2);
+    if (!end) return 0;
+    *end = 0;
+    if (strncmp(c->head, "INSERTED ", 9)) fail(c->head);
+    take_replies(c, 1, 0);
+    return end + 2 - c->head;
+}
+
 static uint32_t take_head(Connection *c) {
     switch (protocol[0]) {
+    case 'a': return amqp_reply(c);
+    case 'b': return beanstalk_reply(c);
     case 'h': return http_reply(c);
     case 'n': return nats_reply(c);
     case 'f': return frame_reply(c);
@@ -359,17 +345,6 @@ static void begin_due(Connection *connections, int poll_fd, int clock_fd) {
     if (timerfd_settime(clock_fd, TFD_TIMER_ABSTIME, &when, NULL)) fail("the clock cannot be set");
 }
 
-static void keep_latencies(const char *path) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    size_t size = latency_count * sizeof *latencies, done = 0;
-    while (fd >= 0 && done < size) {
-        ssize_t put = write(fd, (char *)latencies + done, size - done);
-        if (put <= 0) fail("cannot keep the latencies");
-        done += put;
-    }
-    if (fd < 0 || close(fd)) fail("cannot keep the latencies");
-}
-
 int main(int argc, char **argv) {
     double seconds = 0;
     const char *kept = NULL;
@@ -398,6 +373,8 @@ int main(int argc, char **argv) {
         c->fd = atoi(argv[at + i]);
         c->next = i;
         c->waiting = malloc(IN_FLIGHT_MAX * sizeof *c->waiting);
+        c->settled = 1;
+        c->ahead = calloc(IN_FLIGHT_MAX, 1);
         fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK);
         struct epoll_event event = {EPOLLIN, {.ptr = c}};
         if (epoll_ctl(poll_fd, EPOLL_CTL_ADD, c->fd, &event)) fail("not a socket");
@@ -430,13 +407,11 @@ int main(int argc, char **argv) {
         }
     }
     double span = once ? (last_reply - started) / 1e9 : seconds;
-    struct rusage used;
-    getrusage(RUSAGE_SELF, &used);
     if (kept) keep_latencies(kept);
     printf("{\"seconds\": %.6f, \"units\": %lu, \"units_all\": %lu, \"replies\": %lu, \"received\": %lu, "
            "\"cpu\": %.3f, \"requests\": %zu, \"refusals\": %lu}\n",
            span, answered_in_time, answered, replied, received,
-           used.ru_utime.tv_sec + used.ru_stime.tv_sec + (used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1e6,
+           cpu_seconds(),
            latency_count, refusals);
     return 0;
 }

@@ -43,9 +43,9 @@ def publish_atomic(values: Sequence[bytes], subject: str, inbox: str, tag: int) 
     return Request(b"".join(parts), units=len(values), replies=1, tag=tag)
 
 
-def pull(consumer: str, count: int) -> Request:
+def pull(consumer: str, count: int, subject: str = SUBJECT, inbox: str = INBOX) -> Request:
     asked = json.dumps({"batch": count, "expires": 30_000_000_000}).encode()
-    head = f"PUB $JS.API.CONSUMER.MSG.NEXT.{SUBJECT}.{consumer} {INBOX} {len(asked)}\r\n"
+    head = f"PUB $JS.API.CONSUMER.MSG.NEXT.{subject}.{consumer} {inbox} {len(asked)}\r\n"
     return Request(head.encode() + asked + b"\r\n", units=count, replies=count)
 
 
@@ -88,6 +88,17 @@ class Connection:
         """A stream of the same name as its subject, in files; `atomic`: it takes whole batches."""
         config = {"name": subject, "subjects": [subject], "storage": "file", "num_replicas": 1}
         self.ask(f"STREAM.CREATE.{subject}", {**config, "allow_atomic": atomic})
+
+    def create_work_queue(self, subject: str, consumer: str) -> None:
+        """A stream whose messages go when they are acknowledged, and its one consumer."""
+        config = {"name": subject, "subjects": [subject], "storage": "file", "num_replicas": 1}
+        self.ask(f"STREAM.CREATE.{subject}", {**config, "retention": "workqueue"})
+        config = {"durable_name": consumer, "ack_policy": "explicit", "max_ack_pending": 10_000}
+        asked = {"stream_name": subject, "config": config}
+        self.ask(f"CONSUMER.DURABLE.CREATE.{subject}.{consumer}", asked)
+
+    def delete(self, subject: str) -> None:
+        self.ask(f"STREAM.DELETE.{subject}", {})
 
     def create_consumer(self, name: str) -> None:
         config = {"durable_name": name, "ack_policy": "none", "deliver_policy": "all"}
