@@ -62,7 +62,8 @@ class Load:
     window: int
     """Units that a connection may wait for; it always may send one request."""
     until: int = 0
-    """Stop after so many units have been delivered, where the server pushes."""
+    """Stop after so many units have been delivered, where the server pushes; workers: after so many
+    cycles of all of them together."""
     tree: Tree = field(default_factory=Tree)
     greet: Callable[[], None] | None = None
     """Called as the clock starts: what a server is told before it pushes."""
@@ -114,7 +115,8 @@ class Load:
         handles = [handle.fileno() for handle in self.sockets]
         end = ["--seconds", str(seconds)] if seconds else []
         end += ["--rate", str(self.rate)] if self.rate else []
-        end += ["--until", str(self.until)] if self.until else []
+        if self.until:
+            end += ["--cycles" if self.works else "--until", str(self.until)]
         end += [] if self.works else ["--window", str(self.window)]
         program = native("work" if self.works else "pump")
         command = [str(program), self.protocol, str(requests)]

@@ -47,6 +47,7 @@ typedef struct {
 static const char *protocol;
 static uint64_t acknowledged, acknowledged_in_time, received, replied, cycles, cycles_max;
 static int64_t started, deadline, last_reply;
+static int poll_fd;
 
 static void room_for(Buffer *b, size_t more) {
     if (b->size + more <= b->room) return;
@@ -290,10 +291,34 @@ static void acknowledge(Worker *w) {
     w->phase = ACKNOWLEDGING;
 }
 
+static void transmit(Worker *w) {
+    while (w->sent < w->out.size) {
+        ssize_t put = send(w->fd, w->out.bytes + w->sent, w->out.size - w->sent, MSG_NOSIGNAL);
+        if (put < 0 && errno != EAGAIN) fail("cannot send");
+        if (put < 0) break;
+        w->sent += put;
+    }
+    int blocked = w->sent < w->out.size;
+    if (!blocked) w->sent = w->out.size = 0;
+    if (blocked != w->wants_out) {
+        struct epoll_event event = {EPOLLIN | (blocked ? EPOLLOUT : 0), {.ptr = w}};
+        epoll_ctl(poll_fd, EPOLL_CTL_MOD, w->fd, &event);
+        w->wants_out = blocked;
+    }
+}
+
+/* What the server goes on pushing to one who has ended is for the others. */
+static void leave(Worker *w) {
+    transmit(w);
+    w->out.size = 0;
+    if (epoll_ctl(poll_fd, EPOLL_CTL_DEL, w->fd, NULL) || shutdown(w->fd, SHUT_RDWR)) fail("cannot leave");
+}
+
 static void publish(Worker *w) {
     int64_t at = now();
     if (cycles_max ? cycles >= cycles_max : at >= deadline) {
         w->phase = DONE;
+        if (!w->take->size) leave(w);
         return;
     }
     cycles++;
@@ -330,22 +355,6 @@ static void step(Worker *w) {
         else if (w->phase == TAKING && !w->token_count) take(w);
         else if (w->phase == TAKING) acknowledge(w);
         else end_cycle(w);
-    }
-}
-
-static void transmit(Worker *w, int poll_fd) {
-    while (w->sent < w->out.size) {
-        ssize_t put = send(w->fd, w->out.bytes + w->sent, w->out.size - w->sent, MSG_NOSIGNAL);
-        if (put < 0 && errno != EAGAIN) fail("cannot send");
-        if (put < 0) break;
-        w->sent += put;
-    }
-    int blocked = w->sent < w->out.size;
-    if (!blocked) w->sent = w->out.size = 0;
-    if (blocked != w->wants_out) {
-        struct epoll_event event = {EPOLLIN | (blocked ? EPOLLOUT : 0), {.ptr = w}};
-        epoll_ctl(poll_fd, EPOLL_CTL_MOD, w->fd, &event);
-        w->wants_out = blocked;
     }
 }
 
@@ -388,7 +397,7 @@ int main(int argc, char **argv) {
     if (!seconds == !cycles_max) fail("either for so long, or so many cycles");
     latencies = malloc(LATENCY_MAX * sizeof *latencies);
     Worker *workers = calloc(count, sizeof *workers);
-    int poll_fd = epoll_create1(0);
+    poll_fd = epoll_create1(0);
     started = last_reply = now();
     deadline = started + (int64_t)(seconds * 1e9);
     for (size_t i = 0; i < count; i++) {
@@ -398,7 +407,7 @@ int main(int argc, char **argv) {
         struct epoll_event event = {EPOLLIN, {.ptr = w}};
         if (epoll_ctl(poll_fd, EPOLL_CTL_ADD, w->fd, &event)) fail("not a socket");
         publish(w);
-        transmit(w, poll_fd);
+        transmit(w);
     }
     for (;;) {
         size_t open = 0;
@@ -410,7 +419,7 @@ int main(int argc, char **argv) {
         for (int i = 0; i < found; i++) {
             Worker *w = events[i].data.ptr;
             if (events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP)) receive(w);
-            transmit(w, poll_fd);
+            if (w->out.size) transmit(w);
         }
     }
     if (kept) keep_latencies(kept);

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,14 +113,21 @@ class Ours:
 
 
 @contextmanager
-def running_ours(data_dir: Path, settings: Mapping[str, str] | None = None) -> Iterator[Ours]:
-    """Start it, and kill it at the end: nothing of it is needed any more."""
+def running_ours(
+    data_dir: Path,
+    settings: Mapping[str, str] | None = None,
+    program: Sequence[str] | None = None,
+) -> Iterator[Ours]:
+    """Start it, and kill it at the end: nothing of it is needed any more.
+
+    `program` is what is run instead of `bottomless`.
+    """
     data_dir.mkdir(parents=True, exist_ok=True)
     metrics_port = free_port()
-    program = str(Path(sys.executable).parent / "bottomless")
+    begun = program or [str(Path(sys.executable).parent / "bottomless")]
     with (data_dir.parent / f"{data_dir.name}.log").open("a") as log:
         process = subprocess.Popen(
-            [program, "serve", "--port", "0", "--data-dir", str(data_dir)],
+            [*begun, "serve", "--port", "0", "--data-dir", str(data_dir)],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -111,9 +111,7 @@ class Connection:
 
     def fan_out(self, exchange: str, queues: Sequence[str]) -> None:
         """Make a durable exchange that gives each message to all of these queues."""
-        self.call(
-            EXCHANGE_DECLARE, b"\0\0", short(exchange), short("fanout"), b"\x02", table({})
-        )
+        self.call(EXCHANGE_DECLARE, b"\0\0", short(exchange), short("fanout"), b"\x02", table({}))
         for queue in queues:
             self.call(
                 QUEUE_BIND, b"\0\0", short(queue), short(exchange), short(""), b"\0", table({})
