@@ -32,7 +32,7 @@ END
 """
 _INSERT: Final = "INSERT INTO body VALUES (?, ?)"
 _SELECT: Final = "SELECT record FROM body WHERE place = ?"
-_SHARED: Final = tuple(each for each in database._PRAGMAS if "locking_mode" not in each)  # noqa: SLF001
+_SHARED: Final = tuple(each for each in database.PRAGMAS if "locking_mode" not in each)
 _opened: list[database.Database] = []
 
 
@@ -91,7 +91,7 @@ def main() -> None:
         (engine, "Bodies", BodiesRead),
         (sqlite, "Database", SharedDatabase),
         # A checkpoint waits for readers that are under way.
-        (database, "_PRAGMAS", (*_SHARED, "PRAGMA busy_timeout = 10000")),
+        (database, "PRAGMAS", (*_SHARED, "PRAGMA busy_timeout = 10000")),
         (sql, "SCHEMA", sql.SCHEMA + SCHEMA),
     )
     for module, name, part in parts:

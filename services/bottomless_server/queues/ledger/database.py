@@ -30,7 +30,7 @@ _APPLICATION_ID: Final = 0x62746C71
 """`btlq`, in the header of the file."""
 _STATEMENT_COUNT: Final = 256
 _COPY_SIZE: Final = 2**20
-_PRAGMAS: Final = (
+PRAGMAS: Final = (
     "PRAGMA locking_mode = EXCLUSIVE",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
@@ -175,7 +175,7 @@ class Database:
             self._connection = sqlite3.connect(
                 name, timeout=0, isolation_level=None, cached_statements=_STATEMENT_COUNT, uri=True
             )
-            for pragma in _PRAGMAS:
+            for pragma in PRAGMAS:
                 self._connection.execute(pragma).fetchall()
             self._connection.execute(f"PRAGMA cache_size = -{self._cache_kib}")
             self._keep_pages(self._connection)
