@@ -130,6 +130,43 @@ def _rebuild(
     show(report.as_json(), output, name=str(report.item_count + report.stray_count))
 
 
+@app.command(
+    "new-id",
+    epilog=examples("queue-store new-id --data-dir bottomless-data --accept-loss"),
+)
+def _new_id(
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Give up what was done on a newer copy of this directory."
+        ),
+    ] = False,
+    data_dir: DataDir = _DIRECTORY,
+    dry_run: DryRun = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Make this directory the newest copy, where the newer one is lost: after a back-up was put back.
+
+    The store gets a new id: receipts of before are stale. If the other copy comes back after the next
+    start on this one, it is refused.
+    """
+    from bottomless_server.queues.offline.new_id import give_new_id  # noqa: PLC0415
+
+    if not accept_loss and not dry_run:
+        tell(
+            "whatever a newer copy has confirmed since is lost then, and that copy is refused from the "
+            "next start on: say --accept-loss"
+        )
+        raise typer.Exit(_FAILED)
+    fresh = os.urandom(16)
+    with _store(data_dir) as store:
+        _require_ledger(store)
+        if not dry_run:
+            give_new_id(store, fresh)
+    shown = {"store_id": None if dry_run else fresh.hex(), "changed": not dry_run}
+    show(shown, output, name="" if dry_run else fresh.hex())
+
+
 @app.command("migrate", epilog=examples("queue-store migrate --data-dir bottomless-data --dry-run"))
 def _migrate(
     data_dir: DataDir = _DIRECTORY, dry_run: DryRun = False, output: Output = Form.TABLE
@@ -261,10 +298,14 @@ def _now() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _ledger(store: "StoreDirectory") -> Any:
+def _require_ledger(store: "StoreDirectory") -> None:
     if not store.has_ledger():
         tell(f"{store.path} has no ledger; `bottomless queue-store rebuild` makes a lost one anew")
         raise typer.Exit(_FAILED)
+
+
+def _ledger(store: "StoreDirectory") -> Any:
+    _require_ledger(store)
     return store.open_ledger()
 
 

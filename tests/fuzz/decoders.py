@@ -67,6 +67,13 @@ from bottomless.formats.queue_home import (
     encode_home_object,
 )
 from bottomless.formats.queue_object import decode_queue_object, encode_queue_object
+from bottomless.formats.queue_start import (
+    StartRecord,
+    decode_start,
+    decode_start_object,
+    encode_start,
+    encode_start_object,
+)
 from bottomless.formats.rdq import decode_rdq_record, scan_rdq
 from bottomless.formats.segment import HEADER_SIZE as SEGMENT_HEADER_SIZE
 from bottomless.formats.segment import (
@@ -97,6 +104,7 @@ from bottomless.model.chunk import ChunkKind
 from bottomless.model.names import NodeId
 from bottomless.model.queue import QueueMessage
 from bottomless.model.queue_home import QueueHome
+from bottomless.model.queue_start import QueueStart
 from bottomless_server.ingest.producers.commit_plan import decode_plan, encode_plan
 from bottomless_server.leaderless.instance import decode_instance, encode_instance
 from bottomless_server.leaderless.tail_format import (
@@ -328,6 +336,7 @@ INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
 HOME_NODE = NodeId("0123456789abcdef" * 2)
 HOME_OBJECT = encode_home_object(HomeObject("acme", 2, HOME_NODE))
 HOME_RECORD = encode_home(QueueHome("acme", 2, HOME_NODE, "node-a:8081", True, 1))
+QUEUE_START = QueueStart(HOME_NODE, 3, "5a" * 16, "6b" * 16, "node-a:8081", 1_700_000_000_000)
 FILTERED = golden("fragment_2")
 FILTERED_FOOTER = decode_footer(FILTERED[-FOOTER_SIZE:])
 FILTERED_CHUNK_COUNT = FILTERED_FOOTER.chunk_count
@@ -387,6 +396,16 @@ DECODERS = {
         in_one_form(decode_home_object, encode_home_object), HOME_OBJECT, sealed_object
     ),
     "queue home record": Decoder(and_back(decode_home, encode_home), HOME_RECORD, unsealed),
+    "queue start": Decoder(
+        in_one_form(decode_start_object, encode_start_object),
+        encode_start_object(QUEUE_START),
+        sealed_object,
+    ),
+    "queue start record": Decoder(
+        and_back(decode_start, encode_start),
+        encode_start(StartRecord(QUEUE_START, noted=True)),
+        unsealed,
+    ),
     "operation": Decoder(decode_operation, golden("operation"), unsealed),
     "plan": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan"), sealed_object),
     "plan 2": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan_2"), sealed_object),

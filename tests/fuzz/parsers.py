@@ -35,8 +35,10 @@ from bottomless.formats.keys import (
     parse_fragment_key,
     parse_generation_key,
     parse_queue_home_key,
+    parse_queue_start_key,
     parse_root_key,
     queue_home_key,
+    queue_start_key,
     root_key,
 )
 from bottomless.formats.osiris import (
@@ -51,7 +53,13 @@ from bottomless.formats.osiris import (
 from bottomless.model.api_key import KeyId
 from bottomless.model.config import encode_config, parse_config
 from bottomless.model.limits import MIB
-from bottomless.model.names import parse_reference, parse_stream_id, parse_stream_name, parse_tenant
+from bottomless.model.names import (
+    NodeId,
+    parse_reference,
+    parse_stream_id,
+    parse_stream_name,
+    parse_tenant,
+)
 from bottomless.model.offset_spec import parse_offset_spec, parse_timestamp
 from bottomless.model.queue import encode_queue_config, parse_queue_config
 from bottomless_server.core.sealed_token import seal, unseal
@@ -194,6 +202,7 @@ def as_object_keys(data: bytes) -> None:
         parse_api_key_key,
         parse_generation_key,
         parse_queue_home_key,
+        parse_queue_start_key,
     ):
         parse(word)
     batch = parse_file_name(word)
@@ -285,7 +294,7 @@ QUEUE_CONFIG = orjson.dumps(
         "labels": {"a": "b"},
     }
 )
-RECEIPT = write_receipt(Receipt(bytes(4), 5, 41, 2))
+RECEIPT = write_receipt(Receipt(bytes(4), 5, 41, 2, bytes(6)))
 TERM = as_term(
     (
         Atom("basic_message"),
@@ -302,6 +311,7 @@ KEYS = "\n".join(
         api_key_key(KeyId("019f9c4a7b20c0ffee123456"), 1, 2),
         generation_key(2),
         queue_home_key("acme", 2),
+        queue_start_key(NodeId("0123456789abcdef" * 2), 2),
         f"st_{'0' * 32}.1700000000000.312.2.1.staged",
     ]
 ).encode()

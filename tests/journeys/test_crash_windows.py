@@ -96,8 +96,15 @@ PUT_IN_VAIN = ("manifest.publish.after-groups", "manifest.publish.before-exec")
 
 def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
     steps = (PUBLISHING, CUTTING, DELETING, ENDING, COLLECTING, REBUILDING, ISSUING, REVOKING)
-    # test_kill_staged.py, test_leaderless_kills.py, test_leaderless_compaction.py
-    others = ("ingest.", "manifest.vacuum.", "manifest.prune.", *HELD_BY_AN_UPLOADER)
+    # test_kill_staged.py, test_leaderless_kills.py, test_leaderless_compaction.py, test_kill_homes.py
+    others = (
+        "ingest.",
+        "manifest.vacuum.",
+        "manifest.prune.",
+        "manifest.queue-",
+        "queues.",
+        *HELD_BY_AN_UPLOADER,
+    )
     elsewhere = {point for point in POINTS if point.startswith(others)}
     here = {point for points in (*steps, MAKING, GROWING, UNMAKING, TAKING) for point in points} | {
         RESTORING

@@ -113,6 +113,11 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_TEST_CRASHES="100000",
         BOTTOMLESS_TEST_STORE_HISTORIES="2000",
     ),
+    "queue-homes": _test(
+        "deaths of a server at every step of founding, start, stop and takeover of a home of queues",
+        "tests/journeys/test_kill_homes.py",
+        BOTTOMLESS_TEST_KILLS="1",
+    ),
     "queue-kills": _test(
         "500 kills of a process with the engine of queues",
         "tests/unit/queues/test_engine_kills.py",

@@ -2,8 +2,9 @@
 
 import fcntl
 import os
+from hashlib import sha256
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import orjson
 
@@ -20,6 +21,9 @@ from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.holders import lock_holder
 
 _NODE_SIZE_MAX = 4096
+_RUN_OF_THE_MACHINE: Final = Path("/proc/sys/kernel/random/boot_id")
+_LOCK_ID_SIZE: Final = 32
+"""Hex digits of the id of a lock."""
 
 
 class DirectoryLock:
@@ -40,6 +44,17 @@ class DirectoryLock:
                 f"another {service} process uses the data directory {data_dir}"
                 f"{lock_holder(data_dir / 'lock')}; stop it, or give each node a directory of its own"
             ) from error
+
+    @property
+    def id(self) -> str:
+        """What this lock is in this run of the machine, as 32 hex digits.
+
+        Who holds a lock knows that whoever held the one of the same id before has ended. A copy of a
+        directory has a lock of another id, and so has the same directory on another machine.
+        """
+        there = os.fstat(self._fd)
+        told = f"{_run_of_the_machine()}:{there.st_dev}:{there.st_ino}"
+        return sha256(told.encode()).hexdigest()[:_LOCK_ID_SIZE]
 
     def release(self) -> None:
         os.close(self._fd)
@@ -84,11 +99,25 @@ class DataDirectory:
         assert self._node_id is not None, "the directory was not opened"
         return self._node_id
 
+    @property
+    def lock_id(self) -> str:
+        """The id of its lock (`DirectoryLock.id`), known while it is open."""
+        assert self._lock is not None, "the directory is not open"
+        return self._lock.id
+
     def close(self) -> None:
         """Let another process open it; this may be asked for more than once."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+def _run_of_the_machine() -> str:
+    try:
+        return _RUN_OF_THE_MACHINE.read_text("ascii").strip()
+    except OSError:
+        # Nobody can tell: then no lock is one that was seen before.
+        return os.urandom(16).hex()
 
 
 def load_node_id(files: FileCalls, data_dir: Path, fresh: str) -> NodeId:

@@ -12,7 +12,7 @@ before it acts.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -86,6 +86,16 @@ class LeaseBounds(NamedTuple):
     renew_ms: int
 
 
+async def _no_room() -> bool:
+    return False
+
+
+def _id_alone(node_id: NodeId) -> bytes:
+    # The node's id and not the process's: the directory is locked, so if this lease is held
+    # already, this node held it before it was killed.
+    return node_id.encode("ascii")
+
+
 Heard = Callable[[NamesShown, int, Moment], None]
 """Told what coordination showed of names when the lease was renewed, how often it had been connected
 to by then, and since when that is so at least: the moment before it was asked."""
@@ -104,14 +114,20 @@ class NodeLease:
         heard: Heard,
         *,
         lease_key: Callable[[NodeId], str] = node_key,
+        lease_value: Callable[[NodeId], bytes] = _id_alone,
+        make_room: Callable[[], Awaitable[bool]] = _no_room,
         announced: bool = True,
         owned: str = ownership.STREAM,
     ) -> None:
         """The lease of the node whose `directory` it is; `url` is where others reach it.
 
-        `lease_key` makes the key of the lease of a node. One that is `announced` enters itself among
-        the ingest nodes. Errors call what the node owns `owned`.
+        `lease_key` and `lease_value` make the key of the lease of a node and what it holds. Where it
+        is held with another value `make_room` may give it up for whoever has ended, and says whether
+        it did. One that is `announced` enters itself among the ingest nodes. Errors call what the node
+        owns `owned`.
         """
+        self._lease_value = lease_value
+        self._make_room = make_room
         self._owned = owned
         self._heard = heard
         self._lease_key = lease_key
@@ -149,10 +165,8 @@ class NodeLease:
         return self._bounds.lease_ms
 
     def _key_and_value(self) -> tuple[str, bytes]:
-        # The node's id and not the process's: the directory is locked, so if this lease is held
-        # already, this node held it before it was killed.
         node_id = self._directory.node_id
-        return self._lease_key(node_id), node_id.encode("ascii")
+        return self._lease_key(node_id), self._lease_value(node_id)
 
     def is_live(self) -> bool:
         """Whether this node may believe in its lease now."""
@@ -232,6 +246,8 @@ class NodeLease:
                 if self._note_loss(shown.generation):
                     return
                 hold = await self._coordination.hold(*self._key_and_value(), ttl_ms)
+                if hold is Hold.REFUSED and await self._make_room():
+                    hold = await self._coordination.hold(*self._key_and_value(), ttl_ms)
         except (StoreError, TimeoutError) as error:
             self._unheard |= isinstance(error, (CoordinationUnknown, TimeoutError))
             log.warning("the lease was not renewed", error=str(error))

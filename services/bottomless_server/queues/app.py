@@ -23,6 +23,7 @@ from bottomless_server.queues.homes import OWNED, TenantHomes
 from bottomless_server.queues.operator_settings import QueuesSettings
 from bottomless_server.queues.outgoing.stream_appends import StreamAppends
 from bottomless_server.queues.service import EnginePlace, QueuesService
+from bottomless_server.queues.starts import NodeStart
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.http.paging import Paging
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
@@ -58,25 +59,25 @@ def create_service(
     secret = secret_to_send(settings)
     directory = DataDirectory(files, settings.data_dir, "queues")
     streams = Streams(coordination)
+    peer = manifest or _manifest(settings, secret)
+    url = _url(settings)
+    start = NodeStart(files, directory, peer, coordination, url, clocks.wall)
     lease = NodeLease(
         coordination,
         directory,
-        _url(settings),
+        url,
         clocks,
         LeaseBounds(
             settings.queues_lease_ms, settings.queues_lease_margin_ms, settings.queues_renew_ms
         ),
         lambda shown, *_: _note_generation(streams, shown),
         lease_key=queue_node_key,
+        lease_value=start.lease_value,
+        make_room=start.make_room,
         announced=False,
         owned=OWNED,
     )
-    homes = TenantHomes(
-        manifest or _manifest(settings, secret),
-        QueueHomes(coordination, streams),
-        lease,
-        clocks.monotonic,
-    )
+    homes = TenantHomes(peer, QueueHomes(coordination, streams), lease, start, clocks.monotonic)
     others = forwarding or Forwarding(
         (settings.queues_forward_ms + LONG_POLL_MS_MAX) / 1000,
         secret,
@@ -104,9 +105,15 @@ def create_service(
         settings=settings.engine(),
         clock=lambda: commit_clock.read(clocks.wall(), clocks.since_boot()),
         files=files,
-        streams=StreamAppends(streams, StreamNodes(coordination, clocks.monotonic), to_streams),
+        streams=StreamAppends(
+            streams,
+            StreamNodes(coordination, clocks.monotonic),
+            to_streams,
+            homes.require_to_send,
+        ),
         place=place,
         lease=lease,
+        node_start=start,
         homes=homes,
         under_way=under_way,
         forwarded=forwarded,

@@ -11,7 +11,7 @@ from typing import Final
 
 from cachetools import LRUCache, TTLCache
 
-from bottomless.errors import Outcome, Unavailable
+from bottomless.errors import NotFound, Outcome, Unavailable
 from bottomless.guards import guard
 from bottomless.model.names import NodeId
 from bottomless_server.core.not_found import queue_not_found
@@ -26,6 +26,7 @@ from bottomless_server.protocol.queue_homes import (
     encode_home_asked,
     home_path,
 )
+from bottomless_server.queues.starts import NodeStart
 from bottomless_server.runtime.base.single_flight import SingleFlight
 from bottomless_server.stores.queue_homes import QueueHomes
 
@@ -45,11 +46,13 @@ class TenantHomes:
         manifest: PeerPort,
         records: QueueHomes,
         lease: NodeLease,
+        start: NodeStart,
         monotonic: Callable[[], float],
     ) -> None:
         self._manifest = manifest
         self._records = records
         self._lease = lease
+        self._start = start
         self._mine: LRUCache[str, int] = LRUCache(_COUNT_MAX)
         """The term of the lease in which it was heard that a tenant's queues are here."""
         self._others: TTLCache[str, str] = TTLCache(_COUNT_MAX, _SECONDS, monotonic)
@@ -94,6 +97,7 @@ class TenantHomes:
             return
         term = self._lease.term
         self._lease.require()
+        await self._start.let_in(term)
         said = await self._asking.join((tenant, term), lambda: self._ask(tenant, None))
         if said.node_id != self._node_id:
             if said.url is None:
@@ -112,6 +116,7 @@ class TenantHomes:
         await self._lease.settle()
         term = self._lease.term
         self._lease.require()
+        await self._start.let_in(term)
         said = await self._ask(tenant, expect_home)
         self._others.pop(tenant, None)
         self._note_here(tenant, term)
@@ -131,6 +136,19 @@ class TenantHomes:
         if not self.is_here(tenant):
             raise not_owner(outcome=Outcome.UNKNOWN, owned=OWNED)
 
+    @guard("the home of a tenant's queues, at each send of what leaves them")
+    async def require_to_send(self, tenant: str) -> None:
+        """Return if messages that leave the queues of a tenant may be sent from here.
+
+        Raises:
+            Unavailable: `not-owner` or another: they stay here, and wait.
+        """
+        try:
+            await self.require(tenant)
+        except NotFound as error:
+            # Coordination lacks the home, and messages are here: it was lost.
+            raise not_owner(owned=OWNED) from error
+
     def forget_owner(self, url: str) -> None:
         """Look again where the queues are of which a node said that it has them no more."""
         for tenant, known in list(self._others.items()):
@@ -140,6 +158,7 @@ class TenantHomes:
     async def aclose(self) -> None:
         """End what is being asked."""
         await self._asking.aclose()
+        await self._start.aclose()
         await self._manifest.aclose()
 
     @property

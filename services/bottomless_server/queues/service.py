@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,9 +22,14 @@ from bottomless_server.queues.front.figures import QueueMeasures
 from bottomless_server.queues.homes import TenantHomes
 from bottomless_server.queues.ports import OutgoingStreams
 from bottomless_server.queues.settings import EngineSettings
+from bottomless_server.queues.starts import DirectoryOutdated, NodeStart
+from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.runtime.http.app import request_id_of, send_problem
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass
@@ -58,6 +64,7 @@ class QueuesService:
     streams: OutgoingStreams
     place: EnginePlace
     lease: NodeLease
+    node_start: NodeStart
     homes: TenantHomes
     under_way: RequestsUnderWay
     forwarded: ForwardedRequests
@@ -84,13 +91,24 @@ class QueuesService:
             await send_problem(send, nothing, request_id_of(scope), path)
 
     async def start(self) -> None:
-        """Lock the directory, take the lease, open the engine.
+        """Lock the directory, take the lease, be let in, open the engine.
+
+        Where coordination or manifest does not answer, the engine is opened all the same, and nothing
+        is served before they do.
 
         Raises:
-            CannotStart: another process uses the directory, or an operator has to look at it first.
+            CannotStart: another process uses the directory or a copy of it, another copy is newer, or
+                an operator has to look at it first.
         """
         self.directory.open()
         await self.lease.start()
+        try:
+            await self._be_let_in()
+        except CannotStart:
+            # Whoever starts the other copy must not wait for this one.
+            await self.lease.stop()
+            self.directory.close()
+            raise
         self.started = True
         self.place.engine = await QueueEngine.open(
             self.directory.path,
@@ -104,6 +122,18 @@ class QueuesService:
         self.looking.append(asyncio.create_task(looking, name="queue-gauges"))
         self.under_way.accept()
 
+    async def _be_let_in(self) -> None:
+        await self.node_start.wait_for_lease(self.lease)
+        if not self.lease.is_live():
+            return
+        await reach("queues.start.after-lease")
+        try:
+            await self.node_start.let_in(self.lease.term)
+        except DirectoryOutdated as error:
+            raise CannotStart(error.reason) from error
+        except Unavailable as error:
+            log.warning("this start is not let in yet", error=str(error))
+
     async def drain(self) -> None:
         """Refuse requests, end those that wait for messages with none, and finish the others."""
         if self.place.engine is not None:
@@ -114,7 +144,9 @@ class QueuesService:
         """Close the engine in order, and give the lease up."""
         await end_tasks(*self.looking)
         if self.place.engine is not None:
+            await reach("queues.stop.before-close")
             await self.place.engine.close()
+            await reach("queues.stop.after-close")
         if self.started:
             await self.lease.stop()
         await self.homes.aclose()

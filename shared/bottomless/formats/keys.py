@@ -11,6 +11,7 @@
     {prefix}/_system/generation.{generation:010d}.json
     {prefix}/_system/keys/{key_id}.{generation:010d}.{version:010d}.json
     {prefix}/_system/queue-homes/{tenant}.{term:010d}.json
+    {prefix}/_system/queue-starts/{node_id}.{number:010d}.json
     {prefix}/_system/wal/{instance}/{sequence:012d}.wal
 
 Each rebuild puts one more generation object, and the highest counts.
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple
 
 from bottomless.model.api_key import KeyId
 from bottomless.model.limits import OFFSET_MAX, WAL_SEQUENCE_MAX
-from bottomless.model.names import StreamId, SuperId, Uid
+from bottomless.model.names import NodeId, StreamId, SuperId, Uid
 
 GENERATION_KEY: Final = "_system/generation.json"
 GENERATION_PREFIX: Final = "_system/generation."
@@ -36,6 +37,9 @@ SYSTEM_PREFIX: Final = "_system/"
 
 QUEUE_HOMES_PREFIX: Final = "_system/queue-homes/"
 """Below it lies, for each tenant that has queues, on which nodes they were, one after the other."""
+
+QUEUE_STARTS_PREFIX: Final = "_system/queue-starts/"
+"""Below it lies, for each node of queues, its newest start."""
 
 WAL_PREFIX: Final = "_system/wal/"
 """Below it lie the WAL objects of all streams and tenants, by the instance that put them."""
@@ -50,6 +54,7 @@ _REGISTRY = re.compile(r"stream\.([0-9]{10})\.json", re.ASCII)
 _SUPER = re.compile(r"super\.([0-9]{10})\.json", re.ASCII)
 _API_KEY = re.compile(r"_system/keys/([0-9a-f]{24})\.([0-9]{10})\.([0-9]{10})\.json", re.ASCII)
 _QUEUE_HOME = re.compile(r"_system/queue-homes/(.+)\.([0-9]{10})\.json", re.ASCII)
+_QUEUE_START = re.compile(r"_system/queue-starts/([0-9a-f]{32})\.([0-9]{10})\.json", re.ASCII)
 _WAL = re.compile(r"_system/wal/([0-9a-f]{32})/([0-9]{12})\.wal", re.ASCII)
 _STAGED = re.compile(r"staged/([0-9a-f]{32})\.staged", re.ASCII)
 _CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
@@ -85,6 +90,14 @@ class QueueHomeKey(NamedTuple):
     tenant: str
     term: int
     """Counts the homes of a tenant, from 1."""
+
+
+class QueueStartKey(NamedTuple):
+    """What the object key of a start of a node of queues says."""
+
+    node_id: NodeId
+    number: int
+    """Counts the starts of the node, from 1."""
 
 
 class WalKey(NamedTuple):
@@ -140,6 +153,22 @@ def parse_queue_home_key(object_key: str) -> QueueHomeKey | None:
     """Read tenant and term from the key of a home of queues; None for any other key."""
     match = _QUEUE_HOME.fullmatch(object_key)
     return None if match is None else QueueHomeKey(match[1], int(match[2]))
+
+
+def queue_start_prefix(node_id: NodeId) -> str:
+    """Make the prefix with which the keys of all starts of a node of queues begin."""
+    return f"{QUEUE_STARTS_PREFIX}{node_id}."
+
+
+def queue_start_key(node_id: NodeId, number: int) -> str:
+    """Make the key of the object of a start of a node of queues."""
+    return f"{queue_start_prefix(node_id)}{number:010d}.json"
+
+
+def parse_queue_start_key(object_key: str) -> QueueStartKey | None:
+    """Read node and number from the key of a start of a node of queues; None for any other key."""
+    match = _QUEUE_START.fullmatch(object_key)
+    return None if match is None else QueueStartKey(NodeId(match[1]), int(match[2]))
 
 
 def wal_key(instance: Uid, sequence: int) -> str:

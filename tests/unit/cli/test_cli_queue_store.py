@@ -117,3 +117,16 @@ def test_wrong_usage_and_what_is_not_there_are_told_apart(node: Path, data: Path
     assert "name the data directory" in refused(1, "import-rabbitmq", data, "--data-dir", data)
     ok("import-rabbitmq", node, *VHOSTS, "--data-dir", data)
     assert "is not empty" in refused(1, "import-rabbitmq", node, *VHOSTS, "--data-dir", data)
+
+
+def test_a_new_id_needs_the_word_of_an_operator(node: Path, data: Path) -> None:
+    ok("import-rabbitmq", node, *VHOSTS, "--data-dir", data)
+    assert "say --accept-loss" in refused(1, "new-id", "--data-dir", data)
+    looked = ok("new-id", "--dry-run", "--data-dir", data)
+    assert looked == {"store_id": None, "changed": False}
+    assert not (data / "queues" / "start.json").exists()
+    done = ok("new-id", "--accept-loss", "--data-dir", data)
+    assert (len(done["store_id"]), done["changed"]) == (32, True)
+    assert orjson.loads((data / "queues" / "start.json").read_bytes())["accept_loss"] is True
+    (data / "queues" / "ledger.db").unlink()
+    assert "has no ledger" in refused(1, "new-id", "--accept-loss", "--data-dir", data)

@@ -55,7 +55,7 @@ from bottomless_server.queues.ledger.base import Sums, Totals
 from bottomless_server.runtime.http.app import encode_json
 
 SIZE_MAX = 100
-ONE, TWO = (write_receipt(Receipt(bytes(4), 1, number, 1)) for number in range(2))
+ONE, TWO = (write_receipt(Receipt(bytes(4), 1, number, 1, bytes(6))) for number in range(2))
 
 
 def messages(*given: Any) -> tuple[OutMessage, ...]:

@@ -30,6 +30,7 @@ OUTGOING: Final = ["SEARCH outgoing USING PRIMARY KEY (target=? AND number=?)"]
 PLANS: Final[dict[str, list[str]]] = {
     "STORE": STORE,
     "ROUND": STORE,
+    "SET_STORE_ID": STORE,
     "SET_CLEAN": STORE,
     "SET_CLOCK": STORE,
     "SET_LAST_V1_FILE": STORE,

@@ -32,9 +32,16 @@ class Refusing:
         return Answer(self._status, [], orjson.dumps(problem))
 
 
+async def is_home(_: str) -> None:
+    """The queues of every tenant are here."""
+
+
 async def append(refusing: Refusing, *values: bytes) -> None:
     appends = StreamAppends(
-        cast("Streams", refusing), cast("StreamNodes", refusing), cast("Forwarding", refusing)
+        cast("Streams", refusing),
+        cast("StreamNodes", refusing),
+        cast("Forwarding", refusing),
+        is_home,
     )
     records = [
         OutgoingRecord(number, value, Content.BYTES, (), 0) for number, value in enumerate(values)

@@ -29,6 +29,7 @@ from bottomless_server.manifest.keys.root_key import RootKey
 from bottomless_server.manifest.mutators.mutator import Mutator, Mutators
 from bottomless_server.manifest.queue_homes.homes import Homes
 from bottomless_server.manifest.queue_homes.internal_home_routes import add_internal_home_routes
+from bottomless_server.manifest.queue_homes.starts import Starts
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import root_etag, root_state
 from bottomless_server.manifest.tree.core.events import Why
@@ -92,7 +93,7 @@ def internal_api(
     add_internal_super_routes(api, registry)
     add_internal_group_routes(api, context)
     add_internal_key_routes(api, context, keys, root_key)
-    add_internal_home_routes(api, Homes(context))
+    add_internal_home_routes(api, Homes(context), Starts(context))
     add_fault_routes(api, enabled=context.settings.fault_points)
     return api
 

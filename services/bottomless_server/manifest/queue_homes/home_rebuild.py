@@ -13,10 +13,13 @@ import structlog
 
 from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.keys import QUEUE_HOMES_PREFIX, parse_queue_home_key
+from bottomless.model.names import NodeId
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.queue_homes.core.home_decision import brought_back
 from bottomless_server.manifest.queue_homes.homes import newest_home, put_home
+from bottomless_server.manifest.queue_homes.starts import newest_start
 from bottomless_server.stores.queue_homes import QueueHomes, queue_node_key
+from bottomless_server.stores.queue_starts import Holder, lease_value
 from bottomless_server.stores.rebuild_step import RebuildStep
 
 log = structlog.get_logger(__name__)
@@ -66,12 +69,24 @@ async def _restore(context: Context, tenant: str, step: RebuildStep) -> bool:
         # Whether this is still what goes on is asked before another term is taken.
         raise Unavailable("a home of queues was put at this moment") from error
     # The node may believe in its lease for a while, of which this coordination knows nothing: until
-    # then nobody takes its queues over.
+    # then nobody takes its queues over, and no copy of its directory is let in.
     await context.coordination.hold(
-        queue_node_key(home.node_id), home.node_id.encode("ascii"), _LEASE_MS
+        queue_node_key(home.node_id), await _lease_of(context, home.node_id), _LEASE_MS
     )
     await QueueHomes(context.coordination, context.streams).restore(home._replace(noted=True), step)
     return True
+
+
+async def _lease_of(context: Context, node_id: NodeId) -> bytes:
+    """The value of the lease that the newest start of a node holds, if it lives."""
+    try:
+        start = await newest_start(context, node_id)
+    except Corrupt:
+        log.exception("the newest start of a node of queues cannot be read", node_id=node_id)
+        start = None
+    if start is None:
+        return node_id.encode("ascii")
+    return lease_value(node_id, Holder(start.token, start.lock))
 
 
 async def _page(context: Context, after: str) -> list[str]:

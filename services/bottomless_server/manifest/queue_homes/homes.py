@@ -37,6 +37,7 @@ from bottomless_server.manifest.queue_homes.core.home_decision import (
     in_a_later_term,
     noted,
 )
+from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.queue_homes import QueueHomes
 
@@ -77,12 +78,14 @@ class Homes:
         for _ in range(_ATTEMPT_COUNT):
             if home.noted:
                 return home
+            await reach("manifest.queue-home.after-exec")
             try:
                 await put_home(self._context, home)
             except Corrupt:
                 log.warning("another home has this term", tenant=home.tenant, term=home.term)
                 home = await self._change(home, in_later_term=True)
                 continue
+            await reach("manifest.queue-home.after-object")
             home = await self._change(home, in_later_term=False)
         raise home_changed()
 

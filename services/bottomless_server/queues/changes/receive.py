@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from bottomless_server.queues.changes.fates import carry_out, config_of, life_of, live_queue
 from bottomless_server.queues.core.life import Fate, Life, received
-from bottomless_server.queues.core.receipt import STORE_SIZE, Receipt, write_receipt
+from bottomless_server.queues.core.receipt import MESSAGE_SIZE, STORE_SIZE, Receipt, write_receipt
 from bottomless_server.queues.core.states import ItemState
 from bottomless_server.queues.ledger.base import Item, Message, QueueRow, Stored, Totals
 from bottomless_server.queues.ports import Pin
@@ -139,5 +139,6 @@ class GiveBack:
 
 def _delivery(store: bytes, stored: Stored, life: Life) -> Delivery:
     item = stored.item._replace(state=life.state, due_at=life.due_at, deliveries=life.deliveries)
-    receipt = write_receipt(Receipt(store, item.inside, item.sequence, item.deliveries))
+    message = stored.message.msg_id[-MESSAGE_SIZE:]
+    receipt = write_receipt(Receipt(store, item.inside, item.sequence, item.deliveries, message))
     return Delivery(item, stored.message, receipt)

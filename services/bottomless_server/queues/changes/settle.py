@@ -11,6 +11,7 @@ from bottomless_server.queues.core.life import Fate, Life, acked, extended, nack
 from bottomless_server.queues.core.receipt import (
     RECEIPT_SIZE,
     Receipt,
+    There,
     Verdict,
     judged,
     read_receipt,
@@ -96,4 +97,5 @@ def _judged(
     if receipt is None:
         return Verdict.GONE
     stored = there.get(receipt.sequence)
-    return judged(receipt, store_id, inside, stored and stored.item.deliveries)
+    now = None if stored is None else There(stored.item.deliveries, stored.message.msg_id)
+    return judged(receipt, store_id, inside, now)

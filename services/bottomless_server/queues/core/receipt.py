@@ -1,10 +1,12 @@
 """Receipts: what a consumer shows to acknowledge a message, and whether it is good still.
 
-    | store 4 | inside 8 | sequence 8 | deliveries 4 |     as 32 characters, opaque to whoever has one
+    | store 4 | inside 8 | sequence 8 | deliveries 4 | message 6 |     as 40 characters, opaque
 
 A receipt names one delivery of one item. It is good until the item is delivered again, or is gone.
 `store` is of the ledger's own id: numbers begin again after a takeover or a rebuild, and a receipt of
-the ledger before must not acknowledge what has its numbers now.
+the ledger before must not acknowledge what has its numbers now. `message` is of the message's id: a
+directory that was put back from a back-up goes on under the same id of its store, and gives numbers
+again to other messages.
 """
 
 import binascii
@@ -15,9 +17,10 @@ from typing import Final, NamedTuple
 
 from bottomless.guards import guard
 
-_RECEIPT: Final = struct.Struct(">4sQQI")
+_RECEIPT: Final = struct.Struct(">4sQQI6s")
 STORE_SIZE: Final = 4
-RECEIPT_SIZE: Final = 32
+MESSAGE_SIZE: Final = 6
+RECEIPT_SIZE: Final = 40
 """Characters of a receipt."""
 _NUMBER_MAX: Final = 2**63 - 1
 
@@ -31,6 +34,8 @@ class Receipt(NamedTuple):
     sequence: int
     deliveries: int
     """How often the item had been delivered, with this delivery; from 1."""
+    message: bytes
+    """The last MESSAGE_SIZE bytes of the id of its message, which are random."""
 
 
 class Verdict(Enum):
@@ -40,12 +45,14 @@ class Verdict(Enum):
     GONE = "gone"
     """The item is not in the queue any more, or never was."""
     STALE = "stale"
-    """The item was delivered again since, and is somebody else's; or the receipt is of another ledger."""
+    """The item was delivered again since, and is somebody else's; or the receipt is of another ledger, or
+    of this one at a time that a back-up took back."""
 
 
 def write_receipt(receipt: Receipt) -> str:
     """The text of a receipt, which has no meaning for whoever gets it."""
     assert len(receipt.store) == STORE_SIZE
+    assert len(receipt.message) == MESSAGE_SIZE
     return urlsafe_b64encode(_RECEIPT.pack(*receipt)).decode("ascii")
 
 
@@ -68,14 +75,31 @@ def is_of_store(receipt: Receipt, store_id: bytes) -> bool:
     return receipt.store == store_id[:STORE_SIZE]
 
 
-def judged(receipt: Receipt, store_id: bytes, inside: int, deliveries: int | None) -> Verdict:
-    """What a receipt is good for in the queue whose items stand under `inside`.
+@guard("the message in a receipt")
+def is_of_message(receipt: Receipt, msg_id: bytes) -> bool:
+    """Whether the receipt was given for the message with this id."""
+    return receipt.message == msg_id[-MESSAGE_SIZE:]
 
-    `deliveries` says how often its item was delivered; None if it is not there.
+
+class There(NamedTuple):
+    """The item that a receipt's numbers name now."""
+
+    deliveries: int
+    """How often it was delivered."""
+    msg_id: bytes
+
+
+def judged(receipt: Receipt, store_id: bytes, inside: int, there: There | None) -> Verdict:
+    """What a receipt is good for in the queue whose items stand under `inside`; `there` is None where
+    its numbers name no item of it.
     """
     if not is_of_store(receipt, store_id):
         return Verdict.STALE
-    # More deliveries than there were is nothing that anybody was given.
-    if receipt.inside != inside or deliveries is None or receipt.deliveries > deliveries:
+    if receipt.inside != inside or there is None:
         return Verdict.GONE
-    return Verdict.GOOD if receipt.deliveries == deliveries else Verdict.STALE
+    if not is_of_message(receipt, there.msg_id):
+        return Verdict.STALE
+    # More deliveries than there were is nothing that anybody was given.
+    if receipt.deliveries > there.deliveries:
+        return Verdict.GONE
+    return Verdict.GOOD if receipt.deliveries == there.deliveries else Verdict.STALE

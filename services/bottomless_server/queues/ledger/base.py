@@ -287,6 +287,10 @@ class Ledger(Protocol):
 
     def store(self) -> StoreRow: ...
 
+    def set_store_id(self, store_id: bytes) -> None:
+        """Give the store another id: receipts of before are good for nothing then."""
+        ...
+
     def set_clean(self, *, clean: bool) -> None: ...
 
     def set_clock(self, clock: int) -> None:

@@ -193,6 +193,10 @@ class MemoryLedger:
         self._enter("store")
         return self._store[1]
 
+    def set_store_id(self, store_id: bytes) -> None:
+        self._enter("set_store_id", changes=True)
+        self._store.put(1, self._store[1]._replace(store_id=store_id))
+
     def set_clean(self, *, clean: bool) -> None:
         self._enter("set_clean", changes=True)
         self._store.put(1, self._store[1]._replace(clean=clean))

@@ -118,6 +118,10 @@ class SqliteLedger:
         _, store_id, number, clean, *rest = row
         return StoreRow(store_id, number, bool(clean), *rest)
 
+    def set_store_id(self, store_id: bytes) -> None:
+        assert len(store_id) == ID_SIZE
+        self._change(sql.SET_STORE_ID, (store_id,))
+
     def set_clean(self, *, clean: bool) -> None:
         self._change(sql.SET_CLEAN, (int(clean),))
 

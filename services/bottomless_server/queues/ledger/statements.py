@@ -118,6 +118,7 @@ STORE: Final = (
     "SELECT format, store_id, round, clean, clock, next_file, last_v1_file FROM store WHERE id = 1"
 )
 ROUND: Final = "UPDATE store SET round = round + 1 WHERE id = 1 RETURNING round"
+SET_STORE_ID: Final = "UPDATE store SET store_id = ? WHERE id = 1"
 SET_CLEAN: Final = "UPDATE store SET clean = ? WHERE id = 1"
 SET_CLOCK: Final = "UPDATE store SET clock = max(clock, ?) WHERE id = 1"
 SET_LAST_V1_FILE: Final = "UPDATE store SET last_v1_file = ? WHERE id = 1"

@@ -2,10 +2,11 @@
 
 The path is that of every append, over the internal listener, so a stream gets them in the order of their
 numbers and each once (mode highwater). Who may append there was asked when the queue was configured.
+Only the home of the tenant's queues sends; docs/decisions/0119 tells what of two homes is there once.
 """
 
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -37,7 +38,15 @@ _SIZE_MAX: Final = JSON_BODY_SIZE_MAX - 64 * KIB
 class StreamAppends:
     """Streams as targets of queues, wherever they are."""
 
-    def __init__(self, streams: Streams, nodes: StreamNodes, forwarding: Forwarding) -> None:
+    def __init__(
+        self,
+        streams: Streams,
+        nodes: StreamNodes,
+        forwarding: Forwarding,
+        require_home: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """`require_home` raises where the queues of a tenant are not here any more: nothing is sent then."""
+        self._require_home = require_home
         self._streams = streams
         self._nodes = nodes
         self._forwarding = forwarding
@@ -96,6 +105,8 @@ class StreamAppends:
             **({"content-type": "application/json"} if body else {}),
             **(headers or {}),
         }
+        # At each send, and last: what a home sends after another one has its queues nobody there knows of.
+        await self._require_home(tenant)
         try:
             answer = await self._forwarding.send(url, method, path, body, sent)
         except Unavailable:

@@ -68,6 +68,15 @@ POINTS: Final = frozenset(
         "manifest.rebuild.after-stream",
         "manifest.rebuild.before-generation",
         "manifest.rebuild.after-generation",
+        "manifest.queue-start.after-exec",
+        "manifest.queue-start.after-object",
+        "manifest.queue-home.after-exec",
+        "manifest.queue-home.after-object",
+        "queues.start.after-lease",
+        "queues.start.after-token",
+        "queues.start.after-entry",
+        "queues.stop.before-close",
+        "queues.stop.after-close",
     }
 )
 """What can be armed; a test compares it with what the services pass."""
