@@ -6,8 +6,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from bottomless.client.belonging import another_process
 from bottomless.errors import StoreError
@@ -42,19 +41,17 @@ class LoopThread:
             RuntimeError: there is no thread to run it: it was closed, perhaps meanwhile, the
                 process was forked, or the call comes from that thread itself.
         """
+        call = _Call(work, self.loop)
         try:
             self.require()
-            with self._handing_over:
-                self._refuse_ended()
-                future = asyncio.run_coroutine_threadsafe(work, self.loop)
         except BaseException:
-            # Refused, or interrupted: then it may have been handed over, and have begun.
-            if getcoroutinestate(work) == CORO_CREATED:
-                with suppress(ValueError):
-                    work.close()
+            work.close()
             raise
         try:
-            return future.result(timeout_seconds)
+            with self._handing_over:
+                self._refuse_ended()
+                call.hand_over()
+            return call.wait(timeout_seconds)
         except CancelledError:
             if not self._ended:
                 raise
@@ -64,7 +61,7 @@ class LoopThread:
             # of a traceback, between the caller's line and the sentence.
             raise error.with_traceback(None)  # noqa: B904
         except BaseException:
-            future.cancel()
+            call.abandon()
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
@@ -161,6 +158,84 @@ class LoopThread:
                 self.loop.run_until_complete(_end_tasks())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()
+
+
+class _Call(Generic[T]):
+    """A coroutine that the loop runs, and the thread that waits for what comes of it.
+
+    One bare lock stands between them, and no `Condition`, `Event` or `Future` of the standard
+    library: whoever is interrupted while it enters one of these leaves it locked, and the loop's
+    thread would then wait for it for ever.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._work = work
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+        self._result: T
+        self._error: BaseException | None = None
+        self._handed_over = False
+        self._abandoned = False
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
+
+    def hand_over(self) -> None:
+        """Have the loop start it."""
+        self._handed_over = True
+        self._loop.call_soon_threadsafe(self._begin)
+
+    def _begin(self) -> None:
+        if self._abandoned:
+            return
+        self._task = self._loop.create_task(self._work)
+        self._task.add_done_callback(self._end)
+
+    def wait(self, timeout_seconds: float | None) -> T:
+        """Wait for its end; returns or raises what it does.
+
+        Raises:
+            TimeoutError: it has not ended after `timeout_seconds`.
+            CancelledError: that of `concurrent.futures`: it was cancelled on the loop.
+        """
+        longest = -1.0 if timeout_seconds is None else max(0.0, timeout_seconds)
+        if not self._under_way.acquire(timeout=min(longest, threading.TIMEOUT_MAX)):
+            raise TimeoutError
+        # Let go of, or the error and the frames of its traceback would hold each other.
+        error, self._error = self._error, None
+        try:
+            if error is not None:
+                raise error
+            return self._result
+        finally:
+            del error
+
+    def abandon(self) -> None:
+        """Cancel it, wherever it is by now: nobody waits for it any more."""
+        if not self._handed_over:
+            self._work.close()
+            return
+        # Where the loop has ended, so has all that was handed over to it.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        self._abandoned = True
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._work.close()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        # The last that is known of the task ends here and not with who waits: asyncio is told of
+        # that end by a callback in which Python drops an interruption that falls into it.
+        self._task = None
+        if task.cancelled():
+            self._error = CancelledError()
+        else:
+            self._error = task.exception()
+            if self._error is None:
+                self._result = task.result()
+        self._under_way.release()
 
 
 async def _end_tasks() -> None:

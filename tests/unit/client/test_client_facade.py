@@ -1,8 +1,10 @@
 """`Client`: nothing of its own but a thread, and it says so where that does not work."""
 
 import asyncio
+import dis
 import gc
 import inspect
+import itertools
 import os
 import re
 import socket
@@ -12,6 +14,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from types import FrameType
 from typing import Any, get_type_hints
 
 import pytest
@@ -334,6 +337,70 @@ def test_what_was_interrupted_before_it_was_handed_over_is_closed(
         assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED
     finally:
         thread.stop()
+
+
+def test_wherever_a_call_is_interrupted_the_next_one_is_served() -> None:
+    """A Ctrl-C falls after any call and at any beginning, also within the standard library.
+
+    One that fell while a `Condition` was entered left it locked, and the loop's thread waited for
+    it for ever; one that fell into a callback of a weak reference was dropped by Python, and the
+    program went on.
+    """
+    thread = LoopThread()
+    for number in itertools.count():
+        caller = InterruptedCaller(thread, number)
+        caller.start()
+        caller.join(60)
+        assert not caller.is_alive(), f"after an interruption at place {number} nobody is served"
+        assert caller.next_answer == "served"
+        if caller.answer == "at once":
+            break
+    assert number > 10, "the interruptions fell into the call"
+    thread.stop()
+    assert not thread.alive
+
+
+class InterruptedCaller(threading.Thread):
+    """Calls something that is ready at once, and is interrupted where Python looks for a signal."""
+
+    def __init__(self, thread: LoopThread, number: int) -> None:
+        super().__init__(daemon=True)
+        self._loop_thread, self._left = thread, number
+        self._last: dict[FrameType, int] = {}
+        self.answer: str | None = None
+        self.next_answer: str | None = None
+
+    def run(self) -> None:
+        # Made before: one that is never awaited, since its call was not even entered, is complained of.
+        work = asyncio.sleep(0, "at once")
+        sys.settrace(self._enter)
+        try:
+            self.answer = self._loop_thread.run(work)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        self.next_answer = self._loop_thread.run(asyncio.sleep(0, "served"))
+        work.close()
+
+    def _enter(self, frame: FrameType, *_: object) -> Any:
+        frame.f_trace_opcodes = True
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, _: object) -> Any:
+        if event == "opcode":
+            before = self._last.get(frame)
+            self._last[frame] = frame.f_lasti
+            if before is not None and _looks_for_signals(frame.f_code.co_code[before]):
+                self._left -= 1
+                if self._left < 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+        return self._step
+
+
+def _looks_for_signals(opcode: int) -> bool:
+    return dis.opname[opcode].startswith(("CALL", "RESUME", "JUMP_BACKWARD"))
 
 
 def test_a_callback_on_its_own_thread_may_not_wait_for_it() -> None:
