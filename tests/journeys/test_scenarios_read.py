@@ -159,7 +159,7 @@ def test_a_page_starts_exactly_where_it_was_asked_to(
     hundred: Stream, spec: str, start: int
 ) -> None:
     """R2, M3, M4: not at the chunk, the fragment or the group around it."""
-    answer = hundred.get(spec)
+    answer = hundred.answer(spec)
     page = answer.json()
     assert (page["requested"], page["start_offset"], page["clamped"]) == (spec, start, None)
     assert values(page) == [str(number) for number in range(start, COUNT)]

@@ -63,15 +63,16 @@ class Stream:
     def get(self, offset: str | int = "first", **parameters: Any) -> httpx.Response:
         return self.client.get(self.records, params={"offset": offset, **parameters})
 
+    def answer(self, offset: str | int = "first", **parameters: Any) -> httpx.Response:
+        """An answer that is a page."""
+        return _successful(lambda: self.get(offset, **parameters))
+
     def page(self, offset: str | int = "first", **parameters: Any) -> dict[str, Any]:
-        answer = self.get(offset, **parameters)
-        assert answer.status_code == 200, answer.text
-        page: dict[str, Any] = answer.json()
+        page: dict[str, Any] = self.answer(offset, **parameters).json()
         return page
 
     def bounds(self) -> dict[str, Any]:
-        answer = self.client.get(f"{self.path}/offsets")
-        assert answer.status_code == 200, answer.text
+        answer = _successful(lambda: self.client.get(f"{self.path}/offsets"))
         bounds: dict[str, Any] = answer.json()
         return bounds
 
@@ -84,6 +85,22 @@ class Stream:
 
     def wait_uploaded(self) -> None:
         until(self.uploaded, what=f"all of {self.name} in object storage")
+
+
+def _successful(get: Callable[[], httpx.Response]) -> httpx.Response:
+    """What a GET is answered with once the server can say it.
+
+    A machine that is too busy lets leases lapse, and then it is a 503 for a while, which every
+    client asks again after.
+    """
+
+    def ask() -> httpx.Response | None:
+        answer = get()
+        return None if answer.status_code == 503 else answer
+
+    answer = until(ask, what="an answer other than 503")
+    assert answer.status_code == 200, answer.text
+    return answer
 
 
 def new_stream(client: httpx.Client, config: Mapping[str, Any] | None = None) -> Stream:
