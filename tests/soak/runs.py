@@ -88,6 +88,12 @@ RUNS: Final[dict[str, Run]] = {
         "tests/model/test_leaderless.py",
         BOTTOMLESS_LEADERLESS_SEEDS="60",
     ),
+    "put-back": _test(
+        "3,150 orders of events around an older copy of coordination that is put back",
+        "tests/model/test_put_back_orders.py"
+        "::test_no_order_of_events_gives_an_offset_twice_or_moves_what_was_seen",
+        BOTTOMLESS_TEST_PUT_BACK_EVENTS="2",
+    ),
     "comings": _test(
         "30 members of a group that come and go on a real server, 40 times each",
         "tests/journeys/test_groups_come_and_go.py",
