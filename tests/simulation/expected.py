@@ -43,6 +43,8 @@ class Expected:
     deleted: bool = False
     takeovers: int = 0
     """How often an operator accepted a loss; without, no gap is right."""
+    begun_at: set[int] = field(default_factory=set)
+    """Where a new owner of it began, as far as its record was seen."""
     losses: int = 0
     """How often all of coordination was lost."""
     removed_below: int = 0
@@ -59,6 +61,8 @@ class Expected:
     promised: list[tuple[int, int | None, list[str]]] = field(default_factory=list)
     """Values that are stored, none below an offset; and where the first is, if that was told."""
     _places: dict[str, int] = field(default_factory=dict)
+    _first: dict[str, int] = field(default_factory=dict)
+    """The lowest offset at which each value was ever told of."""
 
     @property
     def may_have_lost(self) -> bool:
@@ -171,12 +175,20 @@ class Expected:
         self._place(offset, value)
 
     def _place(self, offset: int, value: str) -> None:
+        self._first[value] = min(self._first.get(value, offset), offset)
         place = self._places.setdefault(value, offset)
         if place < self.removed_below <= offset:
             self._places[value] = offset
             self.acknowledged.pop(place, None)
         elif place != offset and not (self.takeovers and value in self.stored_anew):
             raise Broken(f"{self.name}: {value} is at {place} and at {offset}")
+
+    def is_stored_anew(self, value: str, offset: int) -> bool:
+        """Whether a record may come after later ones of its producer: it was there before, and an operator
+        gave up since, and before this offset, what an owner knew of the producer."""
+        before = self._first.get(value, offset)
+        owners = any(before < begun <= offset for begun in self.begun_at)
+        return self.takeovers > 0 and value in self.stored_anew and owners
 
 
 def past_gaps(gaps: Iterable[tuple[int, int]], offset: int) -> int:

@@ -123,6 +123,7 @@ class Watch:
         if record is None or record.state is not StreamState.ACTIVE:
             self._require(self._expected.deleted, "the record is gone, and nobody deleted it")
             return None
+        self._expected.begun_at.update(one.first_offset for one in record.epochs)
         if record.root != self._root:
             self.manifest = self._load(record)
             self._root = record.root

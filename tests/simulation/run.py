@@ -418,7 +418,7 @@ class Simulation:
             value = stream.acknowledged[offset]
             who, number, _ = value.split(" ", 2)
             # Where an operator gave up what was known of it, a repeat is new: seed 13 of --super.
-            again = stream.takeovers and value in stream.stored_anew
+            again = stream.is_stored_anew(value, offset)
             if last.get(who, -1) >= int(number) and not again:
                 raise Broken(f"{stream.name}: {who} {number} at {offset} comes after {last[who]}")
             last[who] = int(number)
