@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from bottomless.model.config import Profile
@@ -61,6 +62,7 @@ from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.runtime.process.process_limits import open_log_count_max
 from bottomless_server.stores.streams import Streams
+from bottomless_server.stores.supers import super_named
 
 _SUPER_SHARE: Final = 2
 """Requests to super streams have this part of the room of appends, beside it."""
@@ -102,7 +104,7 @@ def create_diskless_service(
     room, super_room = _room(settings, clocks), _room(settings, clocks, share=_SUPER_SHARE)
     manifest = manifest or _manifest(settings)
     names = _names(settings, manifest, coordination, clocks)
-    supers = SuperNames(manifest, clocks.monotonic)
+    supers = SuperNames(manifest, clocks.monotonic, partial(super_named, coordination))
     owner_url = _owner_url(settings)
     half = make_leaderless(settings, coordination, leaderless, clocks, owner_url, room)
     elsewhere = ElsewhereAppenders(coordination, clocks)
@@ -165,7 +167,7 @@ def create_service(
     directory = DataDirectory(files, settings.data_dir)
     manifest = manifest or _manifest(settings)
     names = _names(settings, manifest, coordination, clocks)
-    supers = SuperNames(manifest, clocks.monotonic)
+    supers = SuperNames(manifest, clocks.monotonic, partial(super_named, coordination))
     lease = NodeLease(coordination, directory, owner_url, clocks, _lease(settings), names.hear)
 
     batches = StagedBatches(files, settings.data_dir, clocks, _staged(settings), executor)

@@ -59,6 +59,11 @@ def room_for_partitions(partitions: Sequence[StreamRecord], count_max: int) -> R
     return Room(index, named, count_max, others=len(partitions) - 1)
 
 
+async def super_named(coordination: KeyedCalls, name: FullName) -> SuperId | None:
+    """The super stream that has a name; None if none has it."""
+    return super_in(await coordination.get(name_key(name)))
+
+
 class Supers:
     """The records of all super streams. Holds no state of its own."""
 

@@ -14,7 +14,7 @@ from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.core.consumer_group import MemberId
 from bottomless_server.manifest.consumers.group_changes import GroupChanges, Joining
 from bottomless_server.manifest.consumers.group_checks import GroupChecks
-from bottomless_server.stores.groups import CHECKS_KEY, Lease, group_key
+from bottomless_server.stores.groups import CHECKS_KEY, Lease, group_key, member_key
 
 BILLING, AUDIT = Reference("billing"), Reference("audit")
 LEASE_MS = 5_000
@@ -143,3 +143,46 @@ async def test_who_dies_of_one_group_at_one_time_is_struck_out_by_one_exec(
     now = checked.harness.clock.now
     left = await checked.harness.coordination.due(CHECKS_KEY, now, 100)
     assert [due.member for due in left] == [f"member:{STREAM}:{BILLING}:{lives}".encode()]
+
+
+@pytest.mark.parametrize("guarded_", [True, False])
+async def test_who_waits_in_line_leaves_a_holder_its_time_and_comes_in_alive(
+    guarded_: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It decided by the time at which it had begun to wait, ten seconds at most: as many as a holder has to
+    end its batch. And a lease of five seconds was over when its member came in."""
+    if not guarded_:
+        remove(
+            monkeypatch,
+            "what has passed in line, before a change of a group is decided",
+            lambda asked, _: asked,
+        )
+    checked = Checked()
+    coordination, clock = checked.harness.coordination, checked.harness.clock
+    await checked.harness.streams.create(a_record())
+    record = await checked.harness.streams.load(STREAM)
+    joining = [Joining(Reference(name), LEASE_MS, None) for name in ("first", "second", "third")]
+    for one in joining[:2]:
+        await checked.changes.join(record, BILLING, one)
+    transact, turn = coordination.transact, asyncio.Event()
+
+    async def slow(*given: Any, **named: Any) -> Any:
+        await turn.wait()
+        return await transact(*given, **named)
+
+    monkeypatch.setattr(coordination, "transact", slow)
+    before = asyncio.create_task(checked.changes.take_overdue(STREAM, BILLING))
+    moving = asyncio.create_task(checked.changes.activate(STREAM, BILLING, 0, Reference("second")))
+    third = asyncio.create_task(checked.changes.join(record, BILLING, joining[2]))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    clock.now += 9_000
+    turn.set()
+    await before
+    group, (member_id, _) = await moving, await third
+
+    (asked_back,) = group.partitions
+    assert asked_back.revoke_at is not None
+    left = asked_back.revoke_at - clock.now
+    assert left == (group.revoke_ms if guarded_ else group.revoke_ms - 9_000)
+    assert await coordination.remaining([member_key(member_id)]) == [LEASE_MS]

@@ -23,7 +23,7 @@ On the record's path: after super_routes.py, before remote_partitions.py or loca
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
@@ -140,9 +140,33 @@ class SuperProduce:
                     run.forget_records()
                 if (await self._find(name)).super_id != found.super_id:
                     raise super_not_found()
-                if sender is None:
-                    return await run.append_parts(parts, found.layout, None)
-                return await run.store_once(parts, sender)
+                try:
+                    if sender is None:
+                        results = await run.append_parts(parts, found.layout, None)
+                    else:
+                        results = await run.store_once(parts, sender)
+                except StoreError as error:
+                    if error.code is Code.STREAM_NOT_FOUND:
+                        await self._require_same(name, found, error)
+                    raise
+                if gone := _all_gone(results):
+                    await self._require_same(name, found, gone)
+                return results
+
+    async def _require_same(self, name: FullName, found: SuperSaid, error: StoreError) -> None:
+        """Find out whether a super stream of which nothing is left was made anew under its name.
+
+        Raises:
+            NotFound: there is none.
+            Unavailable: it was: outcome none.
+        """
+        self._supers.forget(name)
+        if (await self._find(name)).super_id != found.super_id:
+            raise Unavailable(
+                "the super stream was deleted and made anew; send the request again",
+                retry_after_seconds=1,
+                outcome=Outcome.NONE,
+            ) from error
 
     async def raise_epoch(self, text: str, producer_id: str, scope: Scope) -> StepSaid:
         """Lock earlier runs of a producer out of all partitions; returns its new epoch, which no other
@@ -357,6 +381,13 @@ class _Run:
             await self._steps.at_coordinating(asked)
         except StoreError as error:
             raise restated(error, Outcome.COMMITTED) from error
+
+
+def _all_gone(results: Sequence[PartResult]) -> StoreError | None:
+    """Why nothing was stored, if that is that no partition is there any more."""
+    failed = [one.outcome for one in results if isinstance(one.outcome, StoreError)]
+    gone = [error for error in failed if error.code is Code.STREAM_NOT_FOUND]
+    return gone[0] if gone and len(gone) == len(results) else None
 
 
 def routes_of(found: SuperSaid, layout: Layout) -> Routes:

@@ -4,7 +4,9 @@ Each is one EXEC on the group, decided in `core/groups.py`. After a crash it is 
 Who heard nothing of a join joins again under the same name: that ends the member that nobody is.
 Who heard nothing of a release releases again, which changes nothing if it was done.
 
-Leases run by the clock of coordination, and so do the times by which partitions are taken away.
+Leases run by the clock of coordination, and so do the times by which partitions are taken away. Who waits
+in line asks for the time before, and decides by what has passed since; and who joins has its lease
+renewed when its turn comes. Else a holder had no time to end its batch, and a member came into the group dead.
 Generations guard what is stored, so a clock that is wrong moves partitions too early or too late,
 and does no other harm.
 """
@@ -12,13 +14,14 @@ and does no other harm.
 import asyncio
 import itertools
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
 
 import structlog
 
 from bottomless.errors import Code, Corrupt, NotFound, WrongOffset
+from bottomless.guards import guard
 from bottomless.model.backoff import backoff
 from bottomless.model.names import Reference
 from bottomless.model.super_stream import SuperRecord
@@ -59,6 +62,8 @@ from bottomless_server.stores.groups import (
 
 log = structlog.get_logger(__name__)
 
+_IN_LINE_MS: Final = 500
+"""How long somebody who joins may wait in line (ms) before its lease is renewed there."""
 _AGAIN_COUNT_MAX: Final = 3
 """So often a change is begun anew, after a pause, that met those of other processes at each attempt."""
 
@@ -99,9 +104,12 @@ class GroupChanges:
         """
         scope, record_key = scope_of(shared), record_key_of(shared)
         member_id = MemberId(self._context.new_uid())
-        now = await self._context.coordination.clock()
-        member = GroupMember(member_id, asked.name, now, asked.lease_ms)
+        now = await self._time()
+        member = GroupMember(member_id, asked.name, now(), asked.lease_ms)
         lease = Lease(scope, group, asked.lease_ms)
+
+        async def ready() -> None:
+            await self.groups.hold(member_id, lease)
 
         def decide(before: ConsumerGroup | None, values: Values) -> ConsumerGroup:
             found = self.groups.require_active(shared, values[record_key])
@@ -109,9 +117,9 @@ class GroupChanges:
                 return before
             if before is None:
                 strategy = asked.strategy or Strategy.STICKY
-                before = new_group(scope, group, strategy, found.generation, now)
+                before = new_group(scope, group, strategy, found.generation, now())
             require_strategy(before, asked.strategy)
-            return join(grow(before, self._count(found), now), member, now)
+            return join(grow(before, self._count(found), now()), member, now())
 
         room = room_for(scope, group, self._context.settings.manifest_group_count_max)
         sentence = "the stream has as many consumer groups as it may; delete one that is not used"
@@ -122,10 +130,10 @@ class GroupChanges:
             async with self._context.quotas.entering(room, sentence, is_in=known is not None):
                 watched = (record_key,)
                 try:
-                    after = await self._change(scope, group, decide, watched, room)
+                    after = await self._change(scope, group, decide, watched, room, ready)
                 except CoordinationUnknown:
                     # Either it finds the member that the first attempt let in, or it kills that.
-                    after = await self._change(scope, group, decide, watched, room)
+                    after = await self._change(scope, group, decide, watched, room, ready)
             entered = True
         except NotFound:
             await self._context.streams.check_generation()
@@ -197,12 +205,12 @@ class GroupChanges:
         Raises:
             NotFound: `member-expired`: it is none, or not any more.
         """
-        now = await self._context.coordination.clock()
+        now = await self._time()
 
         def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup:
             if before is None or before.member(member_id) is None:
                 raise member_expired()
-            return leave(before, MemberId(member_id), now)
+            return leave(before, MemberId(member_id), now())
 
         try:
             await self._change(scope, group, decide)
@@ -219,7 +227,7 @@ class GroupChanges:
     ) -> AbstractSet[MemberId]:
         """Strike out members whose leases have run out, all by one EXEC; returns who lives after all."""
         keys = {one: member_key(one) for one in members}
-        now = await self._context.coordination.clock()
+        now = await self._time()
         living, gone = set[MemberId](), set[MemberId]()
 
         def decide(before: ConsumerGroup | None, values: Values) -> ConsumerGroup | None:
@@ -228,7 +236,7 @@ class GroupChanges:
             known = set() if before is None else {one.member_id for one in before.members}
             for one in members & known:
                 (gone if require_over(values[keys[one]]) else living).add(one)
-            return strike_out(before, gone, now) if before is not None and gone else before
+            return strike_out(before, gone, now()) if before is not None and gone else before
 
         await self._change(scope, group, decide, list(keys.values()))
         if gone:
@@ -238,11 +246,11 @@ class GroupChanges:
 
     async def take_overdue(self, scope: str, group: Reference) -> None:
         """Give what was not released in time to those who follow."""
-        now = await self._context.coordination.clock()
+        now = await self._time()
         taken = [0]
 
         def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup | None:
-            after = None if before is None else release_overdue(before, now)
+            after = None if before is None else release_overdue(before, now())
             taken[:] = [0 if before is None or after is None else _moved(before, after)]
             return after
 
@@ -259,10 +267,10 @@ class GroupChanges:
             Unavailable: not all of them do yet.
         """
         scope, count = record.super_id, len(record.partitions)
-        now = await self._context.coordination.clock()
+        now = await self._time()
 
         def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup | None:
-            return None if before is None else grow(before, count, now)
+            return None if before is None else grow(before, count, now())
 
         after = ""
         while names := (await self.groups.listed(scope, after)).names:
@@ -284,12 +292,12 @@ class GroupChanges:
         Raises:
             NotFound: `group-not-found`, `member-expired`, `not-found`.
         """
-        now = await self._context.coordination.clock()
+        now = await self._time()
 
         def decide(before: ConsumerGroup | None, _: Values) -> ConsumerGroup:
             if before is None:
                 raise group_not_found()
-            return activate(before, index, name, now)
+            return activate(before, index, name, now())
 
         after = await self._change_known(scope, group, decide)
         assert after is not None
@@ -315,6 +323,12 @@ class GroupChanges:
 
         await self._change_known(scope, group, decide)
 
+    async def _time(self) -> Callable[[], int]:
+        """What tells the time by the clock of coordination, which is asked once: never a later one."""
+        asked = await self._context.coordination.clock()
+        since = self._context.elapsed()
+        return lambda: time_after(asked, self._context.elapsed() - since)
+
     async def _change_known(
         self,
         scope: str,
@@ -336,10 +350,14 @@ class GroupChanges:
         decide: Decide,
         watched: Sequence[str] = (),
         room: Room | None = None,
+        ready: Callable[[], Awaitable[None]] | None = None,
     ) -> ConsumerGroup | None:
         """`ConsumerGroups.change`, in line with the others of this process, and once more where those
-        of other processes come first again and again."""
+        of other processes come first again and again. `ready` is called when its turn has come."""
+        waited_from = self._context.elapsed()
         async with self._lines.turn(group_key(scope, group)):
+            if ready is not None and self._context.elapsed() - waited_from > _IN_LINE_MS:
+                await ready()
             for tried in itertools.count():
                 try:
                     return await self.groups.change(scope, group, decide, watched, room)
@@ -348,6 +366,12 @@ class GroupChanges:
                         raise
                 await asyncio.sleep(random.random() * backoff(tried, 0.05, 0.4))  # noqa: S311
         raise AssertionError("it is tried until it ends")
+
+
+@guard("what has passed in line, before a change of a group is decided")
+def time_after(asked: int, passed: int) -> int:
+    """The time by which a change is decided, that was asked for so long ago. Times are in ms."""
+    return asked + passed
 
 
 def member_expired() -> NotFound:
