@@ -44,6 +44,16 @@ async def test_who_asks_for_the_broker_contract_where_it_is_off_hears_how_to_tur
         assert problem(answer) == (404, "not-found")
         said = answer.json()["detail"]
         assert said == f"the service {service} answers this, if it runs with BOTTOMLESS_BROKER=1"
+    health = await harness.client.get("/health")
+    assert health.json()["detail"].endswith("BOTTOMLESS_BROKER=1; /readyz says how a server is")
+
+
+async def test_a_body_without_a_type_hears_which_types_there_are(harness: IngestHarness) -> None:
+    """What `curl -d` sends where nobody thinks of a type."""
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    answer = await harness.client.post(ROUTE, content=b'{"records":[{"value":"a"}]}', headers=form)
+    assert problem(answer) == (415, "unsupported-media-type")
+    assert "accepted here: application/json, " in answer.json()["detail"]
 
 
 async def test_text_json_and_base64_in_one_request_are_read_back_as_they_were(

@@ -36,6 +36,7 @@ from bottomless_server.runtime.http.bodies import (
     parse_json_lines,
     read_body,
 )
+from bottomless_server.runtime.http.endpoint_table import Reach
 from bottomless_server.runtime.http.endpoints import find
 from bottomless_server.runtime.http.problems import (
     PROBLEM_TYPE,
@@ -228,7 +229,9 @@ def _elsewhere(request: Request) -> str | None:
     if endpoint is None or endpoint.service is None:
         return None
     if endpoint.operation_id in BROKER_OPERATIONS:
-        return f"the service {endpoint.service} answers this, if it runs with BOTTOMLESS_BROKER=1"
+        instead = "; /readyz says how a server is" if endpoint.reach is Reach.OPEN else ""
+        switch = "BOTTOMLESS_BROKER=1"
+        return f"the service {endpoint.service} answers this, if it runs with {switch}{instead}"
     return (
         f"the service {endpoint.service} answers this, and this is the port of another one alone: "
         "ask the address that all services share"

@@ -70,7 +70,9 @@ def content_type(scope: Scope, accepted: Sequence[str] = ()) -> str:
     media_type, *parameters = (header(scope, b"content-type") or "").lower().split(";")
     media_type = media_type.strip()
     if not media_type or (accepted and media_type not in accepted):
-        raise _unsupported("the request needs a Content-Type that is accepted here", accepted)
+        # curl -d says application/x-www-form-urlencoded where nobody says anything.
+        known = f" that is accepted here: {', '.join(accepted)}" if accepted else ""
+        raise _unsupported(f"the request needs a Content-Type{known}", accepted)
     for parameter in parameters:
         name, _, value = parameter.strip().partition("=")
         if name and (name, value.strip('"')) != ("charset", "utf-8"):
