@@ -63,12 +63,17 @@ def dollars_of_calls(
 ) -> dict[str, float]:
     """Tell what requests came to, by their kind, and the bytes that went in and out with them."""
     of = prices._asdict()
-    found = {one: requests.get(one, 0) * of[one] / _REQUESTS for one in REQUESTS}
-    return {
-        **found,
+    found = {
+        **{one: requests.get(one, 0) * of[one] / _REQUESTS for one in REQUESTS},
         "written": written / GIB * prices.written,
         "read": read / GIB * prices.read,
     }
+    return {one: _readable(dollars) for one, dollars in found.items()}
+
+
+def _readable(dollars: float) -> float:
+    """Round away the last digits, which are never exact: nobody wants to read 8.999999999999999e-05."""
+    return float(f"{dollars:.12g}")
 
 
 def dollars_of_month(prices: StorePrices, size: int) -> float:

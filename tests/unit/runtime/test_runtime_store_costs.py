@@ -58,6 +58,11 @@ def test_a_bill_of_requests_bytes_and_months() -> None:
     assert dollars_of_month(given, GIB // 2) == 1
 
 
+def test_dollars_are_shown_as_somebody_would_write_them() -> None:
+    bill = dollars_of_calls(StorePrices(), {"put": 18, "get": 22}, written=0, read=0)
+    assert (bill["put"], bill["get"]) == (9e-05, 8.8e-06)
+
+
 @given(st.dictionaries(st.sampled_from(REQUESTS), st.integers(0, 10**9)), prices)
 def test_processes_can_be_added_up(requests: Mapping[str, int], found: StorePrices) -> None:
     one = dollars_of_calls(found, requests, written=3, read=4)
