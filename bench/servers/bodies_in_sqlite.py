@@ -83,6 +83,9 @@ class BodiesRead(Bodies):
         [(data,)] = connection.execute(_SELECT, where).fetchall()
         return checked_record(place, data)
 
+    def read_run(self, places: Sequence[BodyPlace]) -> list[StoredMessage]:
+        return [self.read(place) for place in places]
+
 
 def main() -> None:
     """Run the command line of the product, with other parts in it."""

@@ -164,17 +164,18 @@ def write_all(files: FileCalls, fd: int, parts: Sequence[bytes | memoryview], po
     Raises:
         OSError: some of it may be in the file.
     """
-    waiting = [memoryview(part) for part in parts if len(part)]
-    while waiting:
-        written = files.pwritev(fd, waiting[:IOV_COUNT_MAX], position)
+    waiting = [part for part in parts if len(part)]
+    first = 0
+    while first < len(waiting):
+        written = files.pwritev(fd, waiting[first : first + IOV_COUNT_MAX], position)
         if written <= 0:
             raise OSError("a write wrote nothing")
         position += written
-        while waiting and written >= len(waiting[0]):
-            written -= len(waiting[0])
-            del waiting[0]
+        while first < len(waiting) and written >= len(waiting[first]):
+            written -= len(waiting[first])
+            first += 1
         if written:
-            waiting[0] = waiting[0][written:]
+            waiting[first] = memoryview(waiting[first])[written:]
     return position
 
 

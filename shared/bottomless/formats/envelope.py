@@ -42,7 +42,7 @@ VERSION: Final = 1
 _WHAT: Final = "envelope of a message"
 _COUNT_MAX: Final = 2**16 - 1
 _SIZE_MAX: Final = 2**32 - 1
-_CONTENTS: Final = frozenset(Content)
+_CONTENTS: Final = {int(content): content for content in Content}
 
 
 def encode_envelope(message: QueueMessage) -> list[bytes | memoryview]:
@@ -52,8 +52,10 @@ def encode_envelope(message: QueueMessage) -> list[bytes | memoryview]:
         Corrupt: no reader would accept it.
     """
     _check(message)
-    headers = b"".join(_header(name, value) for name, value in message.headers)
-    check(_WHAT, len(headers) <= _SIZE_MAX, f"its headers have {len(headers)} bytes")
+    headers = b""
+    if message.headers:
+        headers = b"".join(_header(name, value) for name, value in message.headers)
+        check(_WHAT, len(headers) <= _SIZE_MAX, f"its headers have {len(headers)} bytes")
     fixed = _FIXED.pack(
         VERSION,
         message.content,
@@ -65,8 +67,8 @@ def encode_envelope(message: QueueMessage) -> list[bytes | memoryview]:
         len(message.headers),
         len(headers),
     )
-    queues = b"".join(_QUEUE.pack(*place) for place in message.queues)
-    return [fixed + queues + headers, message.value]
+    queues = [_QUEUE.pack(*place) for place in message.queues]
+    return [b"".join((fixed, *queues, headers)), message.value]
 
 
 def _header(name: str, value: bytes) -> bytes:
@@ -82,24 +84,35 @@ def decode_envelope(data: bytes | memoryview) -> QueueMessage:
         Corrupt: it is not such an envelope.
     """
     view = memoryview(data)
-    check(_WHAT, len(view) >= FIXED_SIZE, f"{len(view)} bytes are too few")
-    version, content, priority, at, expires_at, due_at, *sizes = _FIXED.unpack_from(view)
-    queue_count, header_count, headers_size = sizes
-    check(_WHAT, version == VERSION, f"version {version} is not known, only {VERSION}")
-    check(_WHAT, content in _CONTENTS, f"content {content} is not known")
+    size = len(view)
+    if size < FIXED_SIZE:
+        raise corrupt(_WHAT, f"{size} bytes are too few")
+    (
+        version,
+        content,
+        priority,
+        at,
+        expires_at,
+        due_at,
+        queue_count,
+        header_count,
+        headers_size,
+    ) = _FIXED.unpack_from(view)
+    if version != VERSION:
+        raise corrupt(_WHAT, f"version {version} is not known, only {VERSION}")
+    known = _CONTENTS.get(content)
+    if known is None:
+        raise corrupt(_WHAT, f"content {content} is not known")
     start = FIXED_SIZE + QUEUE_SIZE * queue_count
     end = start + headers_size
-    check(_WHAT, end <= len(view), "it is shorter than its parts")
+    check(_WHAT, end <= size, "it is shorter than its parts")
     message = QueueMessage(
-        content=Content(content),
+        content=known,
         priority=priority,
         published_at=at,
         expires_at=expires_at or None,
         due_at=due_at or None,
-        queues=tuple(
-            QueuePlace(*_QUEUE.unpack_from(view, FIXED_SIZE + QUEUE_SIZE * number))
-            for number in range(queue_count)
-        ),
+        queues=tuple(map(QueuePlace._make, _QUEUE.iter_unpack(view[FIXED_SIZE:start]))),
         headers=_headers(view[start:end], header_count),
         value=view[end:],
     )
@@ -131,19 +144,23 @@ def _sized(data: memoryview, position: int, size: struct.Struct) -> tuple[memory
 
 
 def _check(message: QueueMessage) -> None:
-    check(
-        _WHAT,
-        message.priority <= PRIORITY_MAX,
-        f"priority {message.priority} is above {PRIORITY_MAX}",
-    )
-    for name, at in (
-        ("published_at", message.published_at),
-        ("expires_at", message.expires_at or 0),
-        ("due_at", message.due_at or 0),
-    ):
-        check(_WHAT, TIMESTAMP_MIN <= at <= TIMESTAMP_MAX, f"{name}={at} is no timestamp")
-    check(_WHAT, 1 <= len(message.queues) <= _COUNT_MAX, f"it names {len(message.queues)} queues")
-    check(_WHAT, len(message.headers) <= _COUNT_MAX, f"it has {len(message.headers)} headers")
+    # Each message of every publish and receive comes by here: a sentence is made only where it is told.
+    if message.priority > PRIORITY_MAX:
+        raise corrupt(_WHAT, f"priority {message.priority} is above {PRIORITY_MAX}")
+    _check_time("published_at", message.published_at)
+    if message.expires_at:
+        _check_time("expires_at", message.expires_at)
+    if message.due_at:
+        _check_time("due_at", message.due_at)
+    if not 1 <= len(message.queues) <= _COUNT_MAX:
+        raise corrupt(_WHAT, f"it names {len(message.queues)} queues")
+    if len(message.headers) > _COUNT_MAX:
+        raise corrupt(_WHAT, f"it has {len(message.headers)} headers")
     for place in message.queues:
-        known = place.sequence <= QUEUE_SEQUENCE_MAX
-        check(_WHAT, known, f"sequence {place.sequence} is above {QUEUE_SEQUENCE_MAX}")
+        if place.sequence > QUEUE_SEQUENCE_MAX:
+            raise corrupt(_WHAT, f"sequence {place.sequence} is above {QUEUE_SEQUENCE_MAX}")
+
+
+def _check_time(name: str, at: int) -> None:
+    if not TIMESTAMP_MIN <= at <= TIMESTAMP_MAX:
+        raise corrupt(_WHAT, f"{name}={at} is no timestamp")

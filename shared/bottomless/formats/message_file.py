@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from bottomless.formats.checks import check, crc32c
+from bottomless.formats.checks import check, corrupt, crc32c
 
 HEADER_SIZE: Final = 64
 """Bytes before the first record."""
@@ -70,6 +70,7 @@ _SIZE_MIN: Final = {
     RecordType.MESSAGE_WITH_CHECKSUM: CHECKED_SIZE_MIN,
 }
 _TYPES: Final = frozenset(_SIZE_MIN)
+_MESSAGES: Final = frozenset({RecordType.MESSAGE, RecordType.MESSAGE_WITH_CHECKSUM})
 
 
 class StoredMessage(NamedTuple):
@@ -132,6 +133,15 @@ def record_size(body_size: int, *, checksum: bool) -> int:
     return body_size + (CHECKED_SIZE_MIN if checksum else PLAIN_SIZE_MIN)
 
 
+def size_of_parts(parts: Sequence[bytes | memoryview]) -> int:
+    """Compute the bytes of something in parts."""
+    size = 0
+    for part in parts:
+        # Looked at first, since it is what all but a few are: a view is of other items than bytes perhaps.
+        size += len(part) if type(part) is bytes else memoryview(part).nbytes
+    return size
+
+
 def encode_record(
     msg_id: bytes, body: Sequence[bytes | memoryview], *, checksum: bool
 ) -> list[bytes | memoryview]:
@@ -141,8 +151,9 @@ def encode_record(
         Corrupt: it would be larger than a record can be.
     """
     assert len(msg_id) == MSG_ID_SIZE
-    size = record_size(sum(memoryview(part).nbytes for part in body), checksum=checksum)
-    check(_RECORD, size <= RECORD_SIZE_MAX, f"it has {size} bytes")
+    size = record_size(size_of_parts(body), checksum=checksum)
+    if size > RECORD_SIZE_MAX:
+        raise corrupt(_RECORD, f"it has {size} bytes")
     if not checksum:
         return [_MESSAGE.pack(RecordType.MESSAGE, size, msg_id), *body]
     front = _MESSAGE.pack(RecordType.MESSAGE_WITH_CHECKSUM, size, msg_id)
@@ -158,15 +169,18 @@ def decode_record(data: bytes | memoryview) -> StoredMessage:
     Raises:
         Corrupt: it is a hole or no record, its size is another one, or its checksum is wrong.
     """
-    check(_RECORD, len(data) >= PLAIN_SIZE_MIN, f"{len(data)} bytes are too few for a message")
     view = memoryview(data)
+    if len(view) < PLAIN_SIZE_MIN:
+        raise corrupt(_RECORD, f"{len(view)} bytes are too few for a message")
     kind, size, msg_id = _MESSAGE.unpack_from(view)
-    known = kind in (RecordType.MESSAGE, RecordType.MESSAGE_WITH_CHECKSUM)
-    check(_RECORD, known, f"it begins with {kind}, which is no message")
-    check(_RECORD, size == len(view), f"it says that it has {size} bytes, not {len(view)}")
+    if kind not in _MESSAGES:
+        raise corrupt(_RECORD, f"it begins with {kind}, which is no message")
+    if size != len(view):
+        raise corrupt(_RECORD, f"it says that it has {size} bytes, not {len(view)}")
     if kind == RecordType.MESSAGE:
         return StoredMessage(msg_id, view[PLAIN_SIZE_MIN:], checked=False)
-    check(_RECORD, size >= CHECKED_SIZE_MIN, f"{size} bytes are too few for a checksum")
+    if size < CHECKED_SIZE_MIN:
+        raise corrupt(_RECORD, f"{size} bytes are too few for a checksum")
     check(_RECORD, _has_its_checksum(view), "its checksum is wrong")
     return StoredMessage(msg_id, view[CHECKED_SIZE_MIN:], checked=True)
 

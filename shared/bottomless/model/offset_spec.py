@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from bottomless.errors import Code, InvalidRequest
@@ -18,6 +19,8 @@ _RFC3339 = re.compile(
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
 _LONG_YEARS = re.compile(r"[1-9][0-9]{3,8}Y", re.ASCII)
 _INTERVAL_SECONDS_MAX: Final = 1_000 * 31_536_000
+_TIMESTAMP_COUNT: Final = 256
+"""Times whose text is kept: what was stored together has one, and is shown together."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -166,6 +169,7 @@ def _parse_interval(text: str) -> int:
         raise _bad_spec(str(error)) from None
 
 
+@lru_cache(_TIMESTAMP_COUNT)
 def format_timestamp(timestamp: int) -> str:
     """Write a time from TIMESTAMP_MIN to TIMESTAMP_MAX as RFC 3339 in UTC with milliseconds."""
     # Not strftime: its %Y does not pad years before 1000.

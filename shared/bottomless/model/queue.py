@@ -5,7 +5,6 @@ delivered again. Pure.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
@@ -39,8 +38,7 @@ class QueuePlace(NamedTuple):
     """Number of the message in that queue, from 0."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueMessage:
+class QueueMessage(NamedTuple):
     """A message as it is kept: once, in however many queues it was published."""
 
     content: Content

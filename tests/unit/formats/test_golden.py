@@ -4,7 +4,6 @@ They are frozen: whoever changes one, or what its example makes, changes what ot
 their disks and in their buckets.
 """
 
-import dataclasses
 import re
 import shutil
 from pathlib import Path
@@ -431,7 +430,7 @@ def test_the_message_file_is_read() -> None:
     message = decode_message(data[64 : 64 + 143])
     assert message.msg_id == a_msg_id(1)
     read = decode_envelope(message.body)
-    assert dataclasses.replace(read, value=bytes(read.value)) == QUEUE_MESSAGE
+    assert read._replace(value=bytes(read.value)) == QUEUE_MESSAGE
     assert bytes(message.body) == golden("envelope")
 
 

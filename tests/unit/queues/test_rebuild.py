@@ -1,7 +1,6 @@
 """A lost ledger is made anew of message files and registry: nothing that is needed is lost."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -258,9 +257,9 @@ def test_the_time_to_live_of_a_queue_counts_from_the_publish(store: StoreDirecto
 
 def test_what_was_delayed_by_its_publish_waits_still(store: StoreDirectory) -> None:
     register(store, ORDERS, "orders", config=QueueConfig(delay_ms=1_000))
-    later = replace(a_message(b"later", (JOBS, 7)), due_at=NOW + 1)
-    over = replace(a_message(b"over", (JOBS, 8)), due_at=NOW)
-    by_queue = replace(a_message(b"as the queue", (ORDERS, 0)), published_at=NOW - 400)
+    later = a_message(b"later", (JOBS, 7))._replace(due_at=NOW + 1)
+    over = a_message(b"over", (JOBS, 8))._replace(due_at=NOW)
+    by_queue = a_message(b"as the queue", (ORDERS, 0))._replace(published_at=NOW - 400)
     messages = [b"".join(encode_envelope(one)) for one in (later, over, by_queue)]
     write(store, 0, *(record(number, body) for number, body in enumerate(messages)))
     rebuilt(store)

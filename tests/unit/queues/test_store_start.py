@@ -1,7 +1,6 @@
 """Starts: what is found decides, and nothing that may be needed is removed."""
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -219,7 +218,7 @@ def test_after_an_orderly_stop_a_file_with_another_header_gets_nothing_and_loses
 
 
 def envelope(published_at: int, size: int = 100) -> bytes:
-    message = replace(QUEUE_MESSAGE, published_at=published_at, value=bytes(size))
+    message = QUEUE_MESSAGE._replace(published_at=published_at, value=bytes(size))
     return b"".join(encode_envelope(message))
 
 

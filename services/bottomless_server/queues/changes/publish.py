@@ -231,8 +231,15 @@ class Publish:
         messages = self.request.messages
         ids = ids_of(first_id(work.now, self.randomness), len(messages))
         fresh: dict[int, Fresh] = {}
+        # Most messages ask for nothing of their own: then they are alike in all queues.
+        plain = [_copy(work, queue, _PLAIN) for queue in queues]
         for number, message in enumerate(messages):
-            copies = [_copy(work, queue, message) for queue in queues if queue.takes(number)]
+            own = message.delay_ms is not None or message.ttl_ms is not None
+            copies = [
+                _copy(work, queue, message) if own else alike
+                for queue, alike in zip(queues, plain, strict=True)
+                if queue.takes(number)
+            ]
             if copies:
                 fresh[number] = Fresh(
                     ids[number],
@@ -273,6 +280,9 @@ def remembered(
 ) -> Repeat:
     """What a publish with a key is, by what its queue remembers."""
     return decide_repeat(known, body_hash, now, count, count_max)
+
+
+_PLAIN: Final = OutMessage(b"")
 
 
 def _copy(work: Work, queue: _Queue, message: OutMessage) -> Copy:

@@ -4,7 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from bottomless_server.queues.changes.fates import carry_out, config_of, life_of, live_queue
+from bottomless_server.queues.changes.fates import (
+    carry_out,
+    config_of,
+    life_of,
+    live_queue,
+    with_life,
+)
 from bottomless_server.queues.core.life import Fate, Life, received
 from bottomless_server.queues.core.receipt import MESSAGE_SIZE, STORE_SIZE, Receipt, write_receipt
 from bottomless_server.queues.core.states import ItemState
@@ -138,7 +144,7 @@ class GiveBack:
 
 
 def _delivery(store: bytes, stored: Stored, life: Life) -> Delivery:
-    item = stored.item._replace(state=life.state, due_at=life.due_at, deliveries=life.deliveries)
+    item = with_life(stored.item, life)
     message = stored.message.msg_id[-MESSAGE_SIZE:]
     receipt = write_receipt(Receipt(store, item.inside, item.sequence, item.deliveries, message))
     return Delivery(item, stored.message, receipt)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bottomless.formats.envelope import FIXED_SIZE, QUEUE_SIZE, encode_envelope
-from bottomless.formats.message_file import encode_record, record_size
+from bottomless.formats.message_file import encode_record, record_size, size_of_parts
 from bottomless.model.queue import QueueMessage, QueuePlace
 from bottomless.model.record import Content
 from bottomless_server.queues.core.life import Life
@@ -44,7 +44,9 @@ def stored_size(
     headers: Sequence[tuple[str, bytes]], value_size: int, queue_count: int, *, checksum: bool
 ) -> int:
     """Bytes of the record of a message."""
-    named = sum(len(name.encode()) + len(value) + _HEADER_OVERHEAD for name, value in headers)
+    named = 0
+    for name, value in headers:
+        named += len(name.encode()) + len(value) + _HEADER_OVERHEAD
     body = FIXED_SIZE + QUEUE_SIZE * queue_count + named + value_size
     return record_size(body, checksum=checksum)
 
@@ -87,7 +89,7 @@ def _new(work: Work, message: Fresh, sequences: dict[bytes, int], *, checksum: b
             message.priority,
             work.now,
             message.expires_at,
-            tuple(QueuePlace(*place) for place in sequences.items()),
+            tuple(map(QueuePlace._make, sequences.items())),
             message.headers,
             message.value,
             message.due_at,
@@ -95,7 +97,7 @@ def _new(work: Work, message: Fresh, sequences: dict[bytes, int], *, checksum: b
     )
     record = encode_record(message.msg_id, envelope, checksum=checksum)
     place = work.add_record(record)
-    size = sum(memoryview(part).nbytes for part in record)
+    size = size_of_parts(record)
     items = [
         Item(
             copy.row.inside,

@@ -78,7 +78,7 @@ def received(config: QueueConfig, life: Life, now: int, visibility_ms: int | Non
     visibility = config.visibility_ms if visibility_ms is None else visibility_ms
     # Nobody comes there but who has nothing better to do; receipts have no room for more.
     deliveries = min(life.deliveries + 1, DELIVERIES_MAX)
-    return life._replace(state=ItemState.IN_FLIGHT, due_at=now + visibility, deliveries=deliveries)
+    return Life(ItemState.IN_FLIGHT, now + visibility, life.expires_at, deliveries)
 
 
 def fallen_due(config: QueueConfig, life: Life, now: int) -> Fate:

@@ -39,6 +39,7 @@ from bottomless_server.queues.ledger.base import (
 from bottomless_server.queues.ledger.database import Database
 
 _ITEM_STATES: Final = tuple(ItemState)
+_ITEM_SIZE: Final = len(Item._fields)
 _BYTES: Final = len(_ITEM_STATES)
 """Place of the bytes in a change of sums, after a count for each state."""
 
@@ -300,8 +301,9 @@ class SqliteLedger:
             assert of_queues, "a message is in one queue at least"
             rows.append((number, msg_id, file, position, size, len(of_queues)))
             valid[file] += size
-            for inside, sequence, state, *rest in of_queues:
-                items.append((inside, sequence, number, state, *rest))
+            for item in of_queues:
+                inside, sequence, state = item[:3]
+                items.append((inside, sequence, number, *item[2:]))
                 sums.add(inside, state, size)
                 sequences[inside].append(sequence)
         for inside, given in sequences.items():
@@ -563,23 +565,9 @@ def _queue_of(row: Any) -> QueueRow:
 
 
 def _stored_of(row: Any) -> Stored:
-    (
-        inside,
-        sequence,
-        state,
-        priority,
-        due_at,
-        expires_at,
-        published_at,
-        deliveries,
-        origin,
-        *message,
-    ) = row
-    item = Item(
-        inside, sequence, _ITEM_STATES[state], priority, due_at, expires_at, published_at,
-        deliveries, origin,
-    )  # fmt: skip
-    return Stored(item, Message(*message))
+    # A row has the columns of an item without its message, and then those of the message.
+    item = Item(row[0], row[1], _ITEM_STATES[row[2]], *row[3:_ITEM_SIZE])
+    return Stored(item, Message(*row[_ITEM_SIZE:]))
 
 
 def _outgoing(row: Any) -> Outgoing:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from bottomless.errors import StoreError
+from bottomless.formats.message_file import size_of_parts
 from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import Ledger
 from bottomless_server.queues.ports import FIRST_POSITION, Record
@@ -100,7 +101,7 @@ class RoundBodies:
         """
         if self._refusal is not None:
             raise repeated(self._refusal)
-        size = sum(memoryview(each).nbytes for each in record)
+        size = size_of_parts(record)
         part = self._part_for(size)
         place = Place(part.file, part.end)
         part.records.append(record)
@@ -132,6 +133,8 @@ class RoundBodies:
 
     def _part_for(self, size: int) -> Part:
         is_large = size >= ALONE_SIZE
+        if not is_large and self._has_new_open_file and self._fresh is not None:
+            return self._fresh
         end = self.end
         fits = end is not None and end.position + size <= self._file_bytes_max
         if not is_large and fits and not self._has_new_open_file:

@@ -1,9 +1,10 @@
 """Bodies of messages are read where a round said that they lie, after it and under its pin."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from bottomless.formats.checks import check
+from bottomless.formats.checks import corrupt
 from bottomless.formats.message_file import StoredMessage, decode_record
 from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls, read_exactly
@@ -48,6 +49,24 @@ class Bodies:
             return StoredMessage(place.msg_id, body, checked=False)
         return checked_record(place, data)
 
+    def read_run(self, places: Sequence[BodyPlace]) -> list[StoredMessage]:
+        """Messages that lie one after the other in one file, by one read.
+
+        Raises:
+            Corrupt: one of them, or more, is not what it should be; `read` says which.
+            OSError: the disk does not give one of them, or the file is of version 1 or gone.
+        """
+        first, last = places[0], places[-1]
+        path = path_of(self._directory, first.file)
+        with self._descriptors.use(path) as fd:
+            size = last.position + last.size - first.position
+            data = memoryview(read_exactly(self._files, fd, size, first.position))
+        found = []
+        for place in places:
+            start = place.position - first.position
+            found.append(checked_record(place, data[start : start + place.size]))
+        return found
+
     def _read(self, place: BodyPlace, *, is_version_1: bool = False) -> bytes:
         path = path_of(self._directory, place.file, is_version_1=is_version_1)
         with self._descriptors.use(path) as fd:
@@ -55,13 +74,14 @@ class Bodies:
 
 
 @guard("type, size, id and checksum of a body")
-def checked_record(place: BodyPlace, data: bytes) -> StoredMessage:
+def checked_record(place: BodyPlace, data: bytes | memoryview) -> StoredMessage:
     """The message in a record, which must be the one that is meant.
 
     Raises:
         Corrupt: it is another one, or damaged.
     """
     message = decode_record(data)
-    found, wanted = message.msg_id.hex(), place.msg_id.hex()
-    check("record of a message file", found == wanted, f"it is of {found}, not of {wanted}")
+    if message.msg_id != place.msg_id:
+        found, wanted = message.msg_id.hex(), place.msg_id.hex()
+        raise corrupt("record of a message file", f"it is of {found}, not of {wanted}")
     return message
