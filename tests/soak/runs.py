@@ -129,6 +129,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/unit/queues/test_engine_kills.py",
         BOTTOMLESS_TEST_KILLS="500",
     ),
+    "queue-import": _test(
+        "an import of 1,000,000 messages of a RabbitMQ node, and its memory",
+        "tests/unit/queues/test_rabbit_import_many.py",
+        BOTTOMLESS_TEST_IMPORTED="1000000",
+    ),
     "queue-model": _test(
         "20,000 steps of the engine of queues beside plain lists",
         "tests/model/test_queue_model.py::test_queues_are_what_the_lists_say",

@@ -1,6 +1,5 @@
 """The envelope of a message: what is written is read again, and what is damaged is refused."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -235,3 +235,11 @@ def test_a_ledger_keeps_its_store_when_it_is_opened_under_another(tmp_path: Path
     again = SqliteLedger(tmp_path / "ledger.db", FILES, b"another store id")
     assert again.store().store_id == STORE_ID
     again.close()
+
+
+def test_an_error_tells_its_statement_and_none_of_its_values(database: Database) -> None:
+    database.begin()
+    with pytest.raises(LedgerFailed, match=r"in INSERT INTO nowhere VALUES \(\?\)$") as caught:
+        database.run("INSERT INTO   nowhere VALUES (?)", ("a secret",))
+    assert "secret" not in str(caught.value)
+    database.rollback()

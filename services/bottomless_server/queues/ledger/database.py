@@ -29,6 +29,8 @@ from bottomless_server.queues.ledger.base import LedgerDamaged, LedgerFailed
 _APPLICATION_ID: Final = 0x62746C71
 """`btlq`, in the header of the file."""
 _STATEMENT_COUNT: Final = 256
+_STATEMENT_SHOWN: Final = 60
+"""Characters of a statement that an error tells."""
 _COPY_SIZE: Final = 2**20
 PRAGMAS: Final = (
     "PRAGMA locking_mode = EXCLUSIVE",
@@ -132,7 +134,7 @@ class Database:
             return self._connection.execute(statement, parameters).rowcount
         except sqlite3.Error as error:
             self._failed = True
-            raise _failed(error) from error
+            raise _failed(error, statement) from error
 
     def run_many(self, statement: str, parameters: Iterable[Sequence[Any]]) -> int:
         """Carry out a statement with each of the parameters; returns how many rows it changed in all."""
@@ -142,7 +144,7 @@ class Database:
             return self._connection.executemany(statement, parameters).rowcount
         except sqlite3.Error as error:
             self._failed = True
-            raise _failed(error) from error
+            raise _failed(error, statement) from error
 
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[Any]:
         """All rows of a statement, so that no cursor stays open."""
@@ -152,7 +154,7 @@ class Database:
             return self._connection.execute(statement, parameters).fetchall()
         except sqlite3.Error as error:
             self._failed = True
-            raise _failed(error) from error
+            raise _failed(error, statement) from error
 
     def row(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
         """The row of a statement that has one at most; None without one."""
@@ -263,11 +265,13 @@ class Database:
             raise LedgerFailed("the directory of the ledger cannot be synced") from error
 
 
-def _failed(error: sqlite3.Error) -> LedgerFailed:
+def _failed(error: sqlite3.Error, statement: str = "") -> LedgerFailed:
+    """What a call that SQLite refused raises; statements are our own, and have no values in them."""
     code = getattr(error, "sqlite_errorcode", 0)
     if code & 0xFF in _DAMAGED:
         return LedgerDamaged(f"SQLite calls the ledger damaged: {error}")
     name = getattr(error, "sqlite_errorname", type(error).__name__)
+    during = f" in {' '.join(statement.split())[:_STATEMENT_SHOWN]}" if statement else ""
     return LedgerFailed(
-        f"the ledger failed: {name}: {error}", full=code & 0xFF == sqlite3.SQLITE_FULL
+        f"the ledger failed: {name}: {error}{during}", full=code & 0xFF == sqlite3.SQLITE_FULL
     )
