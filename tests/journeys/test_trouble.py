@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from support.nursery import WHOLE_END
 from support.server import STOP_SECONDS, AllInOne
 from support.waiting import until
 
@@ -211,9 +212,9 @@ def _wait_at_the_tail(url: str) -> None:
 
 @pytest.mark.parametrize("before", [None, pending, under_load, waiting_reader])
 def test_a_stop_is_prompt_and_says_nothing_of_loose_ends(
-    server: AllInOne, before: Callable[[httpx.Client], None] | None
+    tmp_path: Path, before: Callable[[httpx.Client], None] | None
 ) -> None:
-    with server.client() as client:
+    with AllInOne(tmp_path / "data", WHOLE_END) as server, server.client() as client:
         # Its connection stays open, and idle.
         assert client.get("/readyz").is_success
         if before is not None:
@@ -227,7 +228,7 @@ def test_a_stop_is_prompt_and_says_nothing_of_loose_ends(
 
 
 def test_a_stop_before_the_start_is_done_is_clean_too(tmp_path: Path) -> None:
-    server = AllInOne(tmp_path / "data")
+    server = AllInOne(tmp_path / "data", WHOLE_END)
     server.spawn()
     until((tmp_path / "data" / "lock").exists, what="the start to begin")
     asked_at = time.monotonic()
