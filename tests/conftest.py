@@ -16,7 +16,7 @@ import httpx._transports.default as httpx_transports
 import psutil
 import pytest
 import structlog
-from soak.left_out import LEFT_OUT, is_everything, is_left_out
+from soak.left_out import LEFT_OUT, is_everything
 from support.known_routes import find_out_once
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
@@ -108,12 +108,14 @@ gc.disable()
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sort by `LONG_FIRST`; what is not named there comes last, as it was. Mark `SLOW`. Leave the
     dearest out where nobody has named any."""
-    left_out = [one for one in items if is_left_out(one.nodeid, config.args)]
-    if left_out:
+    dearest = tuple(LEFT_OUT)
+    if is_everything(config.args):
+        left_out = [one for one in items if one.nodeid.startswith(dearest)]
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [one for one in items if one not in left_out]
+        items[:] = [one for one in items if not one.nodeid.startswith(dearest)]
+    slow = (*SLOW, *dearest)
     for item in items:
-        if item.nodeid.startswith((*SLOW, *LEFT_OUT)) or S3_SERVER.search(item.nodeid):
+        if item.nodeid.startswith(slow) or S3_SERVER.search(item.nodeid):
             item.add_marker("slow")
 
     def place(item: pytest.Item) -> int:

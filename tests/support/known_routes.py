@@ -32,6 +32,9 @@ OF_A_TEST: Final = "PYTEST_CURRENT_TEST"
 VALUES_COUNT_MAX: Final = 256
 """Of classes and environments whose settings are known at once."""
 _PLAIN: Final = (type(None), bool, int, str, type)
+_MOST: Final = frozenset({type(None), bool, int, str})
+"""What nearly all values in options are, which are made thousands of times: these are asked for first."""
+_CONTAINERS: Final = (list, dict, set)
 
 
 def find_out_once() -> None:
@@ -41,7 +44,7 @@ def find_out_once() -> None:
 
 
 def _remembering_routes(find: Callable[..., None]) -> Callable[..., None]:
-    known: dict[Hashable, dict[str, Any]] = {}
+    known: dict[Hashable, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def found(route: Any, path: str, endpoint: Any, **options: Any) -> None:
         app = options.pop(OF_A_SERVICE, None)
@@ -55,8 +58,11 @@ def _remembering_routes(find: Callable[..., None]) -> Callable[..., None]:
             members = dict(vars(route))
             members["dependant"] = replace(route.dependant, call=None)
             del members["endpoint"], members[OF_A_SERVICE]
-            known[place] = members
-        vars(route).update({name: _own(value) for name, value in known[place].items()})
+            own = {name: one for name, one in members.items() if isinstance(one, _CONTAINERS)}
+            known[place] = members, own
+        members, own = known[place]
+        vars(route).update(members)
+        vars(route).update({name: copy(value) for name, value in own.items()})
         route.dependant = replace(route.dependant, call=endpoint)
         vars(route).update({"endpoint": endpoint, OF_A_SERVICE: app})
 
@@ -82,19 +88,18 @@ def _key(value: Any) -> Hashable:
     Raises:
         TypeError: it may mean another thing the next time.
     """
-    if isinstance(value, DefaultPlaceholder):
+    kind = type(value)
+    if kind in _MOST:
+        return kind, value
+    if kind is DefaultPlaceholder:
         return "default", _key(value.value)
-    if isinstance(value, list | tuple | set):
-        return tuple(map(_key, value))
+    if isinstance(value, (list, tuple, set)):
+        return tuple([_key(one) for one in value])
     if isinstance(value, dict):
-        return tuple((_key(name), _key(one)) for name, one in value.items())
+        return tuple([(_key(name), _key(one)) for name, one in value.items()])
     if isinstance(value, _PLAIN) or value is generate_unique_id:
         return type(value), value
     raise TypeError(value)
-
-
-def _own(value: Any) -> Any:
-    return copy(value) if isinstance(value, list | dict | set) else value
 
 
 def _remembering_values(make: Callable[..., None]) -> Callable[..., None]:

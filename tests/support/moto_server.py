@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from moto.server import ThreadedMotoServer
-
 from support.s3 import BUCKET, S3Server, s3_client
 
 
 @contextmanager
 def running_moto() -> Iterator[S3Server]:
     """It runs in a thread, so it dies with the tests."""
+    # Not at the top of the file, where each worker would load it to collect tests.
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:

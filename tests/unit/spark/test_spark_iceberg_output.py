@@ -8,8 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
 from support.iceberg import CATALOG, NAMESPACE, iceberg_catalog
 
 from bottomless.errors import WrongOffset
@@ -59,6 +57,9 @@ def rows_in(catalog: Any) -> int:
 
 def on_commit(patch: pytest.MonkeyPatch, happens: Callable[[Commit, tuple[Any, ...]], Any]) -> None:
     """Let something happen to the next commit of any catalog."""
+    # Not at the top of the file, where each worker would load it to collect tests.
+    from pyiceberg.catalog.sql import SqlCatalog
+
     inner = SqlCatalog.commit_table
 
     def commit(*given: Any) -> Any:
@@ -102,6 +103,8 @@ def test_without_a_guard_both_add_it(
 
 def refused_although_done(inner: Commit, given: tuple[Any, ...]) -> Any:
     """The answer is lost, and something on the way asks again."""
+    from pyiceberg.exceptions import CommitFailedException
+
     inner(*given)
     raise CommitFailedException
 
