@@ -44,8 +44,7 @@ def read_value(
         except InvalidRequest as error:
             raise Wrong("/json", error.message, error.code) from None
     if name == "value":
-        text = read_text(members["value"], "/value", _OTHER_VALUES)
-        return name, text.encode(), Content.TEXT
+        return name, _encoded(members["value"], "/value", _OTHER_VALUES), Content.TEXT
     return name, read_base64(members[name], "/value_base64"), Content.BYTES
 
 
@@ -55,13 +54,17 @@ def read_text(value: Any, place: str, otherwise: str = "must be a string") -> st
     Raises:
         Wrong: it is something else, at `place`.
     """
+    _encoded(value, place, otherwise)
+    return str(value)
+
+
+def _encoded(value: Any, place: str, otherwise: str) -> bytes:
     if not isinstance(value, str):
         raise Wrong(place, otherwise)
     try:
-        value.encode()
+        return value.encode()
     except UnicodeEncodeError:
         raise Wrong(place, "holds a lone surrogate, which is not Unicode") from None
-    return value
 
 
 def read_base64(value: Any, place: str) -> bytes:
