@@ -20,6 +20,7 @@ from bottomless.model.names import FullName, NodeId
 from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.log.segments import Segment
+from bottomless_server.ingest.producers import super_steps
 from bottomless_server.ingest.staged import files as staged_files
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust
@@ -304,6 +305,15 @@ GUARDS: Final[dict[str, Guard]] = {
             ("owners that have heard of a growth before it is done", sg.all_told, [3]),
         )
     },
+    "the layout of the request before, as it is remembered": Guard(
+        [
+            Replaced(super_steps, "require_all_layouts", sg.noting_layout),
+            Removed("the layout of the request before, as it is remembered", sg.begun_since),
+        ],
+        [2],
+        "crashes",
+        a_super_stream_in_a_storm,
+    ),
 }
 
 
