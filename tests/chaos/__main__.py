@@ -40,6 +40,7 @@ def main() -> int:
             strikes=(2, 3, 5, 8),
             aloud=given.aloud,
             pace=Pace(producer_seconds=given.pause),
+            growths=2,
         )
         with running_seaweed(directory / "seaweed") as s3:
             report = run_chaos(directory / "run", s3, plan)

@@ -61,7 +61,7 @@ class Load:
         """Set while bytes from the store may be damaged on their way."""
         self._produced = threading.Event()
         """Nobody appends any more."""
-        self._ledgers = ledgers
+        self._ledgers, self._seed = ledgers, seed
         producing = [
             partial(self._produce, each, who, strict)
             for each in ledgers
@@ -76,6 +76,15 @@ class Load:
         ]
         readers = threads[len(producing) : len(producing) + len(reading)]
         self._producers, self._readers = [one for one in threads if one not in readers], readers
+
+    def take_up(self, ledger: Ledger) -> None:
+        """Follow one stream more, which is there since a moment. By one of the others that work."""
+        self._ledgers.append(ledger)
+        follow = partial(self._follow, ledger)
+        seed = f"{self._seed} {ledger.name}"
+        thread = threading.Thread(target=self._guarded, args=(ledger, follow, seed))
+        self._readers.append(thread)
+        thread.start()
 
     def start(self) -> None:
         for thread in (*self._producers, *self._readers):

@@ -20,7 +20,7 @@ from chaos.events import TROUBLES, Event, Scene, Story, calm, strike
 from chaos.groups import GroupHistory, GroupMember
 from chaos.ledger import Ledger, Mode
 from chaos.load import Load, Pace, Work
-from chaos.supers import SuperLedger, SuperProducer
+from chaos.supers import Grower, SuperLedger, SuperProducer
 
 
 class StreamPlan(NamedTuple):
@@ -78,6 +78,9 @@ class Plan:
     members: int = 2
     """Of each of two groups: one shares a super stream, the other the first stream; 0: there is no
     super stream either."""
+    growths: int = 0
+    """Of the super stream, at most; the first one comes in any case. Each makes one stream more, with all
+    that is looked at in the end."""
 
 
 @dataclass
@@ -92,6 +95,7 @@ class Shared:
         """What their clients do, each in a thread of its own."""
         return [
             *(SuperProducer(one, who).work for one in self.supers for who in one.producers),
+            *(Grower(one).work for one in self.supers if one.growths),
             *(
                 GroupMember(one, f"pod-{number}").work
                 for one in self.groups
@@ -155,7 +159,8 @@ class Report:
                 f" {sum(one.stray_count for one in self.checked)} objects left over and swept"
             ),
             *(
-                f"  {one.name}: {one.sent.total()} records sent, requests {dict(sorted(one.counts.items()))}"
+                f"  {one.name}: {one.sent.total()} records sent, requests {dict(sorted(one.counts.items()))},"
+                f" partitions {one.layouts}"
                 for one in self.shared.supers
             ),
             *(
@@ -181,8 +186,7 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
             ledger.stream_id = made["stream_id"]
         for one in shared.supers:
             made = deployment.retried(partial(_create, one.path, SUPER))
-            for part, told in zip(one.parts, made["partitions"], strict=True):
-                part.stream_id = told["stream_id"]
+            one.take_partitions(made)
             ledgers += one.parts
         load = Load(deployment, ledgers, plan.seed, plan.pace, shared.works())
         load.start()
@@ -227,9 +231,10 @@ def _shared(plan: Plan, ledgers: list[Ledger]) -> Shared:
     if not plan.members:
         return Shared([], [], 0)
     first = 10 * len(ledgers)
-    whole = SuperLedger("chaos-super", SUPER_PARTITIONS, range(first, first + SUPER_PRODUCERS))
+    producers = range(first, first + SUPER_PRODUCERS)
+    whole = SuperLedger("chaos-super", SUPER_PARTITIONS, producers, plan.growths)
     groups = [
-        GroupHistory(whole.path, "billing", whole.parts),
+        GroupHistory(whole.path, "billing", whole.places),
         GroupHistory(ledgers[0].path, "audit", ledgers[:1]),
     ]
     return Shared([whole], groups, plan.members)
@@ -266,14 +271,16 @@ def _recover(deployment: ChaosDeployment, report: Report) -> None:
     """Everything runs, and every stream takes appends and is read again."""
     try:
         deployment.start()
-        before = [(len(one.acknowledged), len(one.seen)) for one in report.ledgers]
+        # Not those that it gets while this is waited for.
+        ledgers = [*report.ledgers]
+        before = [(len(one.acknowledged), len(one.seen)) for one in ledgers]
         passed = [one.passed_count for one in report.shared.groups]
 
         def at_work() -> bool:
             return bool(_faults(deployment, report.ledgers)) or (
                 all(
                     len(one.acknowledged) > acknowledged and len(one.seen) > seen
-                    for one, (acknowledged, seen) in zip(report.ledgers, before, strict=True)
+                    for one, (acknowledged, seen) in zip(ledgers, before, strict=True)
                 )
                 and all(
                     one.passed_count > count
