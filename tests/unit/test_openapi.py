@@ -44,6 +44,7 @@ SAMPLES: Final[dict[str, Any]] = {
     "super_id": "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c55",
     "lease_id": "ls_" + "0" * 32,
     "key_id": "0" * 24,
+    "node_id": "0" * 32,
     "m": "0" * 32,
     "operation_id": "op_" + "0" * 32,
     "instance": "0" * 32,

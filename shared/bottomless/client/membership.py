@@ -265,7 +265,7 @@ class Membership:
                 self.ending.append(self.held.pop(partition))
             new.append(assigned)
         # Some at once: who holds many has to be heard of again within its lease.
-        await gathered(self._begin_with(one) for one in new)
+        await gathered(self._begin_with, new)
         self.changed.set()
 
     async def _begin_with(self, assigned: Assigned) -> None:

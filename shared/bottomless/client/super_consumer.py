@@ -224,9 +224,7 @@ class AsyncSuperConsumer:
         if not due.keys() <= self._ids.keys():
             found = await self._client.partitions(self._consuming.stream)
             self._ids = {one.stream: one.stream_id for one in found}
-        await gathered(
-            self._commit_one(each, offset, retry_seconds) for each, offset in due.items()
-        )
+        await gathered(lambda one: self._commit_one(*one, retry_seconds), due.items())
         self._commit_at = time.monotonic() + self._consuming.commit_seconds
 
     async def _commit_one(self, stream: str, offset: int, retry_seconds: float | None) -> None:

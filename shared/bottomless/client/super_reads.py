@@ -23,6 +23,7 @@ from bottomless.client.wire import number_in, understood
 from bottomless.errors import InvalidRequest, NotFound, StoreError
 from bottomless.model.limits import KIB, MIB
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 FOLLOWED_COUNT_MAX: Final = 48
@@ -65,7 +66,7 @@ class SuperReadCalls(SuperStreamCalls, StreamCalls, FollowCalls, ReadCalls):
     async def super_positions(self, name: str) -> dict[str, int]:
         """Ask where each partition of a super stream ends, by the names of their streams."""
         found = await self.partitions(name)
-        ends = await gathered(self.offsets(one.stream) for one in found)
+        ends = await gathered(lambda one: self.offsets(one.stream), found)
         return {one.stream: offsets.next_offset for one, offsets in zip(found, ends, strict=True)}
 
     async def read_super(
@@ -181,7 +182,9 @@ class SuperReadCalls(SuperStreamCalls, StreamCalls, FollowCalls, ReadCalls):
     ) -> list[_Start]:
         """Find out where each partition begins, and where it ends now."""
         places = places_of(start, [one.stream for one in partitions])
-        return await gathered(self._start(one, places[one.stream], consumer) for one in partitions)
+        return await gathered(
+            lambda one: self._start(one, places[one.stream], consumer), partitions
+        )
 
     async def _start(self, partition: Partition, place: Place, consumer: str | None) -> _Start:
         stored = None if consumer is None else await self._stored(partition, consumer)
@@ -305,15 +308,18 @@ def places_of(start: Places, streams: Iterable[str]) -> dict[str, Place]:
     return dict.fromkeys(names, start)
 
 
-async def gathered(works: Iterable[Awaitable[T]]) -> list[T]:
-    """Do all of these, some at once; where one fails, raise that when all have ended."""
+async def gathered(work: Callable[[A], Awaitable[T]], items: Iterable[A]) -> list[T]:
+    """Do this with each item, with some at once; where one fails, raise that when all have ended.
+
+    The work of an item is made when its turn comes: given up before, there is nothing to await.
+    """
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(work: Awaitable[T]) -> T:
+    async def one(item: A) -> T:
         async with room:
-            return await work
+            return await work(item)
 
-    tasks = [asyncio.ensure_future(one(work)) for work in works]
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
     await asyncio.gather(*tasks, return_exceptions=True)
     return [task.result() for task in tasks]
 

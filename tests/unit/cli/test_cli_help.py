@@ -91,6 +91,7 @@ def test_the_commands_are_these() -> None:
         "queue work",
         "queue-store import-rabbitmq",
         "queue-store migrate",
+        "queue-store new-id",
         "queue-store rebuild",
         "queue-store scan",
         "queue-store verify",

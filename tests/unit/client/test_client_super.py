@@ -1,11 +1,13 @@
 """Producers to super streams against answers that say that some partitions have their parts."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from support.raw_server import Asked, answer, problem, raw_server
 
 from bottomless.client import AsyncClient
+from bottomless.client.super_reads import gathered
 from bottomless.errors import Code, Outcome, StoreError, Unavailable
 
 STREAM_ID = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11"
@@ -98,3 +100,21 @@ async def test_an_answer_that_makes_no_sense_leaves_it_unknown() -> None:
         with pytest.raises(Unavailable) as refused:
             await client.append_super("events", [{"value": "a", "key": "a"}])
     assert refused.value.outcome is Outcome.UNKNOWN
+
+
+async def test_what_is_given_up_before_its_turn_is_not_begun() -> None:
+    """Python would complain in the user's program of a coroutine that was never awaited."""
+    begun: list[int] = []
+
+    async def work(number: int) -> None:
+        begun.append(number)
+        await asyncio.Event().wait()
+
+    for turn_count in range(4):
+        under_way = asyncio.ensure_future(gathered(work, range(100)))
+        for _ in range(turn_count):
+            await asyncio.sleep(0)
+        under_way.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await under_way
+    assert 0 < len(begun) < 100
