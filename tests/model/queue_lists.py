@@ -63,6 +63,9 @@ class Totals:
     dead_lettered: int = 0
     dropped: int = 0
     duplicates: int = 0
+    rejected: int = 0
+    purged: int = 0
+    refused: int = 0
 
 
 @dataclass
@@ -120,6 +123,7 @@ class Lists:
             totals.dead_lettered += 1
         totals.expired += reason == "expired"
         totals.dropped += reason == "max-length"
+        totals.rejected += reason == "rejected"
         if target is not None:
             self.leaving.append(Leaving(*target, queue.name, reason, replace(entry)))
 
@@ -189,10 +193,12 @@ class Lists:
             if not any(over):
                 continue
             if config.overflow == "reject" or over[0] > len(queue.entries) or over[1] > queue.size:
+                queue.totals.refused += len(sizes)
                 return "queue-full"
             ready = queue.ready()
             while max(over) > 0:
                 if not ready:
+                    queue.totals.refused += len(sizes)
                     return "queue-full"
                 entry = ready.pop(0)
                 over = [over[0] - 1, over[1] - entry.size]

@@ -396,6 +396,7 @@ class QueuesBesideLists(RuleBasedStateMachine):
         if queue is None:
             return
         assert self.run(self.engine.engine.purge(TENANT, name)) == len(queue.entries)
+        queue.totals.purged += len(queue.entries)
         queue.entries.clear()
         queue.epoch += 1
 

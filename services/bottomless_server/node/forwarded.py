@@ -1,6 +1,6 @@
 """Requests about what other nodes own: sent on to the owner, and counted."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from starlette.types import Receive, Scope
@@ -34,8 +34,15 @@ class ForwardedRequests:
         self._counts = counts
         self._forget_owner = forget_owner
 
-    async def ask(self, owner: OwnedElsewhere, scope: Scope, receive: Receive) -> Answer:
-        """What the owner answers to a request.
+    async def ask(
+        self,
+        owner: OwnedElsewhere,
+        scope: Scope,
+        receive: Receive,
+        hold: Callable[[int], Awaitable[None]] | None = None,
+    ) -> Answer:
+        """What the owner answers to a request. `hold` is awaited with the bytes of the answer before
+        they are read.
 
         Raises:
             ClientGone: the client left before its whole body was here.
@@ -44,7 +51,7 @@ class ForwardedRequests:
         with self._under_way.counted():
             self._counts.forwarded += 1
             try:
-                answer = await self._forwarding.ask(owner.owner_url, scope, receive)
+                answer = await self._forwarding.ask(owner.owner_url, scope, receive, hold)
             except Unavailable:
                 self._counts.forwarded_unanswered += 1
                 self._forget_owner(owner.owner_url)

@@ -10,7 +10,7 @@ Nothing is repeated. Where no connection came about nothing was sent, so the out
 where the connection ended without an answer a write may have happened, and that is said.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -164,8 +164,15 @@ class Forwarding:
         self._sessions: dict[str, aiohttp.ClientSession] = {}
         self._closed = False
 
-    async def ask(self, owner_url: str, scope: Scope, receive: Receive) -> Answer:
-        """Send a request on, its body as it comes, and read the answer whole.
+    async def ask(
+        self,
+        owner_url: str,
+        scope: Scope,
+        receive: Receive,
+        hold: Callable[[int], Awaitable[None]] | None = None,
+    ) -> Answer:
+        """Send a request on, its body as it comes, and read the answer whole. `hold` is awaited with
+        the bytes of the answer before they are read; what it raises is raised, and they are not read.
 
         Raises:
             ClientGone: before the whole body was here; the owner stored nothing.
@@ -185,6 +192,9 @@ class Forwarding:
                 allow_redirects=False,
                 timeout=self._timeout,
             ) as answer:
+                if hold is not None:
+                    size = 0 if answer.status == 204 else answer.content_length
+                    await hold(self._answer_size_max if size is None else size)
                 return await self._whole(answer, owner_url)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise not_owner(owned=self._owned) from error

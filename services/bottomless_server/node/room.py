@@ -1,5 +1,7 @@
 """Reserve memory for the bodies of appends, and make appends wait where there is none.
 
+Queues reserve it for publishes, and for what receives answer, in the same way.
+
 A request reserves its Content-Length, so that a body that was begun can be received whole. But a
 reservation is not yet memory: a client that declares much and sends little would keep others out
 until HTTP's own time limits end it. So a client that stalls loses the unreceived part of its
@@ -32,8 +34,14 @@ class MemoryRoom:
     """Memory for the bodies of appends in a process, for all streams together."""
 
     def __init__(
-        self, admission: Admission, monotonic: Callable[[], float], wait_seconds: float
+        self,
+        admission: Admission,
+        monotonic: Callable[[], float],
+        wait_seconds: float,
+        what: str = "appends",
     ) -> None:
+        """`what` waits for room here, in words for whoever is refused."""
+        self._what = what
         self.admission = admission
         self.monotonic = monotonic
         self._wait_seconds = wait_seconds
@@ -70,6 +78,10 @@ class MemoryRoom:
             yield body
         finally:
             body.end()
+
+    def nothing_yet(self, owner: Hashable) -> "BodyReservation":
+        """Room of which the size is not known yet: `take` and `give_back` it."""
+        return BodyReservation(self, owner)
 
     def body_at_once(self, owner: Hashable, size: int) -> "BodyReservation | None":
         """Hold room for a body as `body` does, until `end`; None if that would wait."""
@@ -120,7 +132,7 @@ class MemoryRoom:
                 continue
             left = wait_seconds - max(waited, self.monotonic() - begun)
             if left <= 0:
-                raise Overloaded("too many appends are waiting", retry_after_seconds=1)
+                raise Overloaded(f"too many {self._what} are waiting", retry_after_seconds=1)
             step = min(left, STALL_SECONDS)
             if not await wait_for(turn, step):
                 waited += step

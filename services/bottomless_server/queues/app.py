@@ -18,7 +18,7 @@ from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.queues.front.counts import QueueCounts
 from bottomless_server.queues.front.figures import QueueMeasures
 from bottomless_server.queues.front.public import create_public_app
-from bottomless_server.queues.front.requests import QueueRequests
+from bottomless_server.queues.front.requests import QueueRequests, QueueRoom
 from bottomless_server.queues.homes import OWNED, TenantHomes
 from bottomless_server.queues.operator_settings import QueuesSettings
 from bottomless_server.queues.outgoing.stream_appends import StreamAppends
@@ -33,7 +33,7 @@ from bottomless_server.stores.queue_homes import QueueHomes, queue_node_key
 from bottomless_server.stores.streams import Streams
 
 _QUEUE_SHARE: Final = 2
-"""One queue may have this part of the room of all publishes."""
+"""One queue may have this part of the room of all publishes, and of all answers to receives."""
 _ANSWER_SIZE_MAX: Final = 6 * RECEIVE_SIZE_MAX + MIB
 """Of another node: as much as one receive takes, each byte of it escaped, and what is said of it."""
 _CONNECTION_COUNT_MAX: Final = 4_096
@@ -94,8 +94,18 @@ def create_service(
         Admission(size_max // _QUEUE_SHARE, size_max),
         clocks.monotonic,
         settings.queues_wait_ms / 1000,
+        "publishes",
     )
-    requests = QueueRequests(place.there, homes, room, counts, settings.queues_message_bytes_max)
+    answer_size_max = settings.queues_answer_bytes_max
+    answers = MemoryRoom(
+        Admission(answer_size_max // _QUEUE_SHARE, answer_size_max),
+        clocks.monotonic,
+        settings.queues_wait_ms / 1000,
+        "receives",
+    )
+    requests = QueueRequests(
+        place.there, homes, QueueRoom(room, answers), counts, settings.queues_message_bytes_max
+    )
     commit_clock = CommitClock(settings.queues_clock_jump_ms_max)
     return QueuesService(
         public=create_public_app(

@@ -44,6 +44,7 @@ from bottomless_server.queues.changes.queues import (
     UpdateQueue,
     changed_meanwhile,
 )
+from bottomless_server.queues.changes.receive import Receive
 from bottomless_server.queues.changes.upkeep import Upkeep
 from bottomless_server.queues.core.message_ids import RANDOM_SIZE, first_id
 from bottomless_server.queues.directory.housekeeping import Housekeeping, Place
@@ -62,7 +63,7 @@ from bottomless_server.queues.ports import OutgoingStreams
 from bottomless_server.queues.reading import looks
 from bottomless_server.queues.reading.known_queues import KnownQueues
 from bottomless_server.queues.reading.reading import Reading
-from bottomless_server.queues.reading.receiving import Receiving
+from bottomless_server.queues.reading.receiving import AnswerRoom, Receiving
 from bottomless_server.queues.rounds.round_files import RoundFiles
 from bottomless_server.queues.rounds.round_writer import Bounds, RoundWriter
 from bottomless_server.queues.rounds.rounds import Limits, Rounds
@@ -313,21 +314,26 @@ class QueueEngine:
         visibility_ms: int | None = None,
         wait_ms: int = 0,
         allowed: Callable[[], bool] | None = None,
+        room: AnswerRoom | None = None,
     ) -> Sequence[ReceivedMessage]:
         """Take up to `limit` messages of at most `bytes_max` bytes of records together, but one at
         least if one is ready; wait for some for up to `wait_ms`.
 
         `allowed` is asked once more after messages were found: where it says no they are given
-        back and nothing is returned. A caller that is cancelled takes nothing.
+        back and nothing is returned. A caller that is cancelled takes nothing. `room` is held for
+        what is found, before it is read; the caller gives it back.
 
         Raises:
-            Overloaded: too many wait for messages of this queue.
+            Overloaded: too many wait for messages of this queue, or there was no room for them in
+                memory; nothing is taken.
         """
+        # Before the queue is known: another one of its name is waited at for what is left.
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
         return await self._known.with_id(
             tenant,
             name,
             lambda queue_id: self._receiving.receive(
-                queue_id, limit, bytes_max, visibility_ms, wait_ms, allowed
+                Receive(queue_id, limit, bytes_max, visibility_ms), deadline, allowed, room
             ),
         )
 

@@ -46,10 +46,13 @@ class QueuesSettings(CommonSettings):
     """Requests that share one sync."""
     queues_waiting_bytes_max: Annotated[int, Field(ge=MIB)] = 128 * MIB
     """Bytes of requests that are being received, or wait for their sync."""
+    queues_answer_bytes_max: Annotated[int, Field(ge=MIB)] = 128 * MIB
+    """Bytes of messages that receives have taken and that are not sent yet; further receives wait for room,
+    and are refused then (503 `overloaded`)."""
     queues_waiting_receive_count_max: _Positive = 1_000
     """Receives that wait for messages of one queue; more are refused (503 `overloaded`)."""
     queues_wait_ms: Annotated[int, Field(ge=0)] = 2_000
-    """How long a publish waits for room before 503 `overloaded`."""
+    """How long a publish, or what a receive has found, waits for room before 503 `overloaded`."""
     queues_sweep_count: _Positive = 2_000
     """Messages of each kind that are removed, expired or made ready between two rounds of requests."""
     queues_read_thread_count: Annotated[int, Field(ge=1, le=256)] = 8

@@ -21,6 +21,7 @@ from bottomless.client.receiving import ReceiveCalls
 from bottomless.client.retry import jittered
 from bottomless.client.working import Loss, Working
 from bottomless.errors import StoreError
+from bottomless.guards import guard
 
 _RECEIVE_LIMIT_MAX: Final = 100
 _CLOSE_SECONDS: Final = 2.0
@@ -176,9 +177,7 @@ class AsyncWorker:
             return False
         self._drop(message)
         message.settled = True
-        # An extension that came to the server after it would take the message out of the queue again.
-        async with self._extending:
-            pass
+        await self._end_extending()
         if message.lost:
             return False
         answer = await self._client.nack(
@@ -190,6 +189,14 @@ class AsyncWorker:
         if answer.stale:
             self._lose(message, "stale")
         return not answer.stale
+
+    @guard("no extension after a message was given back")
+    async def _end_extending(self) -> None:
+        """Return when no extension is under way that may name a message that left the hand: one that came
+        to the server after it was given back would take it out of the queue again.
+        """
+        async with self._extending:
+            pass
 
     async def leave(self, message: AsyncHeldMessage, error: BaseException | None) -> None:
         """End the work on a message, well or by an error."""

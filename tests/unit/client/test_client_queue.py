@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from support.guards import remove
 from support.raw_server import NOTHING, Asked, Script, answer, problem, raw_server
 from support.waiting import eventually
 
@@ -115,8 +116,8 @@ async def test_an_answer_of_another_shape_is_no_answer() -> None:
             assert strange.value.outcome is Outcome.UNKNOWN
 
 
-async def test_no_extension_comes_after_a_message_was_given_back() -> None:
-    """It would take the message out of the queue again, for nobody."""
+async def given_back_while_it_is_extended() -> list[str]:
+    """What is asked of a queue, in its order, while an extension is answered late."""
     queue, answered = Queue(message()), asyncio.Event()
 
     async def late() -> bytes:
@@ -133,8 +134,25 @@ async def test_no_extension_comes_after_a_message_was_given_back() -> None:
         await client.ack("jobs", "other")
         answered.set()
         assert await giving
-    assert queue.asked.index("nack") > queue.asked.index("extended")
-    assert "extend" not in queue.asked[queue.asked.index("nack") :]
+    return queue.asked
+
+
+async def test_no_extension_comes_after_a_message_was_given_back() -> None:
+    """It would take the message out of the queue again, for nobody."""
+    asked = await given_back_while_it_is_extended()
+    assert asked.index("nack") > asked.index("extended")
+    assert "extend" not in asked[asked.index("nack") :]
+
+
+async def test_without_its_guard_an_extension_comes_after_a_message_was_given_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def at_once(self: AsyncWorker) -> None:
+        del self
+
+    remove(monkeypatch, "no extension after a message was given back", at_once)
+    asked = await given_back_while_it_is_extended()
+    assert asked.index("nack") < asked.index("extended")
 
 
 async def test_a_worker_goes_on_after_outages_and_tells_of_them() -> None:

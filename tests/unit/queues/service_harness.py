@@ -147,7 +147,7 @@ async def one_node(directory: Path, **settings: Any) -> AsyncIterator[QueuesHarn
 
 
 @asynccontextmanager
-async def two_nodes(directory: Path) -> AsyncIterator[Sequence[QueuesHarness]]:
+async def two_nodes(directory: Path, **settings: Any) -> AsyncIterator[Sequence[QueuesHarness]]:
     """Two nodes of one installation, each with its internal listener on a socket."""
     installation = await Installation().start()
     async with AsyncExitStack() as stack:
@@ -161,7 +161,9 @@ async def two_nodes(directory: Path) -> AsyncIterator[Sequence[QueuesHarness]]:
 
         ports = [await stack.enter_async_context(on_tcp(listening(number))) for number in (0, 1)]
         nodes += [
-            installation.node(directory / f"node-{number}", queues_url=f"http://127.0.0.1:{port}")
+            installation.node(
+                directory / f"node-{number}", queues_url=f"http://127.0.0.1:{port}", **settings
+            )
             for number, port in enumerate(ports)
         ]
         for node in nodes:

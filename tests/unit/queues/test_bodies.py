@@ -371,6 +371,13 @@ def test_headers_that_http_cannot_carry_are_left_out_of_a_raw_answer_and_counted
     assert not any(b"\n" in value for value in headers.values())
 
 
+def test_names_that_http_takes_for_one_are_left_out_but_for_the_first() -> None:
+    own = (("k", b"first"), ("other", b"x"), ("K", b"second"))
+    headers = raw_answer_headers(RECEIVED._replace(headers=own))
+    assert [value for name, value in headers if name == b"message-header-k"] == [b"first"]
+    assert dict(headers)[b"message-headers-left-out"] == b"1"
+
+
 def test_a_queue_shows_its_configuration_and_what_is_in_it() -> None:
     config = QueueConfig(visibility_ms=5)
     queue = QueueDescription(

@@ -9,7 +9,7 @@ from support.queue_changes import Publish, wanted
 
 from bottomless_server.queues.changes import receive as receive_module
 from bottomless_server.queues.changes.queues import PurgeQueue
-from bottomless_server.queues.changes.receive import Receive, Received
+from bottomless_server.queues.changes.receive import GiveBack, Receive, Received
 from bottomless_server.queues.changes.settle import Settled, ack, extend, nack
 from bottomless_server.queues.changes.upkeep import Upkeep
 from bottomless_server.queues.core.life import DELIVERIES_MAX
@@ -146,7 +146,7 @@ def test_what_is_rejected_leaves_at_once_and_what_is_acknowledged_for_the_archiv
     queues.do(nack(QUEUE, [one], dead_letter=True))
     queues.do(ack(QUEUE, [two]))
     assert queues.out() == [("stream", "done", "acknowledged", 1)]
-    assert queues.totals == Totals(delivered=2, acked=1)
+    assert queues.totals == Totals(delivered=2, acked=1, rejected=1)
     queues.check()
 
 
@@ -223,6 +223,12 @@ def test_a_receive_stops_at_its_bytes_and_takes_one_always(queues: Queues) -> No
     assert queues.receive() == []
 
 
+def received_items(received: Received) -> list[tuple[int, int, int]]:
+    return [
+        (each.item.inside, each.item.sequence, each.item.deliveries) for each in received.deliveries
+    ]
+
+
 def test_what_cannot_be_handed_out_is_given_back_and_its_pins_are_released(
     queues: Queues,
 ) -> None:
@@ -238,7 +244,11 @@ def test_what_cannot_be_handed_out_is_given_back_and_its_pins_are_released(
     assert ended.made_ready == {QUEUE: 2}
     assert [pin.released for pin in queues.files.pins] == [True]
     assert queues.sequences() == [0, 1]
-    assert queues.do(back) == 0, "they are somebody else's now"
+    assert queues.totals.redelivered == 0, "what nobody heard of was no delivery"
+    before = GiveBack(
+        QUEUE, [(inside, sequence, 0) for inside, sequence, _ in received_items(received)]
+    )
+    assert queues.do(before) == 0, "they are somebody else's now"
 
 
 def test_a_queue_that_is_not_there_is_said(queues: Queues) -> None:

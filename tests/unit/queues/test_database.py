@@ -3,15 +3,22 @@
 import shutil
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from support.file_size_limit import no_file_grows_beyond
 from support.guards import remove
-from support.ledgers import STORE_ID, Books
+from support.ledgers import STORE_ID, Books, a_round
 
 from bottomless_server.node.file_calls import FileCalls, RealFileCalls
-from bottomless_server.queues.ledger.base import LedgerDamaged, LedgerFailed, LedgerNotServed
+from bottomless_server.queues.core.states import FileState
+from bottomless_server.queues.ledger.base import (
+    LedgerDamaged,
+    LedgerFailed,
+    LedgerNotServed,
+    Totals,
+)
 from bottomless_server.queues.ledger.database import Database
 from bottomless_server.queues.ledger.sqlite import SqliteLedger
 
@@ -224,7 +231,7 @@ def test_a_page_that_was_overwritten_is_damage(tmp_path: Path) -> None:
 def test_a_ledger_of_a_later_release_is_refused(tmp_path: Path) -> None:
     SqliteLedger(tmp_path / "ledger.db", FILES, STORE_ID).close()
     with sqlite3.connect(tmp_path / "ledger.db") as later:
-        later.execute("UPDATE store SET format = 2")
+        later.execute("UPDATE store SET format = 3")
     later.close()
     with pytest.raises(LedgerNotServed):
         SqliteLedger(tmp_path / "ledger.db", FILES, STORE_ID)
@@ -243,3 +250,53 @@ def test_an_error_tells_its_statement_and_none_of_its_values(database: Database)
         database.run("INSERT INTO   nowhere VALUES (?)", ("a secret",))
     assert "secret" not in str(caught.value)
     database.rollback()
+
+
+def test_a_ledger_of_before_has_what_it_had_and_counts_more_from_then_on(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    ledger = SqliteLedger(path, FILES, STORE_ID)
+    books = Books(ledger)
+    queue = books.queue()
+    books.publish(queue)
+    ledger.close()
+    with closing(sqlite3.connect(path)) as old:
+        for name in ("rejected", "purged", "refused"):
+            old.execute(f"ALTER TABLE queue DROP COLUMN {name}")
+        old.execute("UPDATE store SET format = 1")
+        old.commit()
+    for purged in (3, 6):
+        ledger = SqliteLedger(path, FILES, STORE_ID)
+        with a_round(ledger):
+            ledger.add_totals(queue.queue_id, Totals(purged=3, acked=1))
+        row = ledger.queue(queue.queue_id)
+        assert row is not None
+        assert (row.totals, row.next_sequence) == (Totals(acked=purged // 3, purged=purged), 1)
+        ledger.close()
+
+
+def acknowledged_in_one_of_two_queues(directory: Path) -> FileState:
+    """What becomes of the file of a message that another queue has still."""
+    ledger = SqliteLedger(directory / "ledger.db", FILES, STORE_ID)
+    books = Books(ledger)
+    one, other = books.queue("one"), books.queue("other")
+    books.publish(one, other)
+    number = books.file
+    books.next_file()
+    ledger.begin()
+    ledger.remove_items(ledger.page(one.inside, 0, 1))
+    ledger.commit()
+    row = ledger.file(number)
+    assert row is not None
+    assert books.sequences(other) == [0]
+    ledger.close()
+    return row.state
+
+
+def test_without_its_references_a_message_loses_its_file_to_another_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "without").mkdir()
+    assert acknowledged_in_one_of_two_queues(tmp_path) is FileState.SEALED
+    name = "a message is there while an item or an outgoing row names it"
+    remove(monkeypatch, name, lambda *_: ())
+    assert acknowledged_in_one_of_two_queues(tmp_path / "without") is FileState.DOOMED

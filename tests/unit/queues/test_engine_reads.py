@@ -4,12 +4,16 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.waiting import eventually
 
+from bottomless.errors import NotFound, Overloaded
 from bottomless_server.node.file_calls import RealFileCalls
-from unit.queues.engine_harness import SETTINGS, Engine
+from bottomless_server.queues.changes.moving import Redrive
+from bottomless_server.queues.rounds.rounds import Rounds
+from unit.queues.engine_harness import SETTINGS, TENANT, Engine
 
 
 class SlowDisk(RealFileCalls):
@@ -110,3 +114,54 @@ async def test_a_stop_waits_for_what_is_read(tmp_path: Path) -> None:
     await slow.engine.open()
     assert slow.engine.engine.start_report.damaged_count == 0
     await slow.engine.close()
+
+
+async def dead_letters(slow: Slow, *names: str) -> None:
+    """One dead letter of each queue, in this order; nothing of them goes there any more."""
+    for name in names:
+        await slow.engine.create(name, message_ttl_ms=1, dead_letter={"queue": "dead"})
+        await slow.engine.publish(name, values=[name.encode()])
+        await slow.engine.pass_time(1)
+        await slow.engine.arrived()
+
+
+async def test_a_redrive_tells_what_has_moved_although_a_queue_was_deleted_meanwhile(
+    slow: Slow,
+) -> None:
+    await slow.engine.create("dead")
+    await dead_letters(slow, "a", "b")
+    slow.disk.may_read.clear()
+    redriving = asyncio.create_task(slow.engine.engine.redrive(TENANT, "dead"))
+    await eventually(lambda: slow.disk.waiting)
+    await slow.engine.engine.delete_queue(TENANT, "a")
+    slow.disk.may_read.set()
+    answer = await redriving
+    assert (answer.moved, answer.left) == (1, 1)
+    assert await slow.engine.values("b") == [b"b"]
+    with pytest.raises(NotFound) as caught:
+        await slow.engine.engine.redrive(TENANT, "dead")
+    assert caught.value.facts == {"queue": "a"}
+
+
+async def test_a_redrive_tells_what_has_moved_although_the_rest_was_refused(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds move a hundred messages each: the second one is refused."""
+    await slow.engine.create("dead")
+    await slow.engine.publish("dead", values=[b"x"] * 101)
+    do, redrives = Rounds.do, list[Redrive]()
+
+    async def refused(self: Rounds, change: Any) -> Any:
+        if isinstance(change, Redrive):
+            redrives.append(change)
+            if len(redrives) == 2:
+                raise Overloaded("too much waits")
+        return await do(self, change)
+
+    monkeypatch.setattr(Rounds, "do", refused)
+    answer = await slow.engine.engine.redrive(TENANT, "dead", to="jobs")
+    assert (answer.moved, answer.left) == (100, 1)
+    assert (await slow.engine.describe("dead")).sums.ready == 1
+    redrives[1:] = []
+    with pytest.raises(Overloaded):
+        await slow.engine.engine.redrive(TENANT, "dead", to="jobs")

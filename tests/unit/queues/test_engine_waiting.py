@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from bottomless.errors import Code, NotFound, Outcome, Unavailable
+from bottomless.errors import Code, NotFound, Outcome, Overloaded, Unavailable
 from bottomless.formats.message_file import HEADER_SIZE
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.queues.calls import PublishRequest
-from bottomless_server.queues.reading.receiving import ASIDE_MS
+from bottomless_server.queues.reading.receiving import ASIDE_MS, Receiving
 from unit.queues.engine_harness import TENANT, Engine, an_engine
 
 LONG = 240_000
@@ -86,6 +86,65 @@ async def test_a_name_that_is_another_queue_meanwhile_is_that_queue(tmp_path: Pa
         await engine.create("jobs")
         await engine.publish("jobs", values=[b"new"])
         assert await engine.values("jobs") == [b"new"]
+
+
+async def test_a_wait_ends_when_its_client_said_also_where_the_queue_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deadlines: list[float] = []
+    receive = Receiving.receive
+
+    async def noted(self: Receiving, change: Any, deadline: float, *rest: Any) -> Any:
+        deadlines.append(deadline)
+        return await receive(self, change, deadline, *rest)
+
+    monkeypatch.setattr(Receiving, "receive", noted)
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        waiting = asking(engine)
+        for again in (1, 2, 3):
+            await waits(engine)
+            known = len(deadlines)
+            # Together, so that there is a queue of this name whenever it is looked for.
+            await asyncio.gather(
+                engine.engine.delete_queue(TENANT, "jobs"), engine.create("jobs", delay_ms=again)
+            )
+            while len(deadlines) == known:
+                await asyncio.sleep(0)
+        await waits(engine)
+        engine.engine.stop_waiting()
+        assert await waiting == []
+    assert len(set(deadlines)) == 1
+
+
+class Room:
+    """Room for one answer, of which there is none."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def take(self, size: int) -> None:
+        self.asked.append(size)
+        if size:
+            raise Overloaded("too many receives are waiting")
+
+    def give_back(self) -> None:
+        pass
+
+
+async def test_what_there_is_no_room_for_goes_back_and_was_never_delivered(tmp_path: Path) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs", max_deliveries=1, dead_letter={"stream": "dead"})
+        await engine.publish("jobs", values=[b"one", b"two"])
+        room = Room()
+        for _ in range(2):
+            with pytest.raises(Overloaded):
+                await engine.receive("jobs", room=room)
+        size = (await engine.describe("jobs")).sums.bytes
+        assert room.asked == [0, size, 0, size]
+        messages = await engine.receive("jobs", wait_ms=LONG)
+        assert [each.deliveries for each in messages] == [1, 1]
+        assert await engine.ack("jobs", messages) == 2
 
 
 async def test_a_stop_answers_who_waits_with_nothing_and_refuses_the_rest(tmp_path: Path) -> None:

@@ -249,6 +249,9 @@ def test_a_full_queue_refuses_a_publish_for_all_queues(queues: Queues) -> None:
     assert queues.publish("mail", "jobs", messages=three) == ("queue-full", "none")
     assert queues.items("mail") == []
     assert queues.told("mail", "jobs")[1].sequence == 1
+    # Of all that a refused publish did nothing stays but that it was counted.
+    assert queues.row("jobs").totals == Totals(published=2, refused=2)
+    assert queues.row("mail").totals == Totals(published=1)
 
 
 def test_the_first_messages_make_room_and_become_dead_letters(queues: Queues) -> None:

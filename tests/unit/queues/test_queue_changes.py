@@ -115,6 +115,7 @@ def test_a_purge_takes_what_is_in_flight_too(queues: Queues) -> None:
     row = queues.ledger.queue(QUEUE)
     assert row is not None
     assert (row.sums.item_count, row.purged_below, row.next_sequence) == (0, 3, 3)
+    assert row.totals.purged == 3
     assert queues.registry.rows[QUEUE].purged_below == 3
 
 

@@ -5,6 +5,7 @@ import os
 import random
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from bottomless.errors import Corrupt
 from bottomless.formats.message_file import StoredMessage
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.queues.core.states import FileState
-from bottomless_server.queues.ledger.base import Message
+from bottomless_server.queues.ledger.base import Ledger, Message, Move
 from bottomless_server.queues.store.compaction import Ended, compact
 from bottomless_server.queues.store.descriptors import Descriptors
 from bottomless_server.queues.store.names import FileName, parse_file_name
@@ -86,6 +87,50 @@ def test_without_pins_a_reader_would_get_something_else(monkeypatch: pytest.Monk
         compacted_under_readers()
     with pytest.raises(FileNotFoundError):
         removed_under_readers()
+
+
+def compacted_beside_an_acknowledgement() -> None:
+    """What was about to move is acknowledged while it is copied, and something new is published."""
+    store, readers = half_dead()
+    readers.read_all()
+    steps = 0
+
+    def between() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            store.ack([max(store.live(), key=lambda message: message.position).msg_id])
+            store.publish([b"new"])
+
+    result = store.drive(compact(store.disk, ROOT, 0, has_room=False), between=between)
+    assert result.ended is Ended.COMPACTED
+    store.check_ledger()
+    store.check_files()
+
+
+def test_what_is_acknowledged_while_it_is_copied_is_gone() -> None:
+    compacted_beside_an_acknowledgement()
+
+
+def test_without_its_condition_a_move_gives_its_place_to_another_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def by_number(ledger: Ledger, moves: Sequence[Move]) -> int:
+        """Who goes by a message's number alone meets the one that has the number now."""
+        there = {one.position for one in ledger.live(0)}
+        (new,) = ledger.live(1)
+        return ledger.move(
+            [
+                each
+                if each.position in there
+                else Move(new.msg_id, new.file, new.position, 0, each.new_position)
+                for each in moves
+            ]
+        )
+
+    remove(monkeypatch, "only what is where its move says gets a new place", by_number)
+    with pytest.raises((AssertionError, Corrupt)):
+        compacted_beside_an_acknowledgement()
 
 
 def test_a_pin_of_a_later_round_holds_up_nothing() -> None:

@@ -110,7 +110,8 @@ def queue_members(queue: QueueDescription) -> dict[str, Any]:
 def raw_answer_headers(message: ReceivedMessage) -> list[tuple[bytes, bytes]]:
     """What an answer with the bytes of one message says of it in headers.
 
-    A header of the message that HTTP cannot carry is left out, and counted.
+    A header of the message that HTTP cannot carry is left out, and counted; so is one whose name differs
+    from that of an earlier one in upper and lower case alone, which HTTP would take for the same.
     """
     headers = [
         (b"message-receipt", message.receipt.encode()),
@@ -121,12 +122,11 @@ def raw_answer_headers(message: ReceivedMessage) -> list[tuple[bytes, bytes]]:
         (b"message-priority", b"%d" % message.priority),
         (b"message-content", _CONTENT[message.content]),
     ]
-    own = [
-        (f"message-header-{name.lower()}".encode(), value)
-        for name, value in message.headers
-        if _TOKEN.fullmatch(name) and _SHOWN.fullmatch(value)
-    ]
-    headers += own
+    own: dict[bytes, bytes] = {}
+    for name, value in message.headers:
+        if _TOKEN.fullmatch(name) and _SHOWN.fullmatch(value):
+            own.setdefault(f"message-header-{name.lower()}".encode(), value)
+    headers += own.items()
     if left_out := len(message.headers) - len(own):
         headers.append((b"message-headers-left-out", b"%d" % left_out))
     if (left := message.dead_letter) is not None:

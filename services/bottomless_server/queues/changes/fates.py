@@ -55,7 +55,7 @@ def carry_out(work: Work, row: QueueRow, fates: Sequence[tuple[Stored, Fate]]) -
     changes: list[tuple[Stored, Item]] = []
     gone: list[Stored] = []
     leaving: dict[Destination, list[tuple[Stored, bytes]]] = defaultdict(list)
-    counts = dict.fromkeys(("acked", "expired", "dead_lettered", "dropped"), 0)
+    counts = dict.fromkeys(("acked", "expired", "dead_lettered", "dropped", "rejected"), 0)
     for stored, fate in fates:
         item = stored.item
         if isinstance(fate, Life):
@@ -74,6 +74,7 @@ def carry_out(work: Work, row: QueueRow, fates: Sequence[tuple[Stored, Fate]]) -
         counts["acked"] += fate.reason is LeaveReason.ACKNOWLEDGED
         counts["expired"] += fate.reason is LeaveReason.EXPIRED
         counts["dropped"] += fate.reason is LeaveReason.MAX_LENGTH
+        counts["rejected"] += fate.reason is LeaveReason.REJECTED
         if fate.reason is not LeaveReason.ACKNOWLEDGED and fate.to is not None:
             counts["dead_lettered"] += 1
             work.dead_lettered[fate.reason] += 1

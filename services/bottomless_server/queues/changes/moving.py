@@ -58,6 +58,14 @@ class Arrive:
 
 
 class Redriven(NamedTuple):
+    """What a redrive has come to."""
+
+    moved: int
+    missing: str | None
+    """A queue that was deleted before its messages came; those stay where they are."""
+
+
+class Redriving(NamedTuple):
     """An item that is redriven, as it was when its message was read, and where it goes."""
 
     stored: Stored
@@ -67,13 +75,13 @@ class Redriven(NamedTuple):
 
 @dataclass(frozen=True)
 class Redrive:
-    """Publish messages anew in the queues that they came from; the answer says how many have moved.
+    """Publish messages anew in the queues that they came from; the answer is a Redriven.
 
-    What is not ready any more stays.
+    What is not ready any more stays, and so does what has nowhere to go: the others move.
     """
 
     queue_id: bytes
-    items: Sequence[Redriven]
+    items: Sequence[Redriving]
     randomness: bytes
     checksum: bool = True
 
@@ -81,16 +89,21 @@ class Redrive:
     def size(self) -> int:
         return sum(len(each.message.value) + _OVERHEAD for each in self.items)
 
-    def apply(self, work: Work) -> int:
+    def apply(self, work: Work) -> Redriven:
         row = live_queue(work, self.queue_id)
+        names = dict.fromkeys(each.to for each in self.items)
+        found = {name: work.ledger.queue_named(row.tenant, name) for name in names}
+        targets = {name: to for name, to in found.items() if to is not None}
         there = work.ledger.items(row.inside, [each.stored.item.sequence for each in self.items])
         ids = ids_of(first_id(work.now, self.randomness), len(self.items))
         moving = [
             (msg_id, each)
             for msg_id, each in zip(ids, self.items, strict=True)
-            if _is_still(each.stored, there.get(each.stored.item.sequence), row)
+            if each.to in targets
+            and _is_still(each.stored, there.get(each.stored.item.sequence), row)
         ]
-        targets = {each.to: _queue(work, row.tenant, each.to) for _, each in moving}
+        for name in {each.to for _, each in moving}:
+            work.require_registry(targets[name].queue_id)
         fresh = [
             _anew(
                 work,
@@ -105,7 +118,8 @@ class Redrive:
         if fresh:
             store_messages(work, fresh, checksum=self.checksum)
             work.ledger.remove_items([there[each.stored.item.sequence] for _, each in moving])
-        return len(fresh)
+        missing = next((name for name, to in found.items() if to is None), None)
+        return Redriven(len(fresh), missing)
 
 
 def _queue(work: Work, tenant: str, name: str) -> QueueRow:

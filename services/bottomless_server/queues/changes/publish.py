@@ -203,13 +203,17 @@ class Publish:
         _require_chance(queue, by_number)
         sums, size = queue.row.sums, sum(by_number.values())
         needed = excess(queue.config, sums.item_count, sums.bytes, len(by_number), size)
+        # Beside the others: one full queue refuses the whole request, and is the one that counts it.
+        full = Totals(refused=len(by_number))
         if needed is None:
+            work.count_if_refused(queue.row.queue_id, full)
             raise _full(queue.row)
         left = _DROP_COUNT_MAX
         while needed != FITS and left > 0:
             there = work.ledger.ready(queue.row.inside, min(_DROP_PAGE, left))
             if not there:
                 # What is left is in flight or delayed: nobody drops that.
+                work.count_if_refused(queue.row.queue_id, full)
                 raise _full(queue.row)
             number = heads_to_drop((each.message.size for each in there), needed)
             first = there[:number]

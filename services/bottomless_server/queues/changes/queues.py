@@ -18,7 +18,7 @@ from bottomless.model.queue import (
 from bottomless_server.core.not_found import queue_not_found
 from bottomless_server.queues.changes.fates import config_of, live_queue
 from bottomless_server.queues.core.order import closes_circle
-from bottomless_server.queues.ledger.base import Ledger, QueueRow
+from bottomless_server.queues.ledger.base import Ledger, QueueRow, Totals
 from bottomless_server.queues.rounds.work import Work
 
 _PAGE: Final = 1_000
@@ -128,7 +128,10 @@ class PurgeQueue:
         row = live_queue(work, self.queue_id)
         work.require_registry(row.queue_id)
         work.needs_upkeep = True
-        return work.ledger.purge(row.queue_id)
+        purged = work.ledger.purge(row.queue_id)
+        if purged:
+            work.count(row.queue_id, Totals(purged=purged))
+        return purged
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,8 @@ class PurgeDamaged:
         row = live_queue(work, self.queue_id)
         there = work.ledger.damaged(row.inside, self.count)
         work.ledger.remove_items(there)
+        if there:
+            work.count(row.queue_id, Totals(purged=len(there)))
         return len(there)
 
 

@@ -32,6 +32,9 @@ _TOTALS: Final = {
     "expired": "Messages whose time was over.",
     "dropped": "Messages that made room for new ones.",
     "duplicates": "Messages that were sent again and were known already.",
+    "rejected": "Messages that consumers rejected, whether they became dead letters or are gone.",
+    "purged": "Messages that were purged.",
+    "refused": "Messages of publishes that were refused since a queue was full.",
 }
 
 

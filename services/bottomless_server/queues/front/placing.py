@@ -13,13 +13,15 @@ import orjson
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bottomless.errors import Outcome, StoreError
+from bottomless.errors import Outcome, Overloaded, StoreError
 from bottomless.model.limits import JSON_BODY_SIZE_MAX
 from bottomless_server.core.not_found import queue_not_found
+from bottomless_server.core.restated import restated
 from bottomless_server.core.scopes import Operation
 from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
 from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import Answer, send_forwarded, was_taken
+from bottomless_server.node.room import BodyReservation
 from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.queues.bodies.answers import received_members
 from bottomless_server.queues.bodies.naming import NAMING, PUBLISH_TO, PUT, named_in
@@ -67,6 +69,7 @@ class QueueFront:
         others: ASGIApp,
     ) -> None:
         """`others` answers what is not spoken here."""
+        self._requests = requests
         self._homes = homes
         self._under_way = under_way
         self._forwarded = forwarded
@@ -74,7 +77,6 @@ class QueueFront:
         self._spoken: Mapping[str, Handle] = {
             "publish_messages": requests.publish,
             PUBLISH_TO: requests.publish_to,
-            RECEIVE: requests.receive,
             "ack_messages": requests.ack,
             "nack_messages": requests.nack,
             "extend_messages": requests.extend,
@@ -96,21 +98,39 @@ class QueueFront:
             if operation_id in OF_THE_NODE:
                 await self._others(scope, receive, send)
                 return
-            if operation_id in NAMING and not was_taken(scope):
-                receive = await _checked(operation_id, scope, receive)
-            try:
-                await self._require_home(operation_id, scope)
-            except OwnedElsewhere as owner:
-                if was_taken(scope):
-                    # Two nodes that each take the other for the home form no loop.
-                    raise not_owner(owned=OWNED) from None
-                await self._pass_on(owner, operation_id, scope, receive, send)
+            if (
+                operation_id in NAMING
+                and not was_taken(scope)
+                and principal_of(scope).authenticated
+            ):
+                content_encoding(scope)
+                owner = (principal_of(scope).tenant,)
+                async with self._requests.body_room(
+                    scope, receive, owner, JSON_BODY_SIZE_MAX
+                ) as noting:
+                    receive = await _checked(operation_id, scope, noting)
+                    await self._place(operation_id, scope, receive, send)
                 return
-            handle = self._spoken.get(operation_id)
-            if handle is None:
-                await self._others(scope, receive, send)
-            else:
-                await send_whole(send, await handle(scope, receive))
+            await self._place(operation_id, scope, receive, send)
+
+    async def _place(self, operation_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._require_home(operation_id, scope)
+        except OwnedElsewhere as owner:
+            if was_taken(scope):
+                # Two nodes that each take the other for the home form no loop.
+                raise not_owner(owned=OWNED) from None
+            await self._pass_on(owner, operation_id, scope, receive, send)
+            return
+        if operation_id == RECEIVE:
+            with self._requests.answer_room(scope) as room:
+                await send_whole(send, await self._requests.receive(scope, receive, room))
+            return
+        handle = self._spoken.get(operation_id)
+        if handle is None:
+            await self._others(scope, receive, send)
+        else:
+            await send_whole(send, await handle(scope, receive))
 
     async def _require_home(self, operation_id: str, scope: Scope) -> None:
         tenant = principal_of(scope).tenant
@@ -128,24 +148,38 @@ class QueueFront:
         self, owner: OwnedElsewhere, operation_id: str, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if operation_id == RECEIVE:
-            answer = await self._received(owner, scope, receive)
-        else:
-            answer = await self._forwarded.ask(owner, scope, receive)
+            with self._requests.answer_room(scope) as room:
+                answer = await self._received(owner, scope, receive, room)
+                await send_forwarded(send, answer)
+            return
+        answer = await self._forwarded.ask(owner, scope, receive)
         if operation_id == LIST and answer.status == 200:
             answer = _shown_to(answer, scope)
         await send_forwarded(send, answer)
 
-    async def _received(self, owner: OwnedElsewhere, scope: Scope, receive: Receive) -> Answer:
+    async def _received(
+        self, owner: OwnedElsewhere, scope: Scope, receive: Receive, room: BodyReservation
+    ) -> Answer:
         """What the home answers to a receive. It is told when the client leaves, and takes nothing then;
         in a drain of this node it is told so too, and the answer is that there is nothing.
 
         Raises:
-            StoreError: also where the credential ended while it waited: what was taken comes again
-                when its visibility is over.
+            StoreError: also where the credential ended while it waited, or where there is no room for
+                the answer: what was taken comes again when its visibility is over.
             ClientGone: the client has left.
         """
         body = await read_body(scope, receive, ASKING_SIZE_MAX)
-        asking = self._forwarded.ask(owner, scope, _again(body, receive))
+        # Who finds others before it waits for its turn before anything is taken for it.
+        await room.take(0)
+
+        async def hold(size: int) -> None:
+            try:
+                await room.take(size)
+            except Overloaded as error:
+                # The home has taken messages, and sends them.
+                raise restated(error, Outcome.UNKNOWN) from error
+
+        asking = self._forwarded.ask(owner, scope, _again(body, receive), hold)
         answer = await while_connected(receive, self._unless_draining(asking))
         if answer is None:
             return _nothing_received(scope)
@@ -176,13 +210,10 @@ async def _checked(operation_id: str, scope: Scope, receive: Receive) -> Receive
     """Check what a body names, and give the body back to whoever reads it next.
 
     Raises:
-        StoreError: the credential does not allow it; or the body is too large, or compressed.
+        StoreError: the credential does not allow it; or the body is too large.
         ClientGone: the client left before the whole body was here.
     """
     principal = principal_of(scope)
-    if not principal.authenticated:
-        return receive
-    content_encoding(scope)
     body = await read_body(scope, receive, JSON_BODY_SIZE_MAX)
     try:
         value = parse_json(body) if body else None

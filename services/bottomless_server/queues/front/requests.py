@@ -5,9 +5,10 @@ what the engine says.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from hashlib import sha256
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import orjson
 from starlette.types import Receive, Scope
@@ -16,7 +17,7 @@ from bottomless.errors import StoreError
 from bottomless.model.limits import JSON_BODY_SIZE_MAX, KIB
 from bottomless.model.names import parse_queue_name
 from bottomless_server.core.faults import bad_header
-from bottomless_server.node.room import MemoryRoom
+from bottomless_server.node.room import BodyReservation, MemoryRoom
 from bottomless_server.queues.bodies.answers import (
     fan_out_members,
     published_members,
@@ -73,6 +74,16 @@ ASKING_SIZE_MAX: Final = 1_024 * KIB
 _OF_RAW: Final = b"message-"
 """How headers begin that say something of a message whose value is the body."""
 _REPLAYED: Final = (b"idempotent-replayed", b"true")
+_HELD: Final = "bottomless.body-held"
+
+
+class QueueRoom(NamedTuple):
+    """Memory of a process for requests to queues."""
+
+    publishes: MemoryRoom
+    """Bodies of publishes have it until they are stored."""
+    answers: MemoryRoom
+    """What receives have taken has it until it is sent."""
 
 
 class QueueRequests:
@@ -82,7 +93,7 @@ class QueueRequests:
         self,
         engine: Callable[[], QueueEngine],
         homes: TenantHomes,
-        room: MemoryRoom,
+        room: QueueRoom,
         counts: QueueCounts,
         message_size_max: int,
     ) -> None:
@@ -105,10 +116,9 @@ class QueueRequests:
             _refuse_raw_headers(scope)
         name = queue_in(scope)
         size_max = self._message_size_max if media_type == RAW else JSON_BODY_SIZE_MAX
-        async with self._room.body(
-            (principal_of(scope).tenant, name), _held(scope, size_max)
-        ) as room:
-            body = await read_body(scope, room.noting(receive), size_max)
+        owner = (principal_of(scope).tenant, name)
+        async with self.body_room(scope, receive, owner, size_max) as noting:
+            body = await read_body(scope, noting, size_max)
             with enough_memory():
                 published = await self._read(scope, media_type, body)
             done = await self._store(scope, [name], published, body)
@@ -122,8 +132,9 @@ class QueueRequests:
         """
         _form(scope, (JSON,))
         size_max = JSON_BODY_SIZE_MAX
-        async with self._room.body((principal_of(scope).tenant,), _held(scope, size_max)) as room:
-            body = await read_body(scope, room.noting(receive), size_max)
+        owner = (principal_of(scope).tenant,)
+        async with self.body_room(scope, receive, owner, size_max) as noting:
+            body = await read_body(scope, noting, size_max)
             with enough_memory():
                 published = await _in_turn(
                     body,
@@ -132,8 +143,35 @@ class QueueRequests:
             done = await self._store(scope, published.queues, published, body)
         return _answer(fan_out_members(done.queues), replayed=done.replayed)
 
-    async def receive(self, scope: Scope, receive: Receive) -> WholeAnswer:
-        """Take messages for whoever asks, and wait for some.
+    @asynccontextmanager
+    async def body_room(
+        self, scope: Scope, receive: Receive, owner: Hashable, size_max: int
+    ) -> AsyncIterator[Receive]:
+        """Hold room for the body of a publish, unless whoever checked it holds it already; gives what
+        to receive the body with.
+
+        Raises:
+            Overloaded: there was none in time.
+        """
+        if scope.get(_HELD):
+            yield receive
+            return
+        async with self._room.publishes.body(owner, _held(scope, size_max)) as room:
+            scope[_HELD] = True
+            yield room.noting(receive)
+
+    @contextmanager
+    def answer_room(self, scope: Scope) -> Iterator[BodyReservation]:
+        """Room for what is answered to a receive, which is given back at the end."""
+        room = self._room.answers.nothing_yet((principal_of(scope).tenant, queue_in(scope)))
+        try:
+            yield room
+        finally:
+            room.give_back()
+
+    async def receive(self, scope: Scope, receive: Receive, room: BodyReservation) -> WholeAnswer:
+        """Take messages for whoever asks, and wait for some. What they take of memory is held in
+        `room`.
 
         Raises:
             StoreError: nothing was taken, or what was is given back.
@@ -145,7 +183,7 @@ class QueueRequests:
         asked = read_receive(await _asking(scope, receive, optional=True))
         if media_type == RAW:
             asked = asked._replace(limit=1)
-        messages = await self._take(scope, receive, name, asked)
+        messages = await self._take(scope, receive, name, asked, room)
         if media_type == JSON:
             return _answer(received_members(messages))
         if not messages:
@@ -221,7 +259,12 @@ class QueueRequests:
         return done
 
     async def _take(
-        self, scope: Scope, receive: Receive, name: str, asked: ReceiveAsked
+        self,
+        scope: Scope,
+        receive: Receive,
+        name: str,
+        asked: ReceiveAsked,
+        room: BodyReservation,
     ) -> Sequence[ReceivedMessage]:
         tenant = principal_of(scope).tenant
         taking = asyncio.create_task(
@@ -232,6 +275,7 @@ class QueueRequests:
                 bytes_max=asked.max_bytes,
                 visibility_ms=asked.visibility_ms,
                 wait_ms=asked.max_wait_ms,
+                room=room,
             )
         )
         leaving = asyncio.create_task(gone(receive))

@@ -24,7 +24,7 @@ from bottomless_server.queues.core.states import FileState, ItemState, QueueStat
 
 NUMBER_MAX: Final = 2**63 - 1
 """Every number of the ledger is below 2^63."""
-FORMAT: Final = 1
+FORMAT: Final = 2
 ID_SIZE: Final = 16
 FORGET_LATE_MS: Final = 1_000
 """How much later than it could a publish is forgotten, so that those of a second are forgotten at once."""
@@ -107,6 +107,11 @@ class Totals(NamedTuple):
     dead_lettered: int = 0
     dropped: int = 0
     duplicates: int = 0
+    rejected: int = 0
+    """What consumers rejected, whether it became a dead letter or is gone."""
+    purged: int = 0
+    refused: int = 0
+    """Messages of publishes that were refused since the queue was full."""
 
 
 @dataclass(frozen=True, slots=True)

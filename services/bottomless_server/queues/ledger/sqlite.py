@@ -5,11 +5,12 @@ the tables are.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.queues.core.states import FileState, ItemState, QueueState, state_without
 from bottomless_server.queues.ledger import statements as sql
@@ -75,6 +76,12 @@ class SqliteLedger:
             self._db.commit()
         elif row[0] > FORMAT:
             raise LedgerNotServed(f"the ledger has format {row[0]}")
+        elif row[0] < FORMAT:
+            # All of it is one transaction: after a crash it is there, or is done by the next start.
+            self._db.begin()
+            for statement in sql.TO_FORMAT_2:
+                self._db.run(statement)
+            self._db.commit()
 
     # Rounds
 
@@ -403,19 +410,24 @@ class SqliteLedger:
 
     def _let_go(self, messages: Sequence[Message]) -> None:
         """Take one reference of each; a message without one goes, and its bytes are a hole."""
-        counts = Counter(message.id for message in messages)
         gone = {message.id: message for message in messages}
-        last = [(number, count) for number, count in counts.items()]
-        if self._db.run_many(sql.MESSAGE_LAST_REF, last) < len(last):
-            # Others need some of them still: only these are there.
-            for number, count in last:
-                if self._db.row(sql.MESSAGE_REFS, (number,)) is not None:
-                    self._change(sql.MESSAGE_LESS, (count, number))
-                    del gone[number]
+        for number in self._named_still(Counter(message.id for message in messages)):
+            del gone[number]
         valid: Counter[int] = Counter()
         for message in gone.values():
             valid[message.file] += message.size
         self._take_valid(valid)
+
+    @guard("a message is there while an item or an outgoing row names it")
+    def _named_still(self, counts: Mapping[int, int]) -> Iterator[int]:
+        """Take so many references of messages, and remove those that have no other; gives the rest."""
+        last = list(counts.items())
+        if self._db.run_many(sql.MESSAGE_LAST_REF, last) == len(last):
+            return
+        for number, count in last:
+            if self._db.row(sql.MESSAGE_REFS, (number,)) is not None:
+                self._change(sql.MESSAGE_LESS, (count, number))
+                yield number
 
     def _stored(self, statement: str, parameters: Sequence[Any]) -> list[Stored]:
         return [_stored_of(row) for row in self._db.rows(statement, parameters)]

@@ -58,7 +58,10 @@ CREATE TABLE queue (
     expired INTEGER NOT NULL,
     dead_lettered INTEGER NOT NULL,
     dropped INTEGER NOT NULL,
-    duplicates INTEGER NOT NULL
+    duplicates INTEGER NOT NULL,
+    rejected INTEGER NOT NULL DEFAULT 0,
+    purged INTEGER NOT NULL DEFAULT 0,
+    refused INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 CREATE UNIQUE INDEX queue_by_name ON queue (tenant, name) WHERE state = 0;
 CREATE UNIQUE INDEX queue_by_inside ON queue (inside) WHERE state = 0;
@@ -110,6 +113,15 @@ CREATE TABLE outgoing (
 CREATE TABLE doomed (inside INTEGER PRIMARY KEY) STRICT;
 CREATE TABLE registry_due (queue_id BLOB PRIMARY KEY) STRICT, WITHOUT ROWID
 """
+
+TO_FORMAT_2: Final = (
+    *(
+        f"ALTER TABLE queue ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0"
+        for name in ("rejected", "purged", "refused")
+    ),
+    "UPDATE store SET format = 2 WHERE id = 1",
+)
+"""Format 1 has three totals fewer: what was before is counted nowhere."""
 
 # The store
 
@@ -164,7 +176,9 @@ MESSAGE_MOVE: Final = (
 # Queues
 
 QUEUE_MAKE: Final = """
-INSERT INTO queue VALUES (?, ?, ?, ?, 1, 0, ?, 0, ?, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+INSERT INTO queue VALUES (
+    ?, ?, ?, ?, 1, 0, ?, 0, ?, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+)
 """
 QUEUE: Final = "SELECT * FROM queue WHERE queue_id = ?"
 QUEUE_NAMED: Final = "SELECT * FROM queue WHERE tenant = ? AND name = ? AND state = 0"
@@ -215,7 +229,8 @@ WHERE queue_id = ?5 AND state = 0
 QUEUE_TOTALS: Final = """
 UPDATE queue SET published = published + ?, delivered = delivered + ?, redelivered = redelivered + ?,
     acked = acked + ?, expired = expired + ?, dead_lettered = dead_lettered + ?,
-    dropped = dropped + ?, duplicates = duplicates + ?
+    dropped = dropped + ?, duplicates = duplicates + ?, rejected = rejected + ?,
+    purged = purged + ?, refused = refused + ?
 WHERE queue_id = ?
 """
 QUEUE_REMEMBERED: Final = "UPDATE queue SET remembered = remembered + ? WHERE queue_id = ?"

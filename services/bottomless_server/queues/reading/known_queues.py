@@ -54,18 +54,21 @@ class KnownQueues:
     async def with_id(self, tenant: str, name: str, do: Callable[[bytes], Awaitable[T]]) -> T:
         """Do something with a queue; if it is another one of this name meanwhile, with that.
 
+        `do` may be called several times: what it waits for in all has to be decided before.
+
         Raises:
             NotFound: `queue-not-found`.
         """
         queue_id = await self.id_of(tenant, name)
-        try:
-            return await do(queue_id)
-        except NotFound as error:
-            # With facts it is of another queue, which a request names beside this one.
-            if error.code is not Code.QUEUE_NOT_FOUND or error.facts:
-                raise
-            self.forget(tenant, name)
-            fresh = await self.id_of(tenant, name)
-            if fresh == queue_id:
-                raise
-            return await do(fresh)
+        while True:
+            try:
+                return await do(queue_id)
+            except NotFound as error:
+                # With facts it is of another queue, which a request names beside this one.
+                if error.code is not Code.QUEUE_NOT_FOUND or error.facts:
+                    raise
+                self.forget(tenant, name)
+                fresh = await self.id_of(tenant, name)
+                if fresh == queue_id:
+                    raise
+                queue_id = fresh

@@ -2,12 +2,13 @@
 
 A message whose bytes are wrong is marked in a round of its own, and the others are delivered. One that
 the disk does not give steps aside for a while, so that what comes after it is delivered, and is tried
-again. A caller that leaves while its messages are read takes nothing.
+again. A caller that leaves while its messages are read takes nothing. Messages are read once there is
+room for them in memory; where there is none in time they go back.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from bottomless.model.queue import QueueMessage
 from bottomless_server.queues.calls import ReceivedMessage
@@ -24,6 +25,22 @@ ASIDE_MS: Final = 10_000
 """How long a message steps aside that the disk does not give."""
 
 
+class AnswerRoom(Protocol):
+    """Memory for one answer, which whoever asks gives back once the answer is sent."""
+
+    async def take(self, size: int) -> None:
+        """Hold so many bytes more.
+
+        Raises:
+            Overloaded: there was no room in time.
+        """
+        ...
+
+    def give_back(self) -> None:
+        """Hold nothing any more."""
+        ...
+
+
 class Receiving:
     """Hands out messages."""
 
@@ -33,28 +50,31 @@ class Receiving:
 
     async def receive(
         self,
-        queue_id: bytes,
-        limit: int,
-        bytes_max: int,
-        visibility_ms: int | None,
-        wait_ms: int,
+        change: Receive,
+        deadline: float,
         allowed: Callable[[], bool] | None,
+        room: AnswerRoom | None,
     ) -> list[ReceivedMessage]:
-        """Take messages, and wait for some.
+        """Take messages, and wait for some until `deadline`, on the loop's clock.
 
         Raises:
+            Overloaded: there was no room for the answer.
             Unavailable: `storage-failed`: the disk gives none of those that were taken.
         """
-        change = Receive(queue_id, limit, bytes_max, visibility_ms)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_ms / 1000
         while True:
+            if room is not None:
+                # Who finds others before it waits for its turn with nothing in its hand.
+                room.give_back()
+                await room.take(0)
             left = max(deadline - loop.time(), 0)
             received: Received = await self._rounds.take(change, left)
             if not received.deliveries:
                 return []
             try:
-                found = await self._read(queue_id, received)
+                if room is not None:
+                    await room.take(sum(each.message.size for each in received.deliveries))
+                found = await self._read(change.queue_id, received)
             except BaseException:
                 self._rounds.give_back(change, received)
                 raise
@@ -84,7 +104,7 @@ class Receiving:
         read = [read_receipt(message.receipt) for message in messages]
         items = [(one.inside, one.sequence, one.deliveries) for one in read if one is not None]
         if items:
-            self._rounds.put_back(GiveBack(queue_id, items))
+            self._rounds.put_back(GiveBack(queue_id, items, heard=False))
 
 
 def _named(delivery: Delivery) -> tuple[int, int, int]:

@@ -321,11 +321,11 @@ class RoundWriter:
             work.is_busy = taken.number - self._asked_at < _BUSY_ROUNDS
             verdict = self._apply(change, work, taken, bodies) if is_wanted() else _NOBODY
             verdicts.append(verdict)
+            totals = sum_of(totals, work.totals)
             if verdict.error is None:
                 made_ready.update(work.made_ready)
                 needs_upkeep |= work.needs_upkeep
                 sent_out |= work.sent_out
-                totals = sum_of(totals, work.totals)
                 dead_lettered.update(work.dead_lettered)
         bodies.enter()
         next_due = ledger.next_due()
@@ -352,6 +352,7 @@ class RoundWriter:
             if not isinstance(error, StoreError):
                 log.exception("a change of queues met a bug")
             self._ledger.undo()
+            work.settle_refused()
             bodies.undo(mark)
             for pin in taken.pins[pin_count:]:
                 pin.release()

@@ -32,6 +32,7 @@ class Work:
         """What has become of messages, of all queues together."""
         self.dead_lettered: Counter[str] = Counter()
         """How many messages became dead letters, by the reason."""
+        self._refused: list[tuple[bytes, Totals]] = []
         self._ways = ways
 
     def add_record(self, record: Record) -> Place:
@@ -56,6 +57,16 @@ class Work:
         """Add to what has become of the messages of a queue."""
         self.ledger.add_totals(queue_id, totals)
         self.totals = sum_of(self.totals, totals)
+
+    def count_if_refused(self, queue_id: bytes, totals: Totals) -> None:
+        """Add to what has become of messages once the change is refused: all that stays of it."""
+        self._refused.append((queue_id, totals))
+
+    def settle_refused(self) -> None:
+        """Count what `count_if_refused` was told; for the writer, once the change is taken back."""
+        self.totals = Totals()
+        for queue_id, totals in self._refused:
+            self.count(queue_id, totals)
 
     def require_registry(self, queue_id: bytes) -> None:
         """Refuse to go on with a queue whose registry object could not be written.

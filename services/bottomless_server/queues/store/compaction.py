@@ -159,6 +159,7 @@ def _end_before_it_begins(
     return None
 
 
+@guard("only what is where its move says gets a new place")
 def still_there(ledger: Ledger, moves: Sequence[Move]) -> int:
     """Give records their new places, but for those that are not needed any more; returns how many."""
     return ledger.move(moves)
