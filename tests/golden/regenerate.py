@@ -26,6 +26,8 @@ from unit.formats.examples import (
     LEADERLESS_RECORD,
     OTHER_UID,
     PARTITION_RECORD,
+    QUEUE_HOME,
+    QUEUE_HOME_OBJECT,
     QUEUE_MESSAGE,
     QUEUE_OBJECT,
     RECORD,
@@ -57,6 +59,7 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.consumers import encode_offset, encode_snapshot
 from bottomless.formats.envelope import encode_envelope
 from bottomless.formats.manifest import encode_node
+from bottomless.formats.queue_home import encode_home, encode_home_object
 from bottomless.formats.queue_object import encode_queue_object
 from bottomless.formats.segment import (
     encode_checkpoint,
@@ -282,11 +285,13 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "envelope": lambda: b"".join(encode_envelope(QUEUE_MESSAGE)),
     "rdq": an_rdq_file,
     "queue_object": lambda: encode_queue_object(QUEUE_OBJECT),
+    "queue_home": lambda: encode_home_object(QUEUE_HOME_OBJECT),
+    "queue_home_record": lambda: encode_home(QUEUE_HOME),
 }
 """What each golden file holds: `{name}.hex`."""
 
-UNFROZEN = frozenset({"message_file", "envelope", "rdq", "queue_object"})
-"""Of work queues, which are being built: they are frozen as soon as these are served."""
+UNFROZEN: frozenset[str] = frozenset()
+"""Of what is being built: they are frozen as soon as it is served."""
 
 
 def as_text(data: bytes) -> str:

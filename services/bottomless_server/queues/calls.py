@@ -172,6 +172,8 @@ class QueuePage(NamedTuple):
     queues: Sequence[QueueDescription]
     after: str | None
     """The name after which the next page begins; None where there is none."""
+    not_served: Sequence[str] = ()
+    """Names of queues that a later release has configured: nothing can be said of them here."""
 
 
 class OutgoingFigures(NamedTuple):

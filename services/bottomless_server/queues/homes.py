@@ -127,6 +127,7 @@ class TenantHomes:
         """Whether the queues of a tenant are here, as far as this node can know without asking."""
         return self._lease.is_live() and self._mine.get(tenant) == self._lease.term
 
+    @guard("the home of a tenant's queues, before an answer")
     def require_still(self, tenant: str) -> None:
         """Refuse to say that something was done of which another node may know nothing.
 

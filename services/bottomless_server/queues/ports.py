@@ -89,6 +89,7 @@ class Registry(Protocol):
 
         Raises:
             WriteFailed: the old one may be there or the new one.
+            NotServed: a later release has configured it; nothing is written.
         """
         ...
 

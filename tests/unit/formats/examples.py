@@ -19,6 +19,7 @@ from bottomless.formats.filter import build, hash_values
 from bottomless.formats.fragment import PackedFragment, pack_fragment
 from bottomless.formats.fragment_filters import LINE_DTYPE, FilterTable
 from bottomless.formats.message_file import encode_file_header, encode_record, hole_front
+from bottomless.formats.queue_home import HomeObject
 from bottomless.formats.queue_object import QueueObject
 from bottomless.formats.rdq import encode_rdq_record
 from bottomless.formats.tracking import seal_tracking
@@ -46,6 +47,7 @@ from bottomless.model.names import (
     parse_super_id,
 )
 from bottomless.model.queue import QueueMessage, QueuePlace, parse_queue_config
+from bottomless.model.queue_home import QueueHome
 from bottomless.model.record import Columns, Content
 from bottomless.model.routing import SEED, Strategy
 from bottomless.model.segment import Checkpoint, SegmentHeader
@@ -507,3 +509,8 @@ def an_rdq_file() -> bytes:
             encode_rdq_record(a_msg_id(3), b"\x83"),
         ]
     )
+
+
+QUEUE_NODE = NodeId("0123456789abcdef" * 2)
+QUEUE_HOME_OBJECT = HomeObject("acme", 2, QUEUE_NODE)
+QUEUE_HOME = QueueHome("acme", 2, QUEUE_NODE, "http://node-a:8081", noted=True, generation=1)

@@ -44,6 +44,7 @@ from bottomless.formats.manifest import decode_node
 from bottomless.formats.message_file import Finding, check_file_header, reads_of, scan
 from bottomless.formats.message_file import decode_record as decode_message
 from bottomless.formats.placing import place
+from bottomless.formats.queue_home import decode_home, decode_home_object
 from bottomless.formats.queue_object import decode_queue_object
 from bottomless.formats.rdq import decode_rdq_record, scan_rdq
 from bottomless.formats.segment import (
@@ -87,6 +88,8 @@ from unit.formats.examples import (
     NOTE,
     OTHER_STREAM_ID,
     PARTITION_RECORD,
+    QUEUE_HOME,
+    QUEUE_HOME_OBJECT,
     QUEUE_MESSAGE,
     QUEUE_OBJECT,
     RECORD,
@@ -436,6 +439,11 @@ def test_the_message_file_is_read() -> None:
 
 def test_the_registry_object_of_a_queue_is_read() -> None:
     assert decode_queue_object(golden("queue_object")) == QUEUE_OBJECT
+
+
+def test_the_home_of_queues_is_read() -> None:
+    assert decode_home_object(golden("queue_home")) == QUEUE_HOME_OBJECT
+    assert decode_home(golden("queue_home_record")) == QUEUE_HOME
 
 
 def test_the_file_of_version_1_is_read() -> None:

@@ -24,7 +24,7 @@ from bottomless.formats.queue_home import (
 from bottomless.model.names import NodeId
 from bottomless.model.queue_home import QueueHome
 from bottomless_server.coordination.base import Changes
-from bottomless_server.manifest.queue_homes.core.home_decision import HomeAsked, decide_home
+from bottomless_server.manifest.queue_homes.core.home_decision import HomeAsked, decide_home, noted
 from bottomless_server.manifest.queue_homes.home_rebuild import restore_homes
 from bottomless_server.manifest.queue_homes.homes import Homes
 from bottomless_server.stores.generation import check_generation
@@ -237,6 +237,19 @@ async def test_an_object_that_says_something_else_of_a_term_gives_the_node_the_n
     home = await first(harness)
     assert (home.term, home.node_id) == (3, A)
     assert await objects(harness) == {1: A, 2: C, 3: A}
+
+
+async def test_without_the_guard_a_term_has_two_homes(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = await a_harness()
+    await first(harness)
+    await put(harness, queue_home_key("acme", 2), encode_home_object(HomeObject("acme", 2, C)))
+    harness.coordination.write(
+        Changes({redis_key("acme"): encode_home(HOME._replace(term=2, noted=False))})
+    )
+    remove(monkeypatch, "the term of a home of queues", noted)
+    home = await first(harness)
+    assert (home.term, home.node_id, home.noted) == (2, A, True)
+    assert (await objects(harness))[2] == C
 
 
 # Losses

@@ -3,6 +3,7 @@
 import shutil
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.guards import remove
@@ -11,11 +12,12 @@ from support.waiting import eventually
 from bottomless.errors import Code, Unavailable
 from bottomless.formats.envelope import decode_envelope
 from bottomless.formats.message_file import HEADER_SIZE, Finding, decode_record, scan
+from bottomless.model.queue import QueuePlace
 from bottomless_server.queues.calls import OutMessage
 from bottomless_server.queues.outgoing.outgoing import BATCH_BYTES_MAX
 from unit.queues.engine_harness import SETTINGS, TENANT, Engine, an_engine
 
-SOON = {"outgoing_retry_ms_min": 1, "outgoing_retry_ms_max": 1}
+SOON: dict[str, Any] = {"outgoing_retry_ms_min": 1, "outgoing_retry_ms_max": 1}
 
 
 def values(engine: Engine, stream: str = "log") -> list[bytes]:
@@ -195,6 +197,44 @@ async def test_without_its_guard_a_stream_takes_what_is_new_for_a_repeat(
     assert b"3" not in await from_a_back_up(tmp_path)
 
 
+async def refused_in_a_back_up(directory: Path) -> list[bytes]:
+    """A ledger is put back in which a row stands aside; since then it got numbers that mean nothing here,
+    and other messages were sent. It is refused once more, and then the stream takes it.
+    """
+    engine = Engine(directory / "now", SETTINGS._replace(**SOON))
+    await engine.open()
+    await archive(engine)
+    engine.streams.value_size_max = 10
+    await work(engine, b"large" * 10)
+    await eventually(lambda: engine.engine.figures().outgoing_aside)
+    await engine.close()
+    shutil.copytree(directory / "now", directory / "back-up")
+    await engine.open()
+    await work(engine, *(b"%d" % number for number in range(20)))
+    await engine.arrived(but=1)
+    await engine.close()
+    engine.directory = directory / "back-up"
+    await engine.open()
+    figures = engine.engine.figures
+    await eventually(lambda: figures().outgoing_aside or figures().outgoing_sent)
+    engine.streams.value_size_max = 100
+    await engine.arrived()
+    await engine.close()
+    return values(engine)
+
+
+async def test_what_stood_aside_in_a_back_up_is_not_taken_for_sent(tmp_path: Path) -> None:
+    assert (await refused_in_a_back_up(tmp_path))[-1] == b"large" * 10
+
+
+async def test_without_its_guard_what_stood_aside_in_a_back_up_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "a row of an older ledger that is refused was never there"
+    remove(monkeypatch, name, lambda *_: True)
+    assert b"large" * 10 not in await refused_in_a_back_up(tmp_path)
+
+
 async def test_dead_letters_wait_for_a_queue_that_is_not_there(tmp_path: Path) -> None:
     async with an_engine(tmp_path, **SOON) as engine:
         await engine.create("jobs", message_ttl_ms=10, dead_letter={"queue": "dead"})
@@ -211,6 +251,24 @@ async def test_a_message_that_moved_has_a_record_of_its_own_that_names_its_queue
     tmp_path: Path,
 ) -> None:
     """So a rebuild without a ledger finds it there, though its first queue is gone."""
+    assert await is_named_where_it_is(tmp_path)
+
+
+async def test_without_its_own_record_a_message_that_moved_is_named_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first: list[bytes] = []
+
+    def of_the_first_queue(sequences: dict[bytes, int]) -> tuple[QueuePlace, ...]:
+        first.extend(sequences)
+        return (QueuePlace(first[0], 0),)
+
+    remove(monkeypatch, "the own record of a moved message", of_the_first_queue)
+    assert not await is_named_where_it_is(tmp_path)
+
+
+async def is_named_where_it_is(tmp_path: Path) -> bool:
+    """Whether the record of a dead letter names the queue in which it is."""
     async with an_engine(tmp_path) as engine:
         await engine.create("dead")
         await engine.create("jobs", dead_letter={"queue": "dead"})
@@ -221,7 +279,7 @@ async def test_a_message_that_moved_has_a_record_of_its_own_that_names_its_queue
         dead = await engine.describe("dead")
         await engine.engine.delete_queue(TENANT, "jobs")
     places = [place for path in (tmp_path / "messages").iterdir() for place in named(path)]
-    assert (dead.queue_id, 0) in places
+    return (dead.queue_id, 0) in places
 
 
 def named(path: Path) -> list[tuple[bytes, int]]:

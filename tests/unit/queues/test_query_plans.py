@@ -91,6 +91,7 @@ PLANS: Final[dict[str, list[str]]] = {
     "NEXT_EXPIRES": ["SEARCH item USING INDEX item_expires (expires_at>?)"],
     "NEXT_FORGOTTEN": ["SEARCH seen USING COVERING INDEX seen_until"],
     "ITEM_CHANGE": ["SEARCH item USING PRIMARY KEY (inside=? AND sequence=?)"],
+    "ITEM_EXPIRES": ["SEARCH item USING PRIMARY KEY (inside=? AND sequence=?)"],
     "ITEM_REMOVE": ["SEARCH item USING PRIMARY KEY (inside=? AND sequence=?)"],
     "SEEN": ["SEARCH seen USING PRIMARY KEY (queue_id=? AND key_hash=?)"],
     "SEEN_OLD": ["SEARCH seen USING COVERING INDEX seen_until (until<?)"],

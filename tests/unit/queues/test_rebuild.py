@@ -4,12 +4,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from golden.regenerate import golden
 from support.classic_messages import a_term
 
 from bottomless.errors import Corrupt
 from bottomless.formats.envelope import decode_envelope, encode_envelope
 from bottomless.formats.message_file import encode_file_header, encode_record
-from bottomless.formats.queue_object import QueueObject, encode_queue_object
+from bottomless.formats.queue_object import (
+    QueueObject,
+    decode_queue_object,
+    encode_queue_object,
+)
 from bottomless.formats.rdq import encode_rdq_record
 from bottomless.model.queue import QueueConfig, QueueMessage, QueuePlace
 from bottomless.model.record import Content
@@ -142,6 +147,30 @@ def test_each_message_is_where_its_envelope_says(store: StoreDirectory) -> None:
         "jobs": [(9, b"urgent"), (0, b"first"), (7, b"in both")],
         "orders": [(3, b"in both")],
     }
+
+
+def test_the_golden_files_are_rebuilt(tmp_path: Path) -> None:
+    """A store whose bytes nobody writes anew: what they say is what every release makes of them."""
+    store = StoreDirectory(RealFileCalls(), tmp_path / "queues")
+    store.make()
+    known = golden("queue_object")
+    queue = decode_queue_object(known)
+    (store.registry_path / f"{queue.queue_id.hex()}.json").write_bytes(known)
+    path_of(store.messages, 7).write_bytes(golden("message_file"))
+    message = decode_envelope(golden("envelope"))
+
+    # One record has no checksum, and another queue is not in the registry.
+    report = rebuilt(store)
+
+    assert (report.item_count, report.queue_count, report.file_count) == (1, 1, 1)
+    ledger = store.open_ledger()
+    row = ledger.queue_named("default", "jobs")
+    assert row is not None
+    assert (row.version, row.next_sequence) == (queue.version, queue.reserved_below)
+    [item] = [one.item for one in ledger.page(row.inside, 0, 9)]
+    ledger.close()
+    assert (item.sequence, item.priority) == (message.queues[0].sequence, message.priority)
+    assert (item.published_at, item.expires_at) == (message.published_at, message.expires_at)
 
 
 def test_queues_go_on_above_what_was_reserved_and_with_the_next_file(store: StoreDirectory) -> None:

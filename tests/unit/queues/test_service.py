@@ -11,6 +11,7 @@ from support.waiting import eventually
 from bottomless.errors import Denied
 from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Changes
+from bottomless_server.queues.calls import PublishAnswer, PublishRequest
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch
 from bottomless_server.stores.queue_homes import queue_node_key
@@ -340,6 +341,38 @@ async def test_a_node_whose_lease_ran_out_answers_nothing_and_goes_on_when_it_ha
         assert confirmed == ["queue-starts", "queue-homes"]
         await node.publish("b")
         assert len(node.peer.asked) == asked + 2
+
+
+async def published_as_the_lease_runs_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """The status of a publish that is on the disk when the node may be the home no more."""
+    async with one_node(tmp_path) as node:
+        await node.create()
+        engine = node.service.place.there()
+        publish = engine.publish
+
+        async def late(request: PublishRequest) -> PublishAnswer:
+            answer = await publish(request)
+            node.installation.clocks.advance(60_000)
+            return answer
+
+        monkeypatch.setattr(engine, "publish", late)
+        answer = await node.publish("a")
+        if answer.status_code != 200:
+            assert problem(answer, 503, "not-owner")["outcome"] == "unknown"
+        return answer.status_code
+
+
+async def test_what_is_on_the_disk_of_a_home_that_may_be_deposed_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await published_as_the_lease_runs_out(tmp_path, monkeypatch) == 503
+
+
+async def test_without_the_guard_a_message_is_confirmed_that_the_next_home_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "the home of a tenant's queues, before an answer", lambda *_: None)
+    assert await published_as_the_lease_runs_out(tmp_path, monkeypatch) == 200
 
 
 async def test_without_the_confirmation_a_deposed_home_would_serve(

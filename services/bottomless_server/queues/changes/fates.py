@@ -7,6 +7,7 @@ from typing import Final
 
 import orjson
 
+from bottomless.errors import InvalidRequest, NotServed
 from bottomless.model.queue import LeaveReason, QueueConfig, parse_queue_config
 from bottomless_server.core.not_found import queue_not_found
 from bottomless_server.queues.core.life import Destination, Fate, Life
@@ -32,8 +33,18 @@ def live_queue(work: Work, queue_id: bytes) -> QueueRow:
 
 @lru_cache(_CONFIG_COUNT)
 def config_of(text: str) -> QueueConfig:
-    """A configuration as the ledger has it."""
-    return parse_queue_config(orjson.loads(text))
+    """A configuration as the ledger has it.
+
+    Raises:
+        NotServed: a later release wrote it. Nobody guesses what is meant: its queue alone waits.
+    """
+    try:
+        return parse_queue_config(orjson.loads(text))
+    except (InvalidRequest, orjson.JSONDecodeError) as error:
+        raise NotServed(
+            "a later release has configured this queue in a way that this one does not know; "
+            "go back to that release, or delete the queue"
+        ) from error
 
 
 def life_of(item: Item) -> Life:

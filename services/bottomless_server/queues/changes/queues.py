@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from bottomless.errors import Code, Exists, InvalidRequest, Overloaded, WrongOffset
+from bottomless.errors import Code, Exists, InvalidRequest, NotServed, Overloaded, WrongOffset
 from bottomless.model.closed_schema import refused
 from bottomless.model.limits import QUEUE_COUNT_MAX
 from bottomless.model.queue import (
@@ -188,7 +188,11 @@ class _Targets(Mapping[str, str]):
 
     def __getitem__(self, name: str) -> str:
         row = self._ledger.queue_named(self._tenant, name)
-        target = None if row is None else config_of(row.config).dead_letter
+        try:
+            target = None if row is None else config_of(row.config).dead_letter
+        except NotServed:
+            # Nothing leaves it before the release is back that can read it.
+            target = None
         if target is None or target.queue is None:
             raise KeyError(name)
         return target.queue
@@ -211,5 +215,8 @@ def _sends_to(config: str, name: str) -> bool:
     # Most configurations do not have the name anywhere: those are not read.
     if name not in config:
         return False
-    target = config_of(config).dead_letter
+    try:
+        target = config_of(config).dead_letter
+    except NotServed:
+        return True
     return target is not None and target.queue == name

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from bottomless.formats.envelope import FIXED_SIZE, QUEUE_SIZE, encode_envelope
 from bottomless.formats.message_file import encode_record, record_size, size_of_parts
+from bottomless.guards import guard
 from bottomless.model.queue import QueueMessage, QueuePlace
 from bottomless.model.record import Content
 from bottomless_server.queues.core.life import Life
@@ -82,6 +83,12 @@ def store_messages(
     return told
 
 
+@guard("the own record of a moved message")
+def places_in_record(sequences: dict[bytes, int]) -> tuple[QueuePlace, ...]:
+    """The queues that a record names: those in which its message is now, wherever it was before."""
+    return tuple(map(QueuePlace._make, sequences.items()))
+
+
 def _new(work: Work, message: Fresh, sequences: dict[bytes, int], *, checksum: bool) -> NewMessage:
     envelope = encode_envelope(
         QueueMessage(
@@ -89,7 +96,7 @@ def _new(work: Work, message: Fresh, sequences: dict[bytes, int], *, checksum: b
             message.priority,
             work.now,
             message.expires_at,
-            tuple(map(QueuePlace._make, sequences.items())),
+            places_in_record(sequences),
             message.headers,
             message.value,
             message.due_at,

@@ -33,6 +33,7 @@ class FileRegistry:
 
         Raises:
             WriteFailed: the old one may be there or the new one.
+            NotServed: a later release has configured it; nothing is written.
         """
         try:
             replace_file(self._files, self._path(row.queue_id), encode_queue_object(object_of(row)))

@@ -241,6 +241,10 @@ def _shown_to(answer: Answer, scope: Scope) -> Answer:
     if grants.allow_everywhere(Operation.QUEUE_DESCRIBE):
         return answer
     members: dict[str, Any] = orjson.loads(answer.body)
+    if "not_served" in members:
+        members["not_served"] = [
+            name for name in members["not_served"] if grants.allow(Operation.QUEUE_DESCRIBE, name)
+        ]
     members["items"] = [
         item for item in members["items"] if grants.allow(Operation.QUEUE_DESCRIBE, item["name"])
     ]

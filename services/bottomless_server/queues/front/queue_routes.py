@@ -98,7 +98,16 @@ class _QueueRoutes:
             or principal.grants.allow(Operation.QUEUE_DESCRIBE, queue.name)
         ]
         token = None if page.after is None else await self._paging.token_for(page.after, scope)
-        answer = {"items": [queue_members(queue) for queue in shown], "next_page_token": token}
+        hidden = [
+            name
+            for name in page.not_served
+            if was_taken(request.scope) or principal.grants.allow(Operation.QUEUE_DESCRIBE, name)
+        ]
+        answer = {
+            "items": [queue_members(queue) for queue in shown],
+            "next_page_token": token,
+            **({"not_served": hidden} if hidden else {}),
+        }
         return json_response(answer, headers=_UNCACHED)
 
     async def put(self, request: Request) -> Response:

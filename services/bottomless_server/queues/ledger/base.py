@@ -457,6 +457,10 @@ class Ledger(Protocol):
         """Give items, as they were just read, new state, `due_at` and `deliveries`."""
         ...
 
+    def expire_later(self, stored: Sequence[Stored], at: int) -> None:
+        """Let items, as they were just read, expire at a later time than they say."""
+        ...
+
     def remove_items(self, stored: Sequence[Stored]) -> None:
         """Remove items as they were just read, each once."""
         ...

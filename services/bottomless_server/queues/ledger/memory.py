@@ -533,6 +533,12 @@ class MemoryLedger:
             fresh = old._replace(state=new.state, due_at=new.due_at, deliveries=new.deliveries)
             self._items.put((old.inside, old.sequence), (fresh, message.id))
 
+    def expire_later(self, stored: Sequence[Stored], at: int) -> None:
+        self._enter("expire_later", changes=True)
+        for item, message in stored:
+            fresh = item._replace(expires_at=at)
+            self._items.put((item.inside, item.sequence), (fresh, message.id))
+
     def remove_items(self, stored: Sequence[Stored]) -> None:
         self._enter("remove_items", changes=True)
         for item, _ in stored:

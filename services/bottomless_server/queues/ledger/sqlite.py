@@ -396,6 +396,10 @@ class SqliteLedger:
         self._change_many(sql.ITEM_CHANGE, rows)
         self._apply(sums)
 
+    def expire_later(self, stored: Sequence[Stored], at: int) -> None:
+        rows = [(at, item.inside, item.sequence) for item, _ in stored]
+        self._change_many(sql.ITEM_EXPIRES, rows)
+
     def remove_items(self, stored: Sequence[Stored]) -> None:
         self._take_items(stored)
         self._let_go([message for _, message in stored])

@@ -280,6 +280,7 @@ NEXT_FORGOTTEN: Final = "SELECT min(until) FROM seen"
 ITEM_CHANGE: Final = (
     "UPDATE item SET state = ?, due_at = ?, deliveries = ? WHERE inside = ? AND sequence = ?"
 )
+ITEM_EXPIRES: Final = "UPDATE item SET expires_at = ? WHERE inside = ? AND sequence = ?"
 ITEM_REMOVE: Final = "DELETE FROM item WHERE inside = ? AND sequence = ?"
 
 # Repeats

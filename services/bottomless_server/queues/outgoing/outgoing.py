@@ -16,7 +16,9 @@ put back from a back-up would give numbers again that mean something else there,
 What is refused for itself (too large for a stream, damaged) steps aside: it gets a new number at the
 end of the line, in a round before anything after it is sent, so that its old number means nothing
 any more; it is tried again after a while. Unless the stream has it already, from a send of which nobody
-heard what became: that is asked before. For anything else the target waits, longer each time.
+heard what became: that is asked before. In a ledger from a back-up a row that is refused was refused
+before, and has gone on under another number since: it steps aside, whatever the stream knows. For
+anything else the target waits, longer each time.
 """
 
 import asyncio
@@ -60,6 +62,9 @@ class _Line:
     target: Target
     new_from: int
     """Rows from this number on were made since the start."""
+    is_older: bool = False
+    """Whether the stream knows numbers that this ledger has not given: it was put back from a back-up.
+    So rows of before the start were sent, or stepped aside, in a life that this ledger knows nothing of."""
     asked: bool = False
     """Whether the stream was asked for its highest id since the start."""
     aside: dict[int, float] = field(default_factory=dict)
@@ -263,6 +268,7 @@ class OutgoingLines:
         target = line.target
         last = await streams.last_id(target.tenant, target.name, self._producer)
         if last is not None:
+            line.is_older = last >= line.new_from
             await self._rounds.do(
                 _Change(lambda work: _go_on_above(work, target.id, last, line.new_from))
             )
@@ -341,7 +347,11 @@ class OutgoingLines:
         if target.kind != "stream" or self._streams is None or not rows:
             return rows
         last = await self._streams.last_id(target.tenant, target.name, self._producer)
-        there = [row.number for row in rows if last is not None and row.number <= last]
+        there = [
+            row.number
+            for row in rows
+            if last is not None and row.number <= last and may_be_there(line, row.number)
+        ]
         if there:
             await self._rounds.do(
                 _Change(lambda work: work.ledger.remove_outgoing(target.id, there))
@@ -362,6 +372,16 @@ class OutgoingLines:
         for old, new, retry in zip(numbers, fresh, retries, strict=True):
             line.aside.pop(old, None)
             line.aside[new] = retry
+
+
+@guard("a row of an older ledger that is refused was never there")
+def may_be_there(line: _Line, number: int) -> bool:
+    """Whether a row that is refused for itself may be in the stream under its number.
+
+    Not one of before the start in a ledger from a back-up: it stood aside when that was made, and in the
+    life that followed it was refused again, and got another number. Its old one means nothing.
+    """
+    return not (line.is_older and number < line.new_from)
 
 
 def _look(look: Look, line: _Line, now: float) -> _Batch:

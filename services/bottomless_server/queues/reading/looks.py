@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from bottomless.errors import NotServed
 from bottomless.model.queue import QueueMessage
 from bottomless.model.record import Content
 from bottomless_server.core.not_found import queue_not_found
@@ -66,7 +67,13 @@ def listed(look: Look, tenant: str, prefix: str, after: str, limit: int) -> Queu
     page = found[:limit]
     counts = _on_their_way(look.ledger, tenant)
     after_page = page[-1].name if len(found) > limit else None
-    return QueuePage([_describe(look.ledger, row, counts) for row in page], after_page)
+    queues, not_served = [], []
+    for row in page:
+        try:
+            queues.append(_describe(look.ledger, row, counts))
+        except NotServed:
+            not_served.append(row.name)
+    return QueuePage(queues, after_page, not_served)
 
 
 def _on_their_way(ledger: Ledger, tenant: str) -> dict[Destination, int]:

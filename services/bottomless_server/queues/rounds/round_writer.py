@@ -29,7 +29,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import structlog
 
-from bottomless.errors import Code, Outcome, StoreError
+from bottomless.errors import Code, NotServed, Outcome, StoreError
 from bottomless.guards import guard
 from bottomless_server.queues.core.states import FileState, QueueState
 from bottomless_server.queues.ledger.base import NUMBER_MAX, Ledger, LedgerFailed, Totals
@@ -447,6 +447,9 @@ class RoundWriter:
                 else:
                     self._registry.write(row)
                 self._written.add(row.queue_id)
+            except NotServed:
+                # It stays due until the release is back that can read it; what it asks for is refused.
+                continue
             except WriteFailed as error:
                 log.warning("a registry object could not be written", error=str(error))
                 failed.add(row.queue_id)

@@ -97,6 +97,7 @@ def noted(before: QueueHome | None, home: QueueHome) -> QueueHome:
     return before._replace(noted=True) if same else before
 
 
+@guard("the term of a home of queues")
 def in_a_later_term(before: QueueHome | None, home: QueueHome) -> QueueHome:
     """The home with the next term, since the bucket says something else of this one."""
     if before is None:
