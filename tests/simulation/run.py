@@ -417,7 +417,7 @@ class Simulation:
         for offset in sorted(stream.acknowledged):
             value = stream.acknowledged[offset]
             who, number, _ = value.split(" ", 2)
-            # Where an operator gave up what was known of it, a repeat is new: seed 13 of --super.
+            # Where an operator gave up what was known of it, a repeat is new.
             again = stream.is_stored_anew(value, offset)
             if last.get(who, -1) >= int(number) and not again:
                 raise Broken(f"{stream.name}: {who} {number} at {offset} comes after {last[who]}")

@@ -241,3 +241,18 @@ def test_without_its_turn_the_end_hides_that_a_commit_was_stored(
     assert isinstance(said, StoreError)
     assert said.outcome is Outcome.NONE
     assert stores.values(0) == [b"a", b"b"]
+
+
+def test_a_commit_that_is_under_way_at_a_stop_is_told_what_is_known() -> None:
+    """It met a bug instead, since its instance had given up all that it had put."""
+    stores, writer = a_house()
+    assert isinstance(commit(writer, 0, b"a"), Appended)
+    stores.trouble.always["coordination.exec"] = Passage(Mishap.LOSE_REQUEST, silence_seconds=1.0)
+    work = stores.loop.create_task(committed(writer, 1, b"b"))
+    stores.do(asyncio.sleep(2))
+    writer.stop()
+    stores.trouble.always.clear()
+
+    said = stores.do(_of(work))
+
+    assert isinstance(said, Appended | StoreError)

@@ -163,9 +163,11 @@ class CommitQueue:
         self._admit(now)
 
     def leave(self, sequence: int) -> None:
-        """Note that what an object holds is decided, which was committed without coming in line."""
-        self._flights.remove(self._flight(sequence))
-        del self._undecided[sequence]
+        """Note that what an object holds is decided, which was committed without coming in line. Where
+        everything was given up meanwhile, nothing is there of it."""
+        if sequence in self._undecided:
+            self._flights.remove(self._flight(sequence))
+            del self._undecided[sequence]
 
     # What the committer asks and tells.
 
