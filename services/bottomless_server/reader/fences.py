@@ -5,7 +5,8 @@
 Manifest is asked for all members together that are to be looked at at that moment, so who reads
 costs no question of its own. Only that somebody may read is remembered, and from the moment at which
 it was asked: so nobody reads more than a second after it was deposed, and who has just become the
-holder is never refused for what was true before. Pages are the same for all who read, so the
+holder is never refused for what was true before. An answer that is a second old when it comes counts for
+nothing either: manifest may have stood still after it had looked. Pages are the same for all who read, so the
 question comes before and after what they share, and is no part of it.
 """
 
@@ -16,7 +17,14 @@ from typing import Final, NamedTuple
 
 from starlette.types import Scope
 
-from bottomless.errors import Code, Fault, InvalidRequest, StoreError, WrongOffset
+from bottomless.errors import (
+    Code,
+    Fault,
+    InvalidRequest,
+    StoreError,
+    Unavailable,
+    WrongOffset,
+)
 from bottomless.guards import guard
 from bottomless.model.names import FullName, StreamId
 from bottomless_server.protocol.group_members import (
@@ -40,6 +48,8 @@ MEMBER_HEADER: Final = "group-member"
 GENERATION_HEADER: Final = "group-generation"
 _MEMBER_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _GENERATION = integer(1, 2**53 - 1)
+_TRIES: Final = 5
+"""Questions of one read whose answers come too late."""
 _KNOWN_COUNT_MAX: Final = 20_000
 """Members remembered; what does not fit is asked again sooner."""
 
@@ -51,6 +61,14 @@ class Claim(NamedTuple):
 
     member_id: str
     generation: int
+
+
+class _Said(NamedTuple):
+    """One answer of manifest."""
+
+    held: dict[MemberOf, int | None]
+    """The generation with which each member holds its stream; None of one that does not."""
+    asked_at: int
 
 
 class Fences:
@@ -74,7 +92,7 @@ class Fences:
         """When those were asked for, by member and generation, who may read."""
         self._wanted: dict[MemberOf, None] = {}
         """The next question is about these."""
-        self._asking: SingleFlight[None, dict[MemberOf, int | None]] = SingleFlight()
+        self._asking: SingleFlight[None, _Said] = SingleFlight()
 
     def of(self, scope: Scope) -> "Fence | None":
         """The fence of a request; None if it is of no member.
@@ -97,12 +115,16 @@ class Fences:
         member = MemberOf(stream_id, claim.member_id)
         if self.known_for(stream_id, claim) > 0:
             return
-        held = await self._ask(member, claim.generation)
-        try:
-            require_active(held, claim)
-        except WrongOffset:
-            self.refused_count += 1
-            raise
+        for _ in range(_TRIES):
+            said = await self._ask(member, claim.generation)
+            try:
+                require_active(said.held.get(member), claim)
+            except WrongOffset:
+                self.refused_count += 1
+                raise
+            if is_of_now(self._elapsed() - said.asked_at):
+                return
+        raise Unavailable("what says who holds the stream comes too late", retry_after_seconds=1)
 
     def known_for(self, stream_id: StreamId, claim: Claim) -> int:
         """Tell for how many ms more it is known that a member may read; 0 where it has to be asked for."""
@@ -113,19 +135,20 @@ class Fences:
         """Ask nothing any more."""
         await self._asking.aclose()
 
-    async def _ask(self, member: MemberOf, generation: int) -> int | None:
+    async def _ask(self, member: MemberOf, generation: int) -> _Said:
         """Ask with which generation a member holds its stream; anything but `generation` is what
         manifest says after this was called."""
         was_asked = None in self._asking
         while True:
             self._wanted[member] = None
             answered = await self._asking.join(None, self._ask_all)
-            if member in answered and not (was_asked and answered[member] != generation):
-                return answered[member]
+            held = answered.held
+            if member in held and not (was_asked and held[member] != generation):
+                return answered
             # A question that was on its way before; the next one has this member.
             was_asked = False
 
-    async def _ask_all(self) -> dict[MemberOf, int | None]:
+    async def _ask_all(self) -> _Said:
         members = list(self._wanted)[:ASKED_COUNT_MAX]
         for member in members:
             del self._wanted[member]
@@ -136,7 +159,7 @@ class Fences:
         for member, generation in found.items():
             if generation is not None:
                 self._active[member, generation] = asked_at
-        return found
+        return _Said(found, asked_at)
 
     def _forget_old(self) -> None:
         if len(self._active) < _KNOWN_COUNT_MAX:
@@ -194,6 +217,12 @@ class Fence:
             except StoreError as error:
                 if not error.retryable:
                     return error
+
+
+@guard("the age of what is said of a member of a group")
+def is_of_now(age_ms: int) -> bool:
+    """Whether an answer counts that has come just now, by how long ago it was asked for."""
+    return age_ms < KEEP_MS
 
 
 @guard("the generation in a fenced read")

@@ -5,15 +5,18 @@ The clock is the test's own: no test waits for a second to pass.
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import aiohttp
 import pytest
 from support.guards import remove
 from unit.reader.harness import ReaderHarness
 from unit.reader.open_answers import served
-from unit.reader.protocol import STREAM_ID
+from unit.reader.protocol import STREAM_ID, Manifest
 
+from bottomless.errors import Code, WrongOffset
 from bottomless_server.protocol.group_members import HELD, MemberOf
+from bottomless_server.protocol.peer import PeerAnswer
 from bottomless_server.reader.fences import KEEP_MS, Claim, read_claim
 
 ONE, OTHER = "1" * 32, "2" * 32
@@ -244,3 +247,48 @@ async def test_without_its_guard_a_deposed_member_reads_on(
     remove(monkeypatch, "the generation in a fenced read", lambda *_: None)
     shared.holders.clear()
     assert (await shared.get("/records?offset=first", **as_member())).status_code == 200
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_what_manifest_had_seen_before_it_stood_still_lets_nobody_read(
+    shared: ReaderHarness, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had looked who holds the stream, stood still for as long as it took another one to become the
+    holder, and answered: the first one was given a page."""
+    if not guarded:
+        remove(monkeypatch, "the age of what is said of a member of a group", lambda _: True)
+    call, questions_left = Manifest.call, 1
+
+    async def stands_still(manifest: Manifest, method: str, path: str, **asked: Any) -> PeerAnswer:
+        nonlocal questions_left
+        answer = await call(manifest, method, path, **asked)
+        if path == HELD and questions_left:
+            questions_left -= 1
+            shared.now_ms += 10 * KEEP_MS
+            shared.holders = {MemberOf(STREAM_ID, OTHER): 8}
+        return answer
+
+    monkeypatch.setattr(Manifest, "call", stands_still)
+    check = shared.service.fences.check(STREAM_ID, Claim(ONE, 7))
+
+    if not guarded:
+        await check
+        return
+    with pytest.raises(WrongOffset) as refused:
+        await check
+    assert refused.value.code is Code.NOT_ACTIVE
+
+
+async def test_where_every_answer_comes_too_late_a_member_is_told_to_come_again(
+    shared: ReaderHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Manifest.call
+
+    async def is_slow(manifest: Manifest, method: str, path: str, **asked: Any) -> PeerAnswer:
+        shared.now_ms += KEEP_MS * (path == HELD)
+        return await call(manifest, method, path, **asked)
+
+    monkeypatch.setattr(Manifest, "call", is_slow)
+    answer = await shared.get("/records?offset=first", **as_member())
+    assert answer.status_code == 503
+    assert answer.json()["retryable"] is True
