@@ -94,6 +94,12 @@ RUNS: Final[dict[str, Run]] = {
         "::test_no_order_of_events_gives_an_offset_twice_or_moves_what_was_seen",
         BOTTOMLESS_TEST_PUT_BACK_EVENTS="2",
     ),
+    "put-back-debts": _test(
+        "500 seeds in which writers lose the replies of commits, and an older copy comes back",
+        "tests/unit/ingest/leaderless/test_put_back_debts.py"
+        "::test_whatever_was_lost_by_whomever_stays_as_it_was_seen",
+        BOTTOMLESS_TEST_PUT_BACK_SEEDS="500",
+    ),
     "comings": _test(
         "30 members of a group that come and go on a real server, 40 times each",
         "tests/journeys/test_groups_come_and_go.py",
