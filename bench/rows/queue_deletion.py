@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -24,6 +25,7 @@ RATE: Final = 100.0
 CONNECTIONS: Final = 4
 SECONDS_MIN: Final = 10.0
 """Long enough that what is swept after a deletion lies within, and 1 % are some publishes."""
+DELETE_AFTER_SECONDS: Final = 2.0
 SPACE_SECONDS_MAX: Final = 120.0
 LEFT_BYTES: Final = 3 * 16 << 20
 """What may be left: the open file, and two that others have written to meanwhile."""
@@ -32,13 +34,28 @@ SPACE_SECONDS: Final = "s until the space is back"
 
 
 def _bytes_in(directory: Path) -> int:
-    return sum(each.stat().st_size for each in directory.glob("*") if each.is_file())
+    total = 0
+    for each in directory.glob("*"):
+        with suppress(FileNotFoundError):
+            total += each.stat().st_size
+    return total
 
 
 def _others(side: OurSide) -> Callable[[float], Figure]:
     request = Request(queues.publish(OTHER, SINGLES.values()), 1)
     load = HttpLoad(side.server.port, side.tree, [request], CONNECTIONS, rate=RATE)
     return lambda seconds: load(max(seconds, SECONDS_MIN))
+
+
+def _deleted(side: OurSide, messages: Path) -> dict[str, float]:
+    """Delete the queue, and wait for its space."""
+    begun = time.perf_counter()
+    side.delete(DOOMED)
+    ended = time.perf_counter()
+    while _bytes_in(messages) > LEFT_BYTES and time.perf_counter() - ended < SPACE_SECONDS_MAX:
+        # No answer of the API waits for it.
+        time.sleep(0.1)
+    return {DELETE_MS: (ended - begun) * 1000, SPACE_SECONDS: time.perf_counter() - ended}
 
 
 def _deleting(side: OurSide, count: int) -> Runner:
@@ -49,24 +66,14 @@ def _deleting(side: OurSide, count: int) -> Runner:
         side.create(DOOMED)
         fill(side, DOOMED, count)
         side.tree.settle(60)
-        took: list[float] = []
-
-        def delete() -> None:
-            begun = time.perf_counter()
-            side.delete(DOOMED)
-            took.extend((time.perf_counter() - begun, time.perf_counter()))
-
+        told: dict[str, float] = {}
         # Once the load's own wait for quiet is over.
-        timer = threading.Timer(2.0, delete)
+        timer = threading.Timer(DELETE_AFTER_SECONDS, lambda: told.update(_deleted(side, messages)))
         timer.start()
         figure = others(seconds)
         timer.join()
-        while _bytes_in(messages) > LEFT_BYTES:
-            if time.perf_counter() - took[1] > SPACE_SECONDS_MAX:
-                break
-            # No answer of the API waits for it.
-            time.sleep(0.1)
-        told = {DELETE_MS: took[0] * 1000, SPACE_SECONDS: time.perf_counter() - took[1]}
+        if not told:
+            raise RuntimeError("the queue could not be deleted")
         return replace(figure, extra={**figure.extra, **told})
 
     return run
