@@ -205,7 +205,12 @@ def test_what_is_not_one_json_text_is_malformed_at_once(body: bytes) -> None:
     "number", ["1e400", "-1E+400", "1" * 250 + "e99", "1" * 400 + ".5", "1" * 5_000, "1e0999"]
 )
 def test_a_number_that_is_no_double_is_out_of_range(number: str) -> None:
+    """Among few floats each is looked at, among many the text is: both refuse it."""
     assert refusal(f'{{"a": [{number}]}}'.encode()) is Code.NUMBER_OUT_OF_RANGE
+    many = "0.5," * 100
+    assert refusal(f'{{"a": [{many}{number}]}}'.encode()) is Code.NUMBER_OUT_OF_RANGE
+    long = "x" * 1_000
+    assert refusal(f'{{"a": ["{long}", 0.5, {number}]}}'.encode()) is Code.NUMBER_OUT_OF_RANGE
 
 
 def test_what_is_read_is_what_was_written() -> None:
