@@ -14,6 +14,9 @@ from support.page_run import PageRun
 from support.pages import ROOT, steps_of
 from support.ports import lasting_ports
 from support.server import AllInOne
+from support.spark_session import spark
+
+__all__ = ["spark"]
 
 HOW_TO = ROOT / "docs/how-to"
 INDEX = HOW_TO / "README.md"
@@ -68,6 +71,11 @@ def test_a_page_does_what_it_says(page: Path, request: pytest.FixtureRequest) ->
     here = places[SAID]
     addresses = {**places, "localhost:8080": here, **SEGMENTS}
     cli = CommandLine(f"http://{here}", tmp_path)
+    if any(
+        step.kind == "python" and not step.word and "SparkSession" in step.text for step in steps
+    ):
+        # One session for all pages; it starts a Java.
+        request.getfixturevalue("spark")
     with PageRun(tmp_path / "reader", addresses, settings_for(here), cli) as reader:
         reader.take(steps)
 

@@ -1,10 +1,10 @@
-"""Admin: what only an operator does: garbage collection, rebuilding, lost homes, WAL objects."""
+"""Admin: what only an operator does: garbage collection, rebuilding, lost homes, WAL objects, nodes of queues."""
 
 from typing import Annotated, Final
 
 import typer
 
-from bottomless.cli import wal
+from bottomless.cli import queue_nodes, wal
 from bottomless.cli.asking import DryRun, Yes, confirm
 from bottomless.cli.examples import examples
 from bottomless.cli.installed import installed
@@ -31,6 +31,7 @@ def add_to(app: typer.Typer) -> None:
     )(_take_over)
     group.command("gap", epilog=examples("admin gap orders 1040 --wait"))(_accept_gap)
     wal.add_to(group)
+    queue_nodes.add_to(group)
     for name, command in installed(COMMANDS):
         group.command(name)(command)
     app.add_typer(group, name="admin")

@@ -16,8 +16,8 @@ from bottomless.client.address import (
     stream_path,
     takeover_path,
 )
-from bottomless.client.wire import Wire, members
-from bottomless.errors import Unavailable
+from bottomless.client.wire import Wire, members, number_in, understood
+from bottomless.errors import Outcome, Unavailable
 from bottomless.model.backoff import backoff
 
 FINISHED: Final = frozenset({"succeeded", "failed"})
@@ -91,6 +91,27 @@ class UpkeepCalls(Wire):
     async def describe_wal(self) -> dict[str, Any]:
         """Show the writers that have WAL objects of leaderless streams, and what keeps the oldest."""
         return members(await self._send("GET", "/v1/admin/wal"))
+
+    async def queue_store(self) -> dict[str, Any]:
+        """Show what lies on the disk of the node of queues that answers, which a proxy chooses."""
+        return members(await self._send("GET", "/v1/admin/queue-store"))
+
+    async def compact_queue_store(self) -> int:
+        """Have message files with a gap compacted soon, on the node that answers; tells how many."""
+        value = await self._send_json("POST", "/v1/admin/queue-store/compact", {})
+        with understood(Outcome.UNKNOWN):
+            return number_in(value, "scheduled")
+
+    async def take_over_queues(self, tenant: str, *, expect_home: str) -> dict[str, Any]:
+        """Make the node that answers the home of a tenant's queues; shows the home and its term.
+
+        What only the lost home held is given up. `expect_home` is the id of the data directory that is given up. Queues are created anew.
+
+        Raises:
+            Fenced: `home-live`: the home has not been silent for long enough, or is another one.
+        """
+        value = {"tenant": tenant, "accept_loss": True, "expect_home": expect_home}
+        return await self._send_json("POST", "/v1/admin/queues/takeover", value)
 
     async def take_over(self, name: str, *, expect_home: str) -> dict[str, Any]:
         """Give up what only a lost home held; returns an operation."""

@@ -227,3 +227,20 @@ def test_wrong_usage_is_told_before_anything_is_asked(
     cli: CommandLine, words: tuple[str, ...]
 ) -> None:
     assert cli.run("queue", *words).exit_code == 2
+
+
+def test_an_operator_sees_the_store_compacts_it_and_takes_queues_over(
+    cli: CommandLine, queue: str
+) -> None:
+    publish(cli, queue, "x")
+    store = cli.json("admin", "queues", "store")
+    assert store["files"]["open"] == 1
+    assert cli.ok("admin", "queues", "store", "-o", "name") == f"{store['node_id']}\n"
+    assert cli.json("admin", "queues", "compact")["scheduled"] >= 0
+    takeover = ("admin", "queues", "takeover", "--expect-home", "0" * 32)
+    assert cli.run(*takeover).exit_code == 2, "it asks first"
+    # What is the home already stays it: a repeat whose answer was lost hears the same.
+    assert cli.json(*takeover, "--yes")["home"] == store["node_id"]
+    assert described(cli, queue)["ready"] == 1
+    refused = cli.run(*takeover, "--tenant", "others", "--yes")
+    assert (refused.exit_code, "the tenant has no queues" in refused.stderr) == (3, True)
