@@ -41,6 +41,7 @@ def main() -> int:
             aloud=given.aloud,
             pace=Pace(producer_seconds=given.pause),
             growths=2,
+            queues=True,
         )
         with running_seaweed(directory / "seaweed") as s3:
             report = run_chaos(directory / "run", s3, plan)

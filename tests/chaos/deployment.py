@@ -1,9 +1,11 @@
 """Every service as a process of its own, with everything between them in reach of a test.
 
-    clients ─ link ─ nginx ─ ingest, manifest, reader        ingest and ingest-2 have a disk each
-    ingest, uploader ─ link ─ manifest                       services ─ proxy ─ S3
-    ingest-2, reader ─ link ─ manifest-2                     services ─ a link each ─ Valkey
-    manifests, uploaders, reader ─ link ─ ingest, ingest-2   uploader-2 is started by some events
+    clients ─ link ─ nginx ─ ingest, manifest, reader, queues
+    ingest, uploader, queues ─ link ─ manifest               ingest and ingest-2 have a disk each
+    ingest-2, reader ─ link ─ manifest-2                     services ─ proxy ─ S3
+    manifests, uploaders, reader, queues ─ link ─ ingest, ingest-2
+                                                             services ─ a link each ─ Valkey
+    uploader-2 is started by some events
 
 What ends by itself is started again, as a supervisor does, and remembered: a process that was
 ready has no reason ever to do so.
@@ -47,12 +49,14 @@ from chaos.disks import Disk, open_disk
 
 NAMES: Final = ("manifest", "manifest-2", "ingest", "ingest-2", "uploader", "reader")
 """Who runs all the time."""
+QUEUES: Final = "queues"
+"""Runs too where a plan says so."""
 SPARE: Final = "uploader-2"
 INGESTS: Final = ("ingest", "ingest-2")
 _FENCED: Final = re.compile(r"an upload session ended .*\bfenced\b", re.IGNORECASE)
 """Whatever way the log has of writing a code."""
 MANIFEST_OF: Final = {
-    **dict.fromkeys(("ingest", "uploader"), "manifest"),
+    **dict.fromkeys(("ingest", "uploader", QUEUES), "manifest"),
     **dict.fromkeys(("ingest-2", "reader", SPARE), "manifest-2"),
 }
 LEASE_SECONDS: Final = float(os.environ.get("BOTTOMLESS_TEST_LEASE_SECONDS", "3"))
@@ -87,6 +91,12 @@ SETTINGS: Final = {
     "BOTTOMLESS_UPLOADER_WAL_ENTRIES": "40",
     "BOTTOMLESS_UPLOADER_WAL_LEASE_MS": str(int(LEASE_SECONDS * 1000)),
     "BOTTOMLESS_MANIFEST_WAL_VACUUM_MS": "300",
+    "BOTTOMLESS_QUEUES_LEASE_MS": str(int(LEASE_SECONDS * 1000)),
+    "BOTTOMLESS_QUEUES_LEASE_MARGIN_MS": "300",
+    "BOTTOMLESS_QUEUES_RENEW_MS": str(int(LEASE_SECONDS * 1000) // 3),
+    "BOTTOMLESS_QUEUES_FORWARD_MS": str(int(LEASE_SECONDS * 1000) + 1_000),
+    "BOTTOMLESS_QUEUES_FILE_BYTES_MAX": "65536",
+    "BOTTOMLESS_QUEUES_COMPACT_QUIET_MS": "300",
 }
 assert float(STORE_SETTINGS["BOTTOMLESS_STORE_READ_SECONDS"]) == READ_SECONDS
 
@@ -97,7 +107,7 @@ class ChaosDeployment(SeparateProcesses):
     `url`, of all public paths, is behind a link; `direct_url` has no link.
     """
 
-    names = NAMES
+    names: tuple[str, ...] = NAMES
 
     def __init__(
         self,
@@ -129,10 +139,10 @@ class ChaosDeployment(SeparateProcesses):
         }
         for name in ("manifest", "manifest-2", *INGESTS):
             links.open(f"*>{name}", self._socket(f"to-{name}"), self._socket(name))
-        ports = lasting_ports(len(NAMES) + 1)
+        ports = lasting_ports(len(self.names) + 1)
         self.services = {
             name: self._process(name, port)
-            for name, port in zip((*NAMES, SPARE), ports, strict=True)
+            for name, port in zip((*self.names, SPARE), ports, strict=True)
         }
         self.troubled = False
         """Whether something is in the way, so that a stop may have to cut what it waits for."""
@@ -262,7 +272,7 @@ class ChaosDeployment(SeparateProcesses):
         """
         deadline = time.monotonic() + START_SECONDS
         self.spawn()
-        for name in NAMES:
+        for name in self.names:
             while name not in self._ready:
                 try:
                     self[name].start()
@@ -312,6 +322,12 @@ class ChaosDeployment(SeparateProcesses):
                     last = answer.text
             assert time.monotonic() < deadline, f"no good answer: {last}"
             threading.Event().wait(0.1)
+
+
+class QueueDeployment(ChaosDeployment):
+    """The same with the queues service."""
+
+    names = (*NAMES, QUEUES)
 
 
 def _is_dead(process: Process) -> bool:

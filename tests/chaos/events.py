@@ -95,7 +95,7 @@ def calm(_: Scene) -> Iterator[None]:
 @contextmanager
 def pause_short(scene: Scene) -> Iterator[None]:
     """SIGSTOP of anybody, for less than a lease."""
-    name = scene.pick(*NAMES)
+    name = scene.pick(*scene.deployment.names)
     scene.story.count("paused shortly", name)
     scene.deployment.stop(name)
     try:
@@ -108,7 +108,7 @@ def pause_short(scene: Scene) -> Iterator[None]:
 @contextmanager
 def pause_long(scene: Scene) -> Iterator[None]:
     """SIGSTOP of anybody, and mostly of an ingest node, for longer than its lease."""
-    name = scene.pick(*NAMES, *INGESTS, *INGESTS)
+    name = scene.pick(*scene.deployment.names, *INGESTS, *INGESTS)
     scene.story.count("paused beyond the lease", name)
     scene.deployment.stop(name)
     try:
@@ -282,7 +282,9 @@ def strike(scene: Scene) -> None:
         story.count(f"SIGTERM, {what}", name)
         story.kills[name] += what == "killed"
     else:
-        count = min(chance.choice((1, 1, 1, 1, 2, 2, 3, 4, len(NAMES))), len(scene.victims))
+        count = min(
+            chance.choice((1, 1, 1, 1, 2, 2, 3, 4, len(deployment.names))), len(scene.victims)
+        )
         victims = chance.sample(scene.victims, count)
         story.ready_kills += sum(deployment.has_started(name) for name in victims)
         killed = deployment.kill_running(*victims)

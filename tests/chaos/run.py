@@ -15,11 +15,12 @@ from support.s3 import S3Server
 from support.waiting import until
 
 from chaos.checker import Checked, check
-from chaos.deployment import NAMES, ChaosDeployment, chaos_deployment
+from chaos.deployment import NAMES, QUEUES, ChaosDeployment, QueueDeployment, chaos_deployment
 from chaos.events import TROUBLES, Event, Scene, Story, calm, strike
 from chaos.groups import GroupHistory, GroupMember
 from chaos.ledger import Ledger, Mode
 from chaos.load import Load, Pace, Work
+from chaos.queues import QueueHistory
 from chaos.supers import Grower, SuperLedger, SuperProducer
 
 
@@ -81,15 +82,19 @@ class Plan:
     growths: int = 0
     """Of the super stream, at most; the first one comes in any case. Each makes one stream more, with all
     that is looked at in the end."""
+    queues: bool = False
+    """Whether there are queues, too, and their service is among the victims."""
 
 
 @dataclass
 class Shared:
-    """What is beside the streams: a super stream with its producers, and groups with their members."""
+    """What is beside the streams: a super stream with its producers, groups with their members, and
+    queues."""
 
     supers: list[SuperLedger]
     groups: list[GroupHistory]
     members: int
+    queues: list[QueueHistory]
 
     def works(self) -> list[Work]:
         """What their clients do, each in a thread of its own."""
@@ -101,6 +106,7 @@ class Shared:
                 for one in self.groups
                 for number in range(self.members)
             ),
+            *(work for one in self.queues for work in one.works()),
         ]
 
     def check(self) -> list[str]:
@@ -167,6 +173,7 @@ class Report:
                 f"  group {one.name}: {dict(sorted(one.counts.items()))}"
                 for one in self.shared.groups
             ),
+            *(f"  queues: {dict(sorted(one.load.counts.items()))}" for one in self.shared.queues),
             f"  lost, doubled, skipped or wrong: {len(self.faults)}",
             *(f"  FAULT {fault}" for fault in self.faults),
         ]
@@ -180,7 +187,8 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
     ledgers = [_ledger(number, one) for number, one in enumerate(plan.streams)]
     shared = _shared(plan, ledgers)
     report = Report(plan, story, ledgers, shared)
-    with chaos_deployment(directory, s3, plan.settings, seed=plan.seed) as deployment:
+    make = QueueDeployment if plan.queues else ChaosDeployment
+    with chaos_deployment(directory, s3, plan.settings, seed=plan.seed, make=make) as deployment:
         for ledger, stream in zip(ledgers, plan.streams, strict=True):
             made = deployment.retried(partial(_create, ledger.path, stream.config))
             ledger.stream_id = made["stream_id"]
@@ -188,6 +196,8 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
             made = deployment.retried(partial(_create, one.path, SUPER))
             one.take_partitions(made)
             ledgers += one.parts
+        for history in shared.queues:
+            history.create(deployment, LOCAL[0].config)
         load = Load(deployment, ledgers, plan.seed, plan.pace, shared.works())
         load.start()
         try:
@@ -205,6 +215,8 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
             try:
                 report.checked = check(deployment, ledgers)
                 report.faults += shared.check()
+                for history in shared.queues:
+                    history.check(deployment)
             except AssertionError as error:
                 report.faults.append(str(error))
         report.faults += [one for one in _faults(deployment, ledgers) if one not in report.faults]
@@ -228,8 +240,9 @@ def _ledger(number: int, plan: StreamPlan) -> Ledger:
 
 
 def _shared(plan: Plan, ledgers: list[Ledger]) -> Shared:
+    queues = [QueueHistory(ledgers[0])] if plan.queues else []
     if not plan.members:
-        return Shared([], [], 0)
+        return Shared([], [], 0, queues)
     first = 10 * len(ledgers)
     producers = range(first, first + SUPER_PRODUCERS)
     whole = SuperLedger("chaos-super", SUPER_PARTITIONS, producers, plan.growths)
@@ -237,7 +250,7 @@ def _shared(plan: Plan, ledgers: list[Ledger]) -> Shared:
         GroupHistory(whole.path, "billing", whole.places),
         GroupHistory(ledgers[0].path, "audit", ledgers[:1]),
     ]
-    return Shared([whole], groups, plan.members)
+    return Shared([whole], groups, plan.members, queues)
 
 
 def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
@@ -247,7 +260,8 @@ def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
 def _disturb(deployment: ChaosDeployment, load: Load, plan: Plan, report: Report) -> None:
     begun = time.monotonic()
     chance = random.Random(plan.seed)
-    scene = Scene(deployment, chance, report.story, load.damage_allowed, plan.victims, plan.long)
+    victims = (*plan.victims, QUEUES) if plan.queues else plan.victims
+    scene = Scene(deployment, chance, report.story, load.damage_allowed, victims, plan.long)
     deck: list[Event] = []
     while report.story.kills.total() < plan.kills:
         if time.monotonic() - begun > plan.seconds_max or _faults(deployment, report.ledgers):
@@ -274,17 +288,25 @@ def _recover(deployment: ChaosDeployment, report: Report) -> None:
         # Not those that it gets while this is waited for.
         ledgers = [*report.ledgers]
         before = [(len(one.acknowledged), len(one.seen)) for one in ledgers]
+        known = [(len(one.acknowledged), len(one.seen)) for one in report.ledgers]
         passed = [one.passed_count for one in report.shared.groups]
+        done = [one.done_count for one in report.shared.queues]
 
         def at_work() -> bool:
             return bool(_faults(deployment, report.ledgers)) or (
                 all(
                     len(one.acknowledged) > acknowledged and len(one.seen) > seen
                     for one, (acknowledged, seen) in zip(ledgers, before, strict=True)
+                    for one, (acknowledged, seen) in zip(report.ledgers, known, strict=True)
                 )
                 and all(
                     one.passed_count > count
                     for one, count in zip(report.shared.groups, passed, strict=True)
+                )
+                and all(
+                    now > then
+                    for one, before in zip(report.shared.queues, done, strict=True)
+                    for now, then in zip(one.done_count, before, strict=True)
                 )
             )
 
@@ -292,6 +314,7 @@ def _recover(deployment: ChaosDeployment, report: Report) -> None:
     except AssertionError as error:
         ends = [(one.name, len(one.acknowledged), len(one.seen)) for one in report.ledgers]
         ends += [(one.name, one.passed_count, 0) for one in report.shared.groups]
+        ends += [("queues", *one.done_count) for one in report.shared.queues]
         deployment.faults.append(f"after {report.story.lines[-1]}: {error}; {ends}")
 
 

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support.nginx import CONFIGURATION
 from support.prometheus import answer, metrics_of, rules, running_prometheus, targets
-from support.separate_processes import FourProcesses
+from support.separate_processes import FiveProcesses
 from support.waiting import until
 
 from bottomless_server.ingest.settings import IngestSettings
@@ -86,10 +86,9 @@ def test_every_image_stands_at_a_tag_and_comes_from_no_named_place() -> None:
         assert tag != "latest" or name in SERVICES
 
 
-def test_the_commands_are_those_that_the_tests_run_as_four_processes(tmp_path: Path) -> None:
-    deployment = FourProcesses(tmp_path, "redis://127.0.0.1:1/0")
-    # Tests of streams do without queues, which have processes of their own where they are tested.
-    assert {*deployment.services, "queues"} == set(SERVICES) == set(ServiceName)
+def test_the_commands_are_those_that_the_tests_run_as_five_processes(tmp_path: Path) -> None:
+    deployment = FiveProcesses(tmp_path, "redis://127.0.0.1:1/0")
+    assert set(deployment.services) == set(SERVICES) == set(ServiceName)
     for name, process in deployment.services.items():
         assert process._arguments == service(name)["command"]
         own = {key for key in process._settings if key.startswith("BOTTOMLESS_")}

@@ -1,4 +1,4 @@
-"""The four services as four processes on S3, behind nginx: each dies once, appends go on.
+"""The four services as processes on S3, and queues beside them, behind nginx: each dies once, appends go on.
 
 Producers and readers know one address. What the services answer meanwhile is what users meet,
 nginx's own answers for a service that is away among it.
@@ -12,7 +12,7 @@ from typing import Self
 import httpx
 import pytest
 from support.s3 import S3Server
-from support.separate_processes import FourProcesses, four_processes
+from support.separate_processes import FiveProcesses, five_processes
 from support.waiting import until
 
 STREAM = "/v1/streams/apart"
@@ -23,7 +23,7 @@ SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS"
 class Producer:
     """Sends each value once, whatever becomes of it, and remembers what was acknowledged."""
 
-    def __init__(self, deployment: FourProcesses) -> None:
+    def __init__(self, deployment: FiveProcesses) -> None:
         self._deployment = deployment
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -85,7 +85,7 @@ def everything(client: httpx.Client) -> list[tuple[int, str]]:
             return found
 
 
-def check_encoded_slashes(deployment: FourProcesses) -> None:
+def check_encoded_slashes(deployment: FiveProcesses) -> None:
     """Every service says the same of them, asked by itself or through nginx."""
     for url in (deployment.url, *(process.url for process in deployment.services.values())):
         for path in (f"{STREAM}%2Frecords", f"{STREAM}%2foffsets", "/v1/streams/a%2Fb/records"):
@@ -95,13 +95,33 @@ def check_encoded_slashes(deployment: FourProcesses) -> None:
                 assert answer.json()["code"] == "bad-name"
 
 
+def check_queues(deployment: FiveProcesses, client: httpx.Client) -> None:
+    """A message is there after the death of its service, which nginx tells of meanwhile."""
+    queue = "/v1/queues/jobs"
+    client.put(queue).raise_for_status()
+    body = {"messages": [{"value": "a"}]}
+    client.post(f"{queue}/messages", json=body).raise_for_status()
+    deployment.kill("queues")
+    away = client.post(f"{queue}/messages", json=body)
+    assert away.status_code == httpx.codes.SERVICE_UNAVAILABLE
+    assert away.json()["code"] == "peer-unavailable"
+    deployment.start()
+
+    def received() -> list[str]:
+        # Its lease may not be its own again yet.
+        answer = client.post(f"{queue}/receive")
+        return [one["value"] for one in answer.json().get("messages", ())]
+
+    assert until(received, what="the message") == ["a"]
+
+
 @pytest.fixture
-def deployment(tmp_path: Path, seaweed: S3Server) -> Iterator[FourProcesses]:
-    with four_processes(tmp_path, SETTINGS, seaweed) as running:
+def deployment(tmp_path: Path, seaweed: S3Server) -> Iterator[FiveProcesses]:
+    with five_processes(tmp_path, SETTINGS, seaweed) as running:
         yield running
 
 
-def test_each_service_dies_once_and_no_record_is_lost_or_doubled(deployment: FourProcesses) -> None:
+def test_each_service_dies_once_and_no_record_is_lost_or_doubled(deployment: FiveProcesses) -> None:
     with deployment.client() as client:
         client.put(STREAM, json=CONFIG).raise_for_status()
         check_encoded_slashes(deployment)
@@ -120,6 +140,7 @@ def test_each_service_dies_once_and_no_record_is_lost_or_doubled(deployment: Fou
                 deployment.start()
                 producer.goes_on()
                 uploads_go_on(client, producer)
+            check_queues(deployment, client)
 
         found = everything(client)
         assert client.get("/internal/v1/streams").status_code == httpx.codes.NOT_FOUND
@@ -130,6 +151,6 @@ def test_each_service_dies_once_and_no_record_is_lost_or_doubled(deployment: Fou
     assert {offset: stored[offset] for offset in producer.acknowledged} == producer.acknowledged
     assert [int(value) for _, value in found] == sorted(int(value) for _, value in found)
 
-    for name in ("ingest", "uploader", "reader", "manifest"):
+    for name in ("queues", "ingest", "uploader", "reader", "manifest"):
         assert deployment[name].stop() == 0, deployment[name].log()[-2000:]
         assert "Traceback" not in deployment[name].log(), deployment[name].log()[-5000:]

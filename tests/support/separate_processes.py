@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx
 
@@ -16,6 +16,7 @@ from support.stored import Stored, StoredFiles, stored_in_s3
 from support.stored_stream import StoredStream
 from support.valkey import running_valkey
 
+P = TypeVar("P", bound="FourProcesses")
 _LOG_END: Final = 1_500
 """Characters of the end of a log that are shown."""
 
@@ -141,6 +142,19 @@ class FourProcesses(SeparateProcesses):
         return Process([kind], self.directory / f"{name}.log", settings, port)
 
 
+class FiveProcesses(FourProcesses):
+    """The same with the queues service: all that there is, and what docker-compose.yml starts.
+
+    Tests of streams do without it.
+    """
+
+    names: tuple[str, ...] = (*FourProcesses.names, "queues")
+
+    def _process(self, name: str, port: int, more: Mapping[str, str] | None = None) -> Process:
+        own = {"BOTTOMLESS_QUEUES_URL": self.internal_url(name)} if name == "queues" else {}
+        return super()._process(name, port, {**own, **(more or {})})
+
+
 class TwoNodes(FourProcesses):
     """The same with a second ingest node, on a disk of its own."""
 
@@ -182,9 +196,26 @@ def four_processes(
     directory: Path, settings: Mapping[str, str] | None = None, s3: S3Server | None = None
 ) -> Iterator[FourProcesses]:
     """Start a Valkey, the four services and nginx."""
+    with _apart(FourProcesses, directory, settings, s3) as deployment:
+        yield deployment
+
+
+@contextmanager
+def five_processes(
+    directory: Path, settings: Mapping[str, str] | None = None, s3: S3Server | None = None
+) -> Iterator[FiveProcesses]:
+    """Start a Valkey, the four services, queues and nginx."""
+    with _apart(FiveProcesses, directory, settings, s3) as deployment:
+        yield deployment
+
+
+@contextmanager
+def _apart(
+    make: type[P], directory: Path, settings: Mapping[str, str] | None, s3: S3Server | None
+) -> Iterator[P]:
     with ExitStack() as running:
         valkey = running.enter_context(running_valkey(directory / "valkey"))
         stored = None if s3 is None else running.enter_context(stored_in_s3(s3))
-        deployment = FourProcesses(directory, valkey.url, settings, stored)
+        deployment = make(directory, valkey.url, settings, stored)
         start_behind_nginx(deployment, running)
         yield deployment
