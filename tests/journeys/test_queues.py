@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,6 @@ from support.ports import lasting_ports
 from support.server import AllInOne
 from support.waiting import until
 
-BATCH = 5
-KILLS = 4
 QUEUE = "/v1/queues/jobs"
 SETTINGS = {"BOTTOMLESS_QUEUES_FILE_BYTES_MAX": "65536", "BOTTOMLESS_QUEUES_COMPACT_QUIET_MS": "0"}
 
@@ -40,107 +37,6 @@ def ask(client: httpx.Client, path: str, body: dict[str, Any]) -> dict[str, Any]
         return members
 
     return until(answered, what=f"an answer of {path}")
-
-
-@dataclass
-class Counted:
-    """What publishers and consumers were told."""
-
-    confirmed: set[str] = field(default_factory=set)
-    acknowledged: set[str] = field(default_factory=set)
-    delivered: set[str] = field(default_factory=set)
-    delivered_after: list[str] = field(default_factory=list)
-    """Deliveries of messages whose acknowledgement was answered before they were asked for."""
-    stop: threading.Event = field(default_factory=threading.Event)
-
-
-def publish(server: AllInOne, counted: Counted, name: str) -> None:
-    """Publish values that nobody else has; those whose publish was answered are confirmed."""
-    number = 0
-    with server.client() as client:
-        while not counted.stop.is_set():
-            values = [f"{name}-{number + n}" + "x" * 200 for n in range(BATCH)]
-            number += BATCH
-            body = {"messages": [{"value": value} for value in values]}
-            try:
-                answer = client.post(f"{QUEUE}/messages", json=body)
-            except httpx.TransportError:
-                continue
-            if answer.status_code == 200:
-                counted.confirmed |= set(values)
-
-
-def consume(server: AllInOne, counted: Counted) -> None:
-    with server.client() as client:
-        while not counted.stop.is_set():
-            done = set(counted.acknowledged)
-            try:
-                taken = client.post(f"{QUEUE}/receive", json={"limit": BATCH, "max_wait_ms": 100})
-                if taken.status_code != 200:
-                    continue
-                take(client, counted, taken.json()["messages"], done)
-            except httpx.TransportError:
-                continue
-
-
-def take(
-    client: httpx.Client, counted: Counted, messages: list[dict[str, Any]], done: set[str]
-) -> None:
-    counted.delivered_after += [one["value"] for one in messages if one["value"] in done]
-    counted.delivered |= {one["value"] for one in messages}
-    receipts = [one["receipt"] for one in messages]
-    if not receipts:
-        return
-    answer = client.post(f"{QUEUE}/ack", json={"receipts": receipts})
-    if answer.status_code == 200:
-        bad = {*answer.json()["gone"], *answer.json()["stale"]}
-        counted.acknowledged |= {one["value"] for one in messages if one["receipt"] not in bad}
-
-
-def test_kills_lose_nothing_confirmed_and_bring_nothing_acknowledged_back(
-    server: AllInOne,
-) -> None:
-    with server.client() as client:
-        client.put(QUEUE, json={"visibility_ms": 500}).raise_for_status()
-    counted = Counted()
-    threads = [
-        threading.Thread(target=publish, args=(server, counted, "first")),
-        threading.Thread(target=publish, args=(server, counted, "second")),
-        threading.Thread(target=consume, args=(server, counted)),
-        threading.Thread(target=consume, args=(server, counted)),
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(KILLS):
-            before = len(counted.confirmed), len(counted.acknowledged)
-            until(
-                lambda before=before: (  # type: ignore[misc]
-                    len(counted.confirmed) > before[0] + 20
-                    and len(counted.acknowledged) > before[1] + 20
-                ),
-                what="work between two kills",
-            )
-            server.kill()
-            server.start()
-    finally:
-        counted.stop.set()
-        for thread in threads:
-            thread.join()
-
-    with server.client() as client:
-        while True:
-            done = set(counted.acknowledged)
-            asked = {"limit": 100, "max_wait_ms": 2_000}
-            messages = ask(client, f"{QUEUE}/receive", asked)["messages"]
-            take(client, counted, messages, done)
-            shown = client.get(QUEUE).json()
-            if shown["ready"] + shown["in_flight"] + shown["delayed"] == 0:
-                break
-    assert counted.delivered_after == []
-    # An acknowledgement whose answer was lost may have been done: so what counts is the delivery.
-    assert counted.confirmed <= counted.delivered
-    assert shown["damaged"] == 0
 
 
 def test_what_was_in_flight_stays_so_over_a_kill_and_comes_again(server: AllInOne) -> None:

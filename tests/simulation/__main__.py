@@ -67,7 +67,18 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=700, help="in each round of `tables`")
     parser.add_argument(
         "--troubles",
-        choices=("all", "crashes", "clocks", "jams", "ahead", "losses", "leaderless"),
+        choices=(
+            "all",
+            "crashes",
+            "clocks",
+            "jams",
+            "ahead",
+            "losses",
+            "leaderless",
+            "ledgers",
+            "power",
+            "backups",
+        ),
         default="all",
     )
     parser.add_argument("--guard", default="", help="of `guards`, those whose names have this")

@@ -44,6 +44,8 @@ from simulation import super_guards as sg
 from simulation.flood import commits_beside_a_flood
 from simulation.links import LinkedCoordination
 from simulation.members import a_group_in_a_storm
+from simulation.queue_guards import QUEUE_GUARDS
+from simulation.queue_storm import queues_in_a_storm
 from simulation.reborn import deleted_unheard
 from simulation.run import Simulation
 from simulation.super_storm import a_super_stream_in_a_storm
@@ -286,6 +288,15 @@ GUARDS: Final[dict[str, Guard]] = {
         [7, 1, 2],
         lg.TROUBLES,
     ),
+    **{
+        name: Guard(
+            [Replaced(*one.place, one.variant) if one.place else Removed(name, one.variant)],
+            one.seeds,
+            one.troubles,
+            queues_in_a_storm,
+        )
+        for name, one in QUEUE_GUARDS.items()
+    },
     **{
         guard: Guard([Removed(guard, variant)], seeds, "crashes", a_super_stream_in_a_storm)
         for guard, variant, seeds in (

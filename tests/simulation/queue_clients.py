@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from support.queue_account import QueueAccount, QueueExpected
+
 from simulation.clients import LATER
 from simulation.expected import Broken
-from simulation.queue_expected import QueueExpected
-from simulation.queue_world import OPEN, Era, QueueWorld
+from simulation.queue_world import OPEN, QueueWorld
 
 _COUNTS: Final = (1, 1, 2, 5)
 _NOT_FOUND: Final = 404
@@ -96,7 +97,7 @@ class Publisher:
             self.world.services.story.count("publishes repeated")
             await asyncio.sleep(self.chance.uniform(0.02, 0.5))
 
-    async def _found_none(self, era: Era, of: Sequence[QueueExpected], told: Any) -> None:
+    async def _found_none(self, era: QueueAccount, of: Sequence[QueueExpected], told: Any) -> None:
         """No such queue: so it is for a while after a takeover, until somebody has made it."""
         known = [one.name for one in of if one.queue_id and told.get("queue", one.name) == one.name]
         if self.world.era is era and known:
@@ -122,7 +123,7 @@ class Worker:
     chance: random.Random
     calm: bool = False
     """It acknowledges whatever it gets."""
-    unsure: list[tuple[Era, Mapping[str, Any]]] = field(default_factory=list)
+    unsure: list[tuple[QueueAccount, Mapping[str, Any]]] = field(default_factory=list)
     """Deliveries whose acknowledgement had no answer."""
 
     async def run(self) -> None:
@@ -152,7 +153,7 @@ class Worker:
             return
         await self._work(era, messages)
 
-    def _take(self, era: Era, message: Mapping[str, Any]) -> None:
+    def _take(self, era: QueueAccount, message: Mapping[str, Any]) -> None:
         story = self.world.services.story
         if message["value"] in self.world.loose and message["value"] in self.world.sent:
             era.queues[self.queue].asked.add(message["value"])
@@ -161,7 +162,9 @@ class Worker:
         story.count("messages delivered")
         story.count("messages delivered again", message["deliveries"] > 1)
 
-    async def _ask(self, what: str, body: dict[str, Any], era: Era) -> dict[str, Any] | None:
+    async def _ask(
+        self, what: str, body: dict[str, Any], era: QueueAccount
+    ) -> dict[str, Any] | None:
         """What was answered for sure by the ledger of this era."""
         path = f"/v1/queues/{self.queue}/{what}"
         answer = await self.world.ask("POST", path, body)
@@ -174,7 +177,7 @@ class Worker:
         told: dict[str, Any] = answer[1]
         return told
 
-    async def _work(self, era: Era, messages: list[dict[str, Any]]) -> None:
+    async def _work(self, era: QueueAccount, messages: list[dict[str, Any]]) -> None:
         if self.calm:
             await self._ack(era, messages)
             return
@@ -200,7 +203,7 @@ class Worker:
         plan = next(one for one in self.world.eras.values()).queues[self.queue].plan
         return 1 if plan.dead_queue or plan.dead_stream else 0
 
-    async def _ack(self, era: Era, messages: Sequence[Mapping[str, Any]]) -> None:
+    async def _ack(self, era: QueueAccount, messages: Sequence[Mapping[str, Any]]) -> None:
         if not messages:
             return
         expected = era.queues[self.queue]

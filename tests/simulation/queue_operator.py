@@ -30,11 +30,14 @@ class QueueOperator:
         self.busy = True
         try:
             await self._refused_without_loss()
+            await self._ask_while_alive()
             if seconds:
                 await self._wait(seconds)
                 await self._ask_others()
             else:
                 await self._lose_home()
+        except Broken as error:
+            self.world.ground.loop.failures.append(error)
         finally:
             self.busy = False
 
@@ -93,6 +96,20 @@ class QueueOperator:
         answer = await self.world.ask("POST", "/v1/admin/queues/takeover", body)
         if answer is not None and answer[0] not in LATER and answer[0] != 422:
             raise Broken(f"a takeover without a loss was answered {answer}")
+
+    async def _ask_while_alive(self) -> None:
+        """Ask for queues whose home has its lease, as far as anybody can see."""
+        home = self.world.home
+        others = [
+            one
+            for one in self.world.nodes
+            if home and self._node_id(one) not in (None, home.node_id)
+        ]
+        if home is None or not others or self.world.home_without_lease() is not None:
+            return
+        body = {"tenant": TENANT, "accept_loss": True, "expect_home": home.node_id}
+        # Whether it is taken from a home that lives, the world sees at the moment of the EXEC.
+        await self.world.ask("POST", "/v1/admin/queues/takeover", body, node=others[0])
 
     def _program_of(self, node_id: NodeId | None) -> Program | None:
         found = [one for one in self.world.nodes if self._node_id(one) == node_id is not None]

@@ -90,8 +90,11 @@ class LedgerDisk(PowerLossDisk):
         self._real.close(fd) if fd < _REAL_BELOW else super().close(fd)
 
     def names(self, path: Path) -> list[str]:
+        return [*super().names(path), *self._ledger_names(path)]
+
+    def _ledger_names(self, path: Path) -> list[str]:
         there = sorted(one.name for one in path.iterdir()) if path.is_dir() else []
-        return [*super().names(path), *filter(_is_ledger, there)]
+        return list(filter(_is_ledger, there))
 
     def size(self, fd: int) -> int:
         return self._real.size(fd) if fd < _REAL_BELOW else super().size(fd)

@@ -1,17 +1,17 @@
 """Two nodes of queues with their publishers and workers in a storm, and an account of every message after it."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final
+
+from support.queue_account import Left, in_queue, left_as, once
 
 from simulation.clients import LATER
 from simulation.expected import Broken
 from simulation.queue_clients import Publisher, Worker
-from simulation.queue_expected import once
 from simulation.queue_operator import QueueOperator
 from simulation.queue_programs import queues_program, simulated_ledgers
 from simulation.queue_trouble import QueueTrouble
-from simulation.queue_world import ARCHIVE, DEAD, LETTERS, OPEN, PLANS, Era, QueueWorld
+from simulation.queue_world import ARCHIVE, DEAD, LETTERS, OPEN, PLANS, QueueWorld
 from simulation.run import REBUILD_SECONDS, Simulation
 
 _PUBLISHERS: Final = (
@@ -22,15 +22,6 @@ _PUBLISHERS: Final = (
 )
 _WORKERS: Final = {"jobs": 2, "mails": 2, DEAD: 1}
 _STREAM: Final = {"fragment": {"target_bytes": 65_536, "max_age_ms": 500}}
-
-
-class Left(NamedTuple):
-    """A message that is a record now."""
-
-    value: str
-    queue: str
-    reason: str
-    message_id: str
 
 
 async def queues_in_a_storm(simulation: Simulation) -> None:
@@ -131,10 +122,10 @@ class _Storm:
         while True:
             await self.world.create_all()
             told = [await self.world.described(plan.name) for plan in PLANS]
-            if all(one is not None and _is_empty(one) for one in told):
+            if all(one is not None and not any(in_queue(one).values()) for one in told):
                 return
             if self.simulation.loop.now > end:
-                raise Broken(f"never worked off: {[one and _left(one) for one in told]}")
+                raise Broken(f"never worked off: {[one and in_queue(one) for one in told]}")
             await asyncio.sleep(1.0)
 
     async def _account(self) -> None:
@@ -143,40 +134,28 @@ class _Storm:
         assert era is not None
         letters, archive = await self._records(LETTERS), await self._records(ARCHIVE)
         for what, records in ((LETTERS, letters), (ARCHIVE, archive)):
-            once(what, (f"{one.message_id} {one.value}" for one in records))
-            strict = [one.value for one in records if one.value not in self.world.loose]
-            once(what, strict)
+            once(what, (one.value for one in records if one.value not in self.world.loose))
             for one in records:
                 if one.value not in self.world.sent:
                     raise Broken(f"{what}: nobody sent {one.value[:40]}")
         for name in OPEN:
-            await self._account_of(era, name, letters, archive)
+            totals = await self._totals(name)
+            era.check_ends(name, totals, letters, archive, self.world.loose)
         self.simulation.story.count("dead letters in a stream", len(letters))
         self.simulation.story.count("messages archived", len(archive))
         self.simulation.story.count("dead letters in a queue", len(era.queues[DEAD].messages))
         await self._count_compactions()
 
-    async def _account_of(
-        self, era: Era, name: str, letters: list[Left], archive: list[Left]
-    ) -> None:
-        expected, loose = era.queues[name], self.world.loose
-        if expected.plan.dead_queue is not None:
-            there = era.queues[expected.plan.dead_queue].messages.values()
-            dead = {one.value: one.reason for one in there}
-        else:
-            dead = _of(letters, name, era)
-        dead = {value: reason for value, reason in dead.items() if value not in loose}
-        archived = {
-            one.value: one.message_id
-            for one in archive
-            if one.queue == name and one.value in expected.asked and one.value not in loose
-        }
+    async def _totals(self, name: str) -> dict[str, int] | None:
+        """What a queue has counted; None where a ledger was given up, or somebody was not sure of an
+        answer, so that nobody can tell what it should be."""
+        if self.world.loose or len(self.world.eras) > 1:
+            return None
         told = None
         while told is None:
             told = await self.world.described(name)
-        # Where a ledger was given up, or somebody was not sure of an answer, sums are as large at most.
-        exact = not loose and len(self.world.eras) == 1
-        expected.check_ends(told["totals"] if exact else None, dead, archived, loose)
+        totals: dict[str, int] = told["totals"]
+        return totals
 
     async def _records(self, stream: str) -> list[Left]:
         """All of a stream, when it is well again."""
@@ -187,7 +166,7 @@ class _Storm:
             path = f"/v1/streams/{stream}/records"
             answer = await simulation.services.ask(simulation.reader, "GET", path, query=query)
             if answer is not None and answer[0] == 200:
-                found += [_left_as(record) for record in answer[1]["records"]]
+                found += [left_as(record) for record in answer[1]["records"]]
                 offset = answer[1]["next_offset"]
                 if answer[1]["up_to_date"]:
                     return found
@@ -203,23 +182,3 @@ class _Storm:
             if answer is not None and answer[0] == 200:
                 done = sum(answer[1]["compactions"].values())
                 self.simulation.story.count("compactions of message files", done)
-
-
-def _is_empty(told: Mapping[str, Any]) -> bool:
-    return not any(_left(told).values())
-
-
-def _left(told: Mapping[str, Any]) -> dict[str, int]:
-    return {name: told[name] for name in ("ready", "delayed", "in_flight", "damaged", "outgoing")}
-
-
-def _left_as(record: Mapping[str, Any]) -> Left:
-    headers = record["headers"]
-    return Left(
-        record["value"], headers["queue"], headers["queue-reason"], headers["queue-message-id"]
-    )
-
-
-def _of(letters: list[Left], queue: str, era: Era) -> dict[str, str]:
-    asked = era.queues[queue].asked
-    return {one.value: one.reason for one in letters if one.queue == queue and one.value in asked}

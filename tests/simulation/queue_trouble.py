@@ -1,5 +1,6 @@
 """What befalls queues beside what befalls everything: ledgers that fail, and homes that stay away."""
 
+import asyncio
 from collections.abc import Callable
 
 from simulation.queue_programs import LedgerDisk
@@ -7,12 +8,19 @@ from simulation.trouble import Trouble
 
 
 class QueueTrouble(Trouble):
-    """The troubles of a run with queues; `kinds` means the same as in others where it can."""
+    """The troubles of a run with queues; `kinds` means the same as in others where it can.
+
+    Beside them: `ledgers` that fail; `power` of machines with a disk.
+    """
 
     def _befall(self) -> list[Callable[[], None]]:
         homes = [self._lose_node, self._sleep, self._jam, self._step_valkey]
         if self.kinds in ("clocks", "jams"):
             return homes
+        if self.kinds == "ledgers":
+            return [self._break_ledger, self._break_ledger, self._kill_soon]
+        if self.kinds == "power":
+            return [self._lose_power, self._kill_at_file_call, self._break_disk]
         if self.kinds == "losses":
             return [self._lose_node, self._lose_node, self.losses.lose_coordination]
         crashes = [
@@ -35,7 +43,7 @@ class QueueTrouble(Trouble):
         ]
         if self.kinds == "crashes":
             return crashes
-        return [*crashes, *homes, self._lose_node, self.losses.lose_coordination]
+        return [*crashes, *homes, *[self._lose_node] * 3, self.losses.lose_coordination]
 
     def end(self) -> None:
         """Nothing fails any more."""
@@ -59,4 +67,8 @@ class QueueTrouble(Trouble):
 
     def _lose_node(self) -> None:
         """The home of queues does not come back before somebody takes them over."""
-        self._maybe_take_over(0)
+        if self.over:
+            return
+        task = asyncio.get_running_loop().create_task(self.take_over(0))
+        self._operating.add(task)
+        task.add_done_callback(self._operating.discard)

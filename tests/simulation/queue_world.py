@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from support.queue_account import QueueAccount, QueuePlan
+
 from bottomless.formats.queue_home import decode_home
 from bottomless.model.names import NodeId
 from bottomless.model.queue_home import QueueHome
@@ -16,7 +18,6 @@ from bottomless_server.stores.queue_homes import queue_home_key, queue_node_key
 from simulation.clients import LATER, Services
 from simulation.expected import Broken
 from simulation.programs import Ground, Program
-from simulation.queue_expected import QueueExpected, QueuePlan
 
 TENANT: Final = "default"
 LETTERS: Final = "letters"
@@ -32,18 +33,6 @@ OPEN: Final = tuple(plan.name for plan in PLANS if plan.name != DEAD)
 Answer = tuple[int, Any]
 
 
-class Era:
-    """What was told by the ledger of one node."""
-
-    def __init__(self, sent: dict[str, dict[str, Any]]) -> None:
-        self.queues = {plan.name: QueueExpected(plan, sent) for plan in PLANS}
-        dead = self.queues[DEAD]
-        for name in OPEN:
-            if self.queues[name].plan.dead_queue == DEAD:
-                # What may arrive there is what was asked of the other one.
-                dead.asked = self.queues[name].asked
-
-
 @dataclass
 class QueueWorld:
     """All queues of a run, and what is known of their homes."""
@@ -53,7 +42,7 @@ class QueueWorld:
     nodes: list[Program]
     chance: random.Random
     sent: dict[str, dict[str, Any]] = field(default_factory=dict)
-    eras: dict[NodeId, Era] = field(default_factory=dict)
+    eras: dict[NodeId, QueueAccount] = field(default_factory=dict)
     """By the node whose ledger it is."""
     home: QueueHome | None = None
     over: bool = False
@@ -72,8 +61,11 @@ class QueueWorld:
         if before is not None and self.home.term < before.term:
             self.ground.loop.failures.append(Broken(f"{before} is {self.home} now"))
         if self.home.node_id not in self.eras:
-            self.eras[self.home.node_id] = Era(self.sent)
+            self.eras[self.home.node_id] = QueueAccount(PLANS, self.sent)
         if before is not None and before.node_id != self.home.node_id:
+            if self.ground.coordination.peek(queue_node_key(before.node_id)) is not None:
+                taken = Broken(f"queues were taken from a home that lives: {before}")
+                self.ground.loop.failures.append(taken)
             self.ground.story.tell("queues", f"have another home, term {self.home.term}")
             self.services.story.count("homes of queues taken over")
 
@@ -83,7 +75,7 @@ class QueueWorld:
         return None if value is None else decode_home(value)
 
     @property
-    def era(self) -> Era | None:
+    def era(self) -> QueueAccount | None:
         """What the home of now was told."""
         return None if self.home is None else self.eras[self.home.node_id]
 

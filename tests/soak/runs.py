@@ -131,14 +131,19 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_TEST_KILLS="1",
     ),
     "queue-kills": _test(
-        "500 kills of a process with the engine of queues",
-        "tests/unit/queues/test_engine_kills.py",
+        "500 kills of a process with the engine of queues, and of a server under queues over HTTP",
+        "tests/unit/queues/test_engine_kills.py tests/journeys/test_kill_queues.py",
         BOTTOMLESS_TEST_KILLS="500",
     ),
     "queue-import": _test(
         "an import of 1,000,000 messages of a RabbitMQ node, and its memory",
         "tests/unit/queues/test_rabbit_import_many.py",
         BOTTOMLESS_TEST_IMPORTED="1000000",
+    ),
+    "queue-seeds": _module(
+        "100 simulated seeds of two nodes of queues in all troubles",
+        *("simulation", "1..100", "--queues"),
+        tests=SIMULATION,
     ),
     "queue-model": _test(
         "20,000 steps of the engine of queues beside plain lists",

@@ -43,6 +43,7 @@ LEFT: Final[dict[str, int]] = {
     "tests/unit/protocol/test_tail_messages.py": 1,
     # What is put in the place of a guard that is more than one function.
     "tests/simulation/guards.py": 3,
+    "tests/simulation/queue_guards.py": 1,
     "tests/support/removed_guards.py": 2,
     # Fields of another class of the tests.
     "tests/deploy/test_composition.py": 2,

@@ -1,4 +1,4 @@
-"""What publishers and workers were told of queues, in plain lists, and what may therefore never be.
+"""An account of queues: what publishers and workers were told, in plain lists, and what may therefore never be.
 
 Every value is published by one request only, however often that is repeated. A message is known by its
 id, a delivery by the number of deliveries that it says. What one ledger was told of a message is told
@@ -7,15 +7,17 @@ its node is the home again.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
-
-from simulation.expected import Broken
 
 NO_DEAD_LETTERS: Final = 0
 ADDED: Final = frozenset({"queue", "queue-reason", "queue-message-id", "queue-deliveries"})
 """Headers that a message gets when it leaves a queue."""
+
+
+class Wrong(AssertionError):
+    """A promise of docs/queues.md does not hold."""
 
 
 class QueuePlan(NamedTuple):
@@ -27,6 +29,11 @@ class QueuePlan(NamedTuple):
     dead_stream: str | None = None
     archive: str | None = None
     visibility_ms: int = 2_000
+
+    @property
+    def has_dead_letters(self) -> bool:
+        """Whether it says where dead letters go."""
+        return self.dead_queue is not None or self.dead_stream is not None
 
     def config(self) -> dict[str, Any]:
         """What is put."""
@@ -40,6 +47,28 @@ class QueuePlan(NamedTuple):
         if self.archive is not None:
             config["archive"] = {"stream": self.archive}
         return config
+
+
+class Left(NamedTuple):
+    """A message that left its queue and is a record of a stream now."""
+
+    value: str
+    queue: str
+    reason: str
+    message_id: str
+
+
+def left_as(record: Mapping[str, Any]) -> Left:
+    """The message that a record was."""
+    headers = record["headers"]
+    return Left(
+        record["value"], headers["queue"], headers["queue-reason"], headers["queue-message-id"]
+    )
+
+
+def in_queue(told: Mapping[str, Any]) -> dict[str, int]:
+    """How many messages are in a queue that is described so, or on their way out of it."""
+    return {name: told[name] for name in ("ready", "delayed", "in_flight", "damaged", "outgoing")}
 
 
 @dataclass
@@ -85,23 +114,23 @@ class QueueExpected:
         """An answer named the queue.
 
         Raises:
-            Broken: it is another one than before.
+            Wrong: it is another one than before.
         """
         self.queue_id = self.queue_id or queue_id
         if self.queue_id != queue_id:
-            raise Broken(f"{self.name}: was {self.queue_id}, and is {queue_id}")
+            raise Wrong(f"{self.name}: was {self.queue_id}, and is {queue_id}")
 
     def store(self, told: Mapping[str, Any], values: list[str]) -> None:
         """A publish was answered.
 
         Raises:
-            Broken
+            Wrong
         """
         self.note_id(told["queue_id"])
         messages = told["messages"]
         first = messages[0]["sequence"]
         if [one["sequence"] for one in messages] != list(range(first, first + len(values))):
-            raise Broken(f"{self.name}: {len(values)} messages became {messages}")
+            raise Wrong(f"{self.name}: {len(values)} messages became {messages}")
         for value, one in zip(values, messages, strict=True):
             self.know(value, one["message_id"])
             self.stored[value] = one["message_id"]
@@ -110,51 +139,49 @@ class QueueExpected:
         """A message with this value has this id.
 
         Raises:
-            Broken: it has another one, too; or nobody published it.
+            Wrong: it has another one, too; or nobody published it.
         """
         if value not in self.asked:
-            raise Broken(f"{self.name}: nobody has published {value[:40]}")
+            raise Wrong(f"{self.name}: nobody has published {value[:40]}")
         if value in self.refused:
-            raise Broken(f"{self.name}: {value[:40]} was refused, and is stored")
+            raise Wrong(f"{self.name}: {value[:40]} was refused, and is stored")
         if self._ids.setdefault(value, message_id) != message_id:
-            raise Broken(f"{self.name}: {value[:40]} is {self._ids[value]} and {message_id}")
+            raise Wrong(f"{self.name}: {value[:40]} is {self._ids[value]} and {message_id}")
         message = self.messages.setdefault(message_id, Message(value))
         if message.value != value:
-            raise Broken(f"{self.name}: {message_id} was {message.value[:40]}, is {value[:40]}")
+            raise Wrong(f"{self.name}: {message_id} was {message.value[:40]}, is {value[:40]}")
         return message
 
     def refuse(self, values: Iterable[str]) -> None:
         """Every answer to a publish said that nothing is stored."""
         for value in values:
             if value in self._ids:
-                raise Broken(f"{self.name}: {value[:40]} was refused, and is stored")
+                raise Wrong(f"{self.name}: {value[:40]} was refused, and is stored")
             self.refused.add(value)
 
     def deliver(self, told: Mapping[str, Any]) -> None:
         """Somebody received this.
 
         Raises:
-            Broken: it is altered, comes back after its acknowledgement, or was delivered to somebody
+            Wrong: it is altered, comes back after its acknowledgement, or was delivered to somebody
                 else as the same delivery.
         """
         value, number = told["value"], told["deliveries"]
         sent = self.sent.get(value)
         if sent is None:
-            raise Broken(f"{self.name}: nobody sent {value[:40]}")
+            raise Wrong(f"{self.name}: nobody sent {value[:40]}")
         headers = {k: v for k, v in told.get("headers", {}).items() if k not in ADDED}
         if (told["priority"], headers) != (sent.get("priority", 0), sent.get("headers", {})):
-            raise Broken(f"{self.name}: {value[:40]} has {told['priority']}, {headers}")
+            raise Wrong(f"{self.name}: {value[:40]} has {told['priority']}, {headers}")
         message = self.know(value, told["message_id"])
         message.reason = told.get("dead_letter", {}).get("reason", "")
         if number in message.delivered:
-            raise Broken(f"{self.name}: delivery {number} of {value[:40]} was made twice")
+            raise Wrong(f"{self.name}: delivery {number} of {value[:40]} was made twice")
         message.delivered.add(number)
         most = self.plan.max_deliveries
         # Whoever hung up did not return it: that delivery has a number, and leads to no dead letter.
         if most and len(message.delivered) > most:
-            raise Broken(
-                f"{self.name}: {value[:40]} is delivered more than {most} times: {message}"
-            )
+            raise Wrong(f"{self.name}: {value[:40]} is delivered more than {most} times: {message}")
         self._check_acked(message)
 
     def ask_for_ack(self, told: Mapping[str, Any]) -> None:
@@ -169,17 +196,17 @@ class QueueExpected:
         """An acknowledgement of a delivery was answered as good.
 
         Raises:
-            Broken: it was not its turn, or it was acknowledged before.
+            Wrong: it was not its turn, or it was acknowledged before.
         """
         message = self.messages[told["message_id"]]
         if message.acked is not None:
-            raise Broken(f"{self.name}: {message.value[:40]} was acknowledged twice")
+            raise Wrong(f"{self.name}: {message.value[:40]} was acknowledged twice")
         message.acked = told["deliveries"]
         self._check_acked(message)
 
     def _check_acked(self, message: Message) -> None:
         if message.acked is not None and max(message.delivered) > message.acked:
-            raise Broken(
+            raise Wrong(
                 f"{self.name}: {message.value[:40]} comes back after its answered acknowledgement: "
                 f"{message.acked} of {sorted(message.delivered)}"
             )
@@ -188,16 +215,16 @@ class QueueExpected:
         """Sums of a description agree with each other.
 
         Raises:
-            Broken
+            Wrong
         """
         there = told["ready"] + told["delayed"] + told["in_flight"] + told["damaged"]
         totals = told["totals"]
         # What expires in a queue of this run becomes a dead letter, and is counted as both.
         left = totals["acked"] + totals["dead_lettered"]
         if there != totals["published"] - left:
-            raise Broken(f"{self.name}: {there} messages are there, and the totals say {totals}")
+            raise Wrong(f"{self.name}: {there} messages are there, and the totals say {totals}")
         if told["damaged"]:
-            raise Broken(f"{self.name}: {told['damaged']} messages are damaged")
+            raise Wrong(f"{self.name}: {told['damaged']} messages are damaged")
 
     def check_ends(
         self,
@@ -212,25 +239,25 @@ class QueueExpected:
         `loose` ones nobody knows which ledger has them. `totals` are looked at where they are exact.
 
         Raises:
-            Broken: something is lost, or ended twice, or not as somebody was told.
+            Wrong: something is lost, or ended twice, or not as somebody was told.
         """
         for value, message_id in self.stored.items():
             if value in loose:
                 continue
             message = self.messages[message_id]
             if message.acked is None and not message.asked and value not in dead:
-                raise Broken(f"{self.name}: {value[:40]} was stored, and is lost: {message}")
+                raise Wrong(f"{self.name}: {value[:40]} was stored, and is lost: {message}")
             if message.acked is not None and value in dead:
-                raise Broken(f"{self.name}: {value[:40]} was acknowledged, and is a dead letter")
+                raise Wrong(f"{self.name}: {value[:40]} was acknowledged, and is a dead letter")
             if self.plan.archive and message.acked is not None and value not in archived:
-                raise Broken(f"{self.name}: {value[:40]} was acknowledged, and not archived")
+                raise Wrong(f"{self.name}: {value[:40]} was acknowledged, and not archived")
         for value, reason in dead.items():
             self._check_dead(value, reason)
         for value, message_id in archived.items():
             if not self.know(value, message_id).asked:
-                raise Broken(f"{self.name}: {value[:40]} is archived, and nobody was done with it")
+                raise Wrong(f"{self.name}: {value[:40]} is archived, and nobody was done with it")
             if value in dead:
-                raise Broken(f"{self.name}: {value[:40]} is archived, and a dead letter")
+                raise Wrong(f"{self.name}: {value[:40]} is archived, and a dead letter")
         if totals is not None:
             self._check_totals(totals, dead)
 
@@ -238,28 +265,75 @@ class QueueExpected:
         message_id = self._ids.get(value)
         message = Message(value) if message_id is None else self.messages[message_id]
         if reason == "rejected" and not message.rejected:
-            raise Broken(f"{self.name}: nobody rejected {value[:40]}")
+            raise Wrong(f"{self.name}: nobody rejected {value[:40]}")
         if reason == "expired" and "ttl_ms" not in self.sent[value]:
-            raise Broken(f"{self.name}: {value[:40]} expired, and nobody asked for that")
+            raise Wrong(f"{self.name}: {value[:40]} expired, and nobody asked for that")
         if value not in self.asked or value in self.refused:
-            raise Broken(f"{self.name}: {value[:40]} is a dead letter that nobody published")
+            raise Wrong(f"{self.name}: {value[:40]} is a dead letter that nobody published")
 
     def _check_totals(self, totals: Mapping[str, int], dead: Mapping[str, str]) -> None:
         acked = sum(one.acked is not None for one in self.messages.values())
         perhaps = sum(one.acked is not None or bool(one.asked) for one in self.messages.values())
         if not acked <= totals["acked"] <= perhaps:
-            raise Broken(f"{self.name}: {acked} to {perhaps} are acknowledged, and {totals}")
+            raise Wrong(f"{self.name}: {acked} to {perhaps} are acknowledged, and {totals}")
         if totals["dead_lettered"] != len(dead):
-            raise Broken(f"{self.name}: {len(dead)} dead letters are there, and {totals}")
+            raise Wrong(f"{self.name}: {len(dead)} dead letters are there, and {totals}")
         ended = totals["acked"] + totals["dead_lettered"]
         if totals["published"] != ended:
-            raise Broken(f"{self.name}: nothing is left, and {totals}")
+            raise Wrong(f"{self.name}: nothing is left, and {totals}")
+
+
+class QueueAccount:
+    """What one ledger was told of its queues."""
+
+    def __init__(
+        self, plans: Sequence[QueuePlan], sent: dict[str, dict[str, Any]] | None = None
+    ) -> None:
+        """`sent` has every value that anybody published, in whatever ledger."""
+        self.sent = {} if sent is None else sent
+        self.queues = {plan.name: QueueExpected(plan, self.sent) for plan in plans}
+        for queue in self.queues.values():
+            if queue.plan.dead_queue is not None:
+                # What may arrive there is what was asked of the other one.
+                self.queues[queue.plan.dead_queue].asked = queue.asked
+
+    def check_ends(
+        self,
+        name: str,
+        totals: Mapping[str, int] | None,
+        letters: Iterable[Left] = (),
+        archive: Iterable[Left] = (),
+        loose: Collection[str] = (),
+    ) -> None:
+        """How did each message of a queue end, when nothing is left in it? `letters` and `archive` are
+        the streams of its dead letters and of its archive; else as `QueueExpected.check_ends`.
+
+        Raises:
+            Wrong
+        """
+        expected = self.queues[name]
+        if expected.plan.dead_queue is not None:
+            there = self.queues[expected.plan.dead_queue].messages.values()
+            dead = {one.value: one.reason for one in there}
+        else:
+            dead = {one.value: one.reason for one in letters if one.queue == name}
+        dead = {
+            value: reason
+            for value, reason in dead.items()
+            if value in expected.asked and value not in loose
+        }
+        archived = {
+            one.value: one.message_id
+            for one in archive
+            if one.queue == name and one.value in expected.asked and one.value not in loose
+        }
+        expected.check_ends(totals, dead, archived, loose)
 
 
 def once(what: str, values: Iterable[str]) -> None:
     """Raises:
-    Broken: one of them is there twice.
+    Wrong: one of them is there twice.
     """
     twice = [value for value, count in Counter(values).items() if count > 1]
     if twice:
-        raise Broken(f"{what}: twice there: {[value[:40] for value in twice[:3]]}")
+        raise Wrong(f"{what}: twice there: {[value[:40] for value in twice[:3]]}")
