@@ -64,8 +64,11 @@ def _receipts(value: Any, place: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= RECEIPT_COUNT_MAX:
         raise Wrong(place, f"must be an array of 1 to {RECEIPT_COUNT_MAX} receipts")
     for number, one in enumerate(value):
-        if read_receipt(read_text(one, f"{place}/{number}")) is None:
-            raise Wrong(f"{place}/{number}", "is no receipt: send it as it was received")
+        if type(one) is not str or read_receipt(one) is None:
+            # A place is made for a fault alone: there are up to a thousand receipts.
+            here = f"{place}/{number}"
+            read_text(one, here)
+            raise Wrong(here, "is no receipt: send it as it was received")
     return tuple(value)
 
 
