@@ -8,6 +8,7 @@ from bottomless.model.consumer import StoredOffset
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.once_more import once_more
 from bottomless_server.manifest.consumers.core.consumers import Commit, commit
 from bottomless_server.stores.consumers import ConsumerOffsets, room_for
 from bottomless_server.stores.groups import Claim
@@ -49,11 +50,10 @@ class ConsumerCommits:
                     stored = await self._offsets.change(
                         stream_id, consumer, decide, now, room, claim
                     )
-                except CoordinationUnknown:
+                except CoordinationUnknown as lost:
                     # The same again is the same: either it finds what the first attempt stored.
-                    stored = await self._offsets.change(
-                        stream_id, consumer, decide, now, room, claim
-                    )
+                    again = self._offsets.change(stream_id, consumer, decide, now, room, claim)
+                    stored = await once_more(lost, again)
                     changed[:] = [True]
             except WrongOffset as error:
                 self._context.counts.groups.fenced += error.code is Code.CONSUMER_FENCED

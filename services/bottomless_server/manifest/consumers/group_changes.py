@@ -35,6 +35,7 @@ from bottomless_server.core.consumer_group import ConsumerGroup, GroupMember, Me
 from bottomless_server.core.regressed import coordination_outdated
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.lines import Lines
+from bottomless_server.manifest.common.once_more import once_more
 from bottomless_server.manifest.consumers.core.groups import (
     activate,
     grow,
@@ -131,9 +132,10 @@ class GroupChanges:
                 watched = (record_key,)
                 try:
                     after = await self._change(scope, group, decide, watched, room, ready)
-                except CoordinationUnknown:
+                except CoordinationUnknown as lost:
                     # Either it finds the member that the first attempt let in, or it kills that.
-                    after = await self._change(scope, group, decide, watched, room, ready)
+                    again = self._change(scope, group, decide, watched, room, ready)
+                    after = await once_more(lost, again)
             entered = True
         except NotFound:
             await self._context.streams.check_generation()

@@ -49,6 +49,7 @@ from bottomless.model.api_key import (
 )
 from bottomless_server.coordination.base import CoordinationUnknown, Due, Room
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.once_more import once_more
 from bottomless_server.manifest.keys.key_reconciling import reconcile_key
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.keys import (
@@ -265,8 +266,9 @@ class Keys:
         """
         try:
             return await self.records.change(key_id, decide, queued or (), room)
-        except CoordinationUnknown:
-            return await self.records.change(key_id, decide, queued or (), room)
+        except CoordinationUnknown as lost:
+            again = self.records.change(key_id, decide, queued or (), room)
+            return await once_more(lost, again)
 
     async def _put(self, record: KeyRecord, key: ApiKey) -> None:
         """Put the object of the record's reserved number."""

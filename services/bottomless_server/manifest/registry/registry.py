@@ -51,6 +51,7 @@ from bottomless_server.coordination.base import (
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.once_more import once_more
 from bottomless_server.manifest.registry.super_registry import SuperRegistry
 from bottomless_server.stores import tails
 from bottomless_server.stores.generation import held_generation
@@ -193,8 +194,8 @@ class Registry:
         stream_id = await self._context.streams.find(name)
         try:
             record = await self._change(stream_id, decide)
-        except CoordinationUnknown:
-            record = await self._change(stream_id, decide)
+        except CoordinationUnknown as lost:
+            record = await once_more(lost, self._change(stream_id, decide))
         return await self.ensure_object(record, committed=True)
 
     async def _change(
@@ -260,8 +261,8 @@ class Registry:
                 await self._enter(record, room)
             except Exists:
                 return None
-            except CoordinationUnknown:
-                return await self._create_again(record, room)
+            except CoordinationUnknown as lost:
+                return await once_more(lost, self._create_again(record, room))
         return Declared(record, created=True)
 
     async def _enter(self, record: StreamRecord, room: Room) -> None:

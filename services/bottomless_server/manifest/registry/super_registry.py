@@ -42,6 +42,7 @@ from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperS
 from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.core.not_found import stream_not_found, super_not_found
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.once_more import once_more
 from bottomless_server.manifest.registry.super_asked import (
     AskedSuper,
     partition_name,
@@ -177,8 +178,8 @@ class SuperRegistry:
         super_id = await self.supers.find(name)
         try:
             record = await self.supers.update(super_id, decide)
-        except CoordinationUnknown:
-            record = await self.supers.update(super_id, decide)
+        except CoordinationUnknown as lost:
+            record = await once_more(lost, self.supers.update(super_id, decide))
         await reach("manifest.super.after-exec")
         record = await self.ensure_object(record, committed=True)
         await self._objects.require_generation(record.generation)
@@ -274,9 +275,9 @@ class SuperRegistry:
             try:
                 try:
                     await self.supers.create(record, partitions, room)
-                except CoordinationUnknown:
+                except CoordinationUnknown as lost:
                     # Either it kills the first attempt, or it finds what that has written.
-                    await self.supers.create(record, partitions, room)
+                    await once_more(lost, self.supers.create(record, partitions, room))
             except Exists:
                 found = await self._named(name)
                 if found is None:

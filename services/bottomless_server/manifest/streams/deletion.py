@@ -42,6 +42,7 @@ from bottomless_server.core.preconditions import require_match
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
+from bottomless_server.manifest.common.once_more import once_more
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, described
@@ -165,13 +166,13 @@ class Deletions:
         also = entered(operation, operation.created_at)
         try:
             return await self._entomb(stream_id, name, decide, also)
-        except CoordinationUnknown:
+        except CoordinationUnknown as lost:
             try:
-                return await self._entomb(stream_id, name, decide, also)
+                return await once_more(lost, self._entomb(stream_id, name, decide, also))
             except NotFound:
                 # Ours, if the first attempt did arrive: then our operation is there too.
-                await self._operations.find(operation.operation_id)
-                return await self._context.streams.load(stream_id)
+                await once_more(lost, self._operations.find(operation.operation_id))
+                return await once_more(lost, self._context.streams.load(stream_id))
 
     async def _entomb(
         self,

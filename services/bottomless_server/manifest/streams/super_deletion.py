@@ -43,6 +43,7 @@ from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.core.not_found import super_not_found
 from bottomless_server.core.preconditions import require_match
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.once_more import once_more
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.registry.registry import Registry
@@ -130,13 +131,13 @@ class SuperDeletions:
         also, supers = entered(operation, operation.created_at), self._supers.supers
         try:
             return await supers.bury(super_id, decide, also)
-        except CoordinationUnknown:
+        except CoordinationUnknown as lost:
             try:
-                return await supers.bury(super_id, decide, also)
+                return await once_more(lost, supers.bury(super_id, decide, also))
             except NotFound:
                 # Ours, if the first attempt did arrive: then our operation is there too.
-                await self._operations.find(operation.operation_id)
-                return await supers.load(super_id)
+                await once_more(lost, self._operations.find(operation.operation_id))
+                return await once_more(lost, supers.load(super_id))
 
     async def _end_all(self, record: SuperRecord, operation: Operation) -> None:
         """Delete all partitions side by side, and wait until their owners have stopped."""

@@ -42,6 +42,7 @@ from bottomless_server.core.not_found import super_not_found
 from bottomless_server.core.preconditions import require_match
 from bottomless_server.core.super_growing import super_growing
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.once_more import once_more
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.registry.registry import Registry
@@ -232,12 +233,23 @@ class SuperGrowth:
         async with self._context.quotas.entering(room, sentence):
             try:
                 await attempt()
-            except CoordinationUnknown:
+            except CoordinationUnknown as lost:
                 try:
-                    await attempt()
-                except StoreError:
-                    # Ours, if the first attempt did arrive: then our operation is there.
-                    await self._operations.find(operation.operation_id)
+                    await once_more(lost, attempt())
+                except CoordinationUnknown:
+                    raise
+                except StoreError as error:
+                    await self._require_ours(operation, lost, error)
+
+    async def _require_ours(
+        self, operation: Operation, lost: CoordinationUnknown, refused: StoreError
+    ) -> None:
+        """Find out whether a first attempt did arrive: then its operation is there; else raise why the
+        second one was refused."""
+        try:
+            await once_more(lost, self._operations.find(operation.operation_id))
+        except NotFound:
+            raise refused from None
 
     async def _wait_grown(self, operation: Operation) -> tuple[SuperRecord, Operation | None]:
         super_id = SuperId(str(operation.arguments["super_id"]))

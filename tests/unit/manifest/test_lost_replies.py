@@ -1,0 +1,52 @@
+"""A change whose reply was lost, and a store that is away when it is made again: nobody knows what became
+of it, and nobody says that nothing was done."""
+
+from typing import Any
+
+import pytest
+from support.guards import remove
+from support.manifest import Fault, ManifestHarness
+from unit.manifest.test_manifest_api import running
+
+STREAM, SUPER = "/v1/streams/orders", "/v1/super-streams/events"
+PATCH = {"content-type": "application/merge-patch+json", "if-match": "*"}
+WEEK = {"retention": {"max_age": "7d"}}
+CHANGES: list[tuple[str, str, Any, dict[str, str]]] = [
+    ("PUT", "/v1/streams/new", {}, {}),
+    ("PATCH", STREAM, WEEK, PATCH),
+    ("DELETE", STREAM, None, {}),
+    ("PUT", "/v1/super-streams/new", {"partitions": 2}, {}),
+    ("PATCH", SUPER, WEEK, PATCH),
+    ("PATCH", SUPER, {"partitions": 5, "accept_rehash": True}, PATCH),
+    ("DELETE", SUPER, None, {}),
+    ("PUT", f"{STREAM}/consumers/billing/offset", {"next_offset": 0}, {}),
+    ("POST", f"{STREAM}/groups/billing/members", {"member": "m"}, {}),
+]
+
+
+async def outcome_of(change: tuple[str, str, Any, dict[str, str]], fault: Fault) -> str:
+    method, path, body, headers = change
+    harness = ManifestHarness()
+    async with running(harness) as service:
+        assert (await service.public.put(STREAM, json={})).status_code == 201
+        assert (await service.public.put(SUPER, json={"partitions": 3})).status_code == 201
+        harness.coordination.faults = [fault, Fault.UNAVAILABLE]
+        answer = await service.public.request(method, path, json=body, headers=headers)
+        assert answer.status_code == 503, answer.text
+        return str(answer.json()["outcome"])
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda one: f"{one[0]} {one[1]}")
+@pytest.mark.parametrize("fault", [Fault.LOST_APPLIED, Fault.LOST_LATE])
+async def test_nobody_says_that_nothing_was_done(
+    fault: Fault, change: tuple[str, str, Any, dict[str, str]]
+) -> None:
+    assert await outcome_of(change, fault) == "unknown"
+
+
+async def test_without_its_guard_a_deletion_that_was_done_counts_as_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "a lost reply, remembered when the store is away at the second attempt"
+    remove(monkeypatch, name, lambda _, error: error)
+    assert await outcome_of(CHANGES[2], Fault.LOST_APPLIED) == "none"
