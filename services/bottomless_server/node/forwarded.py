@@ -1,6 +1,6 @@
 """Requests about what other nodes own: sent on to the owner, and counted."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from starlette.types import Receive, Scope
@@ -59,6 +59,22 @@ class ForwardedRequests:
             if answer.disowned:
                 self._forget_owner(owner.owner_url)
             return answer
+
+    async def tell(
+        self,
+        owner: OwnedElsewhere,
+        method: str,
+        target: str,
+        body: bytes,
+        headers: Mapping[str, str],
+    ) -> None:
+        """Send the owner a request of our own about one that was sent on; nobody hears of its answer.
+
+        Raises:
+            Unavailable: the owner does not answer.
+        """
+        with self._under_way.counted():
+            await self._forwarding.send(owner.owner_url, method, target, body, headers)
 
     async def aclose(self) -> None:
         """Close the connections to other nodes."""

@@ -12,7 +12,10 @@ TENANT: Final = b"bottomless-forwarded-tenant"
 """Its presence on the internal listener says that a request was passed on."""
 ACTOR: Final = b"bottomless-forwarded-actor"
 
-FORWARDED_HEADERS: Final = frozenset({TENANT, ACTOR})
+UNDELIVERED: Final = b"bottomless-forwarded-undelivered"
+"""On a request that gives messages back: nobody was given them, so it is as if they had not been taken."""
+
+FORWARDED_HEADERS: Final = frozenset({TENANT, ACTOR, UNDELIVERED})
 """None of them is taken over from a client."""
 
 

@@ -157,6 +157,10 @@ class QueueDescription:
     outgoing: int
     """Messages on their way to where the dead letters and the archive of this queue go; those of
     other queues with the same target are counted too."""
+    outgoing_waiting_for: str | None = None
+    """The code of what they wait for; None where they go on."""
+    outgoing_oldest_at: int | None = None
+    """When the first of them left its queue, in ms since 1970."""
 
 
 class Created(NamedTuple):

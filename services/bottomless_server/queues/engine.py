@@ -241,14 +241,18 @@ class QueueEngine:
         Raises:
             NotFound: `queue-not-found`, as of every method below that names a queue.
         """
-        return await self._rounds.look(lambda look: looks.described(look, tenant, name))
+        return await self._rounds.look(
+            lambda look: looks.described(look, tenant, name, self._outgoing.waiting_for)
+        )
 
     async def list_queues(
         self, tenant: str, *, prefix: str = "", after: str = "", limit: int = 100
     ) -> QueuePage:
         """Queues of a tenant by their names, those that sort after `after`."""
         return await self._rounds.look(
-            lambda look: looks.listed(look, tenant, prefix, after, limit)
+            lambda look: looks.listed(
+                look, tenant, prefix, after, limit, self._outgoing.waiting_for
+            )
         )
 
     async def update_queue(
@@ -337,11 +341,11 @@ class QueueEngine:
             ),
         )
 
-    def give_back(self, tenant: str, name: str, messages: Sequence[ReceivedMessage]) -> None:
+    def give_back(self, tenant: str, name: str, receipts: Sequence[str]) -> None:
         """Let others have at once what was received and could not be sent to whoever asked."""
         queue_id = self._known.get(tenant, name)
         if queue_id is not None:
-            self._receiving.give_back(queue_id, messages)
+            self._receiving.give_back(queue_id, receipts)
 
     async def ack(self, tenant: str, name: str, receipts: Sequence[str]) -> Settlement:
         """Their consumer is done with these messages: they are gone, or on their way to the archive."""

@@ -35,6 +35,8 @@ OTHER_NAMES: Final = {
         "next_offset",
         "uid",
     },
+    # A member of what the public is answered.
+    "services/bottomless_server/queues/front/placing.py": {"name"},
     # Members of what the public is answered.
     "services/bottomless_server/reader/super_offsets.py": {
         "index",
@@ -52,7 +54,13 @@ HTTP_NAMES: Final = frozenset({"etag", "if-none-match", "authorization"})
 """What HTTP itself calls so, wherever it is used."""
 FOR_TESTS: Final = "/internal/v1/fault-points"
 """No service asks another for it; its members stand beside its handler."""
-FORWARDED: Final = frozenset({"bottomless-forwarded-tenant", "bottomless-forwarded-actor"})
+FORWARDED: Final = frozenset(
+    {
+        "bottomless-forwarded-tenant",
+        "bottomless-forwarded-actor",
+        "bottomless-forwarded-undelivered",
+    }
+)
 
 
 def _contract() -> dict[str, Any]:

@@ -63,7 +63,8 @@ async def test_what_cannot_be_sent_is_given_back_at_once(tmp_path: Path) -> None
     async with an_engine(tmp_path) as engine:
         await engine.create("jobs")
         await engine.publish("jobs", values=[b"one"])
-        engine.engine.give_back(TENANT, "jobs", await engine.receive("jobs"))
+        receipts = [each.receipt for each in await engine.receive("jobs")]
+        engine.engine.give_back(TENANT, "jobs", receipts)
         assert await engine.values("jobs", wait_ms=LONG) == [b"one"]
 
 

@@ -241,10 +241,30 @@ async def test_dead_letters_wait_for_a_queue_that_is_not_there(tmp_path: Path) -
         await engine.publish("jobs", values=[b"one", b"two"])
         await engine.pass_time(10)
         await eventually(lambda: engine.engine.figures().outgoing_waiting)
-        assert (await engine.describe("jobs")).outgoing == 2
+        shown = await engine.describe("jobs")
+        assert (shown.outgoing, shown.outgoing_waiting_for) == (2, "queue-not-found")
+        assert shown.outgoing_oldest_at == engine.now
+        (listed,) = (await engine.engine.list_queues(TENANT)).queues
+        assert listed == shown
         await engine.create("dead")
         await engine.arrived()
         assert await engine.drain("dead") == [b"one", b"two"]
+        shown = await engine.describe("jobs")
+        assert (shown.outgoing, shown.outgoing_waiting_for, shown.outgoing_oldest_at) == (
+            0,
+            None,
+            None,
+        )
+
+
+async def test_a_description_says_at_once_that_the_queue_for_dead_letters_is_not_there(
+    tmp_path: Path,
+) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs", dead_letter={"queue": "dead"})
+        assert (await engine.describe("jobs")).outgoing_waiting_for == "queue-not-found"
+        await engine.create("dead")
+        assert (await engine.describe("jobs")).outgoing_waiting_for is None
 
 
 async def test_a_message_that_moved_has_a_record_of_its_own_that_names_its_queue(

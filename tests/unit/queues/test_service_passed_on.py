@@ -50,6 +50,18 @@ async def test_a_credential_that_ended_while_another_node_waited_gets_nothing(
         await until_waiting(home)
         await home.publish("a")
         problem(await waiting, 403, "forbidden")
+        # Nobody was given it: others have it at once, and not when its visibility is over.
+        other.watch = None
+        wanted = {"accept": "application/octet-stream"}
+        async with asyncio.timeout(20):
+            (message,) = await other.receive(**LONG)
+        assert (message["value"], home.service.counts.given_back) == ("a", 1)
+        await home.publish("b")
+        other.watch = CredentialWatch(ended, 10)
+        raw = await other.client.post(f"{QUEUE}/receive", json=LONG, headers=wanted)
+        problem(raw, 403, "forbidden")
+        async with asyncio.timeout(20):
+            assert [one["value"] for one in await home.receive(**LONG)] == ["b"]
 
 
 async def test_a_drain_waits_for_no_receive_that_is_passed_on(tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ def queue_members(queue: QueueDescription) -> dict[str, Any]:
         "in_flight": sums.in_flight,
         "damaged": sums.damaged,
         "outgoing": queue.outgoing,
+        "outgoing_waiting_for": queue.outgoing_waiting_for,
+        "outgoing_oldest_at": _time(queue.outgoing_oldest_at),
         "bytes": sums.bytes,
         "next_sequence": queue.next_sequence,
         "oldest_published_at": _time(queue.oldest_published_at),

@@ -13,7 +13,7 @@ import orjson
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bottomless.errors import Outcome, Overloaded, StoreError
+from bottomless.errors import Outcome, Overloaded, StoreError, Unavailable
 from bottomless.model.limits import JSON_BODY_SIZE_MAX
 from bottomless_server.core.not_found import queue_not_found
 from bottomless_server.core.restated import restated
@@ -23,6 +23,7 @@ from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import Answer, send_forwarded, was_taken
 from bottomless_server.node.room import BodyReservation
 from bottomless_server.node.under_way import RequestsUnderWay
+from bottomless_server.protocol.forwarding import UNDELIVERED, ForwardedFor, encode_forwarded
 from bottomless_server.queues.bodies.answers import received_members
 from bottomless_server.queues.bodies.naming import NAMING, PUBLISH_TO, PUT, named_in
 from bottomless_server.queues.front.requests import ASKING_SIZE_MAX, JSON, RAW, QueueRequests
@@ -165,7 +166,8 @@ class QueueFront:
 
         Raises:
             StoreError: also where the credential ended while it waited, or where there is no room for
-                the answer: what was taken comes again when its visibility is over.
+                the answer: what was taken comes again when its visibility is over, or at once where the
+                credential had ended.
             ClientGone: the client has left.
         """
         body = await read_body(scope, receive, ASKING_SIZE_MAX)
@@ -185,8 +187,34 @@ class QueueFront:
             return _nothing_received(scope)
         watch = credential_watch_of(scope)
         if watch is not None:
-            await watch.check()
+            try:
+                await watch.check()
+            except StoreError:
+                await self._give_back(owner, scope, answer)
+                raise
         return answer
+
+    async def _give_back(self, owner: OwnedElsewhere, scope: Scope, answer: Answer) -> None:
+        """Let others have at once what the home has taken for somebody who may not have it any more. If it
+        does not hear of it, it comes again when its visibility is over.
+        """
+        receipts = _receipts_in(answer)
+        if not receipts:
+            return
+        principal = principal_of(scope)
+        asked = ForwardedFor(principal.tenant, principal.actor if principal.authenticated else None)
+        headers = {
+            **dict(encode_forwarded(asked)),
+            UNDELIVERED.decode(): "1",
+            "content-type": JSON,
+            "accept": JSON,
+        }
+        target = scope["raw_path"].decode("ascii").rpartition("/")[0] + "/nack"
+        body = orjson.dumps({"receipts": receipts})
+        try:
+            await self._forwarded.tell(owner, "POST", target, body, headers)
+        except Unavailable as error:
+            log.warning("messages could not be given back to their home", error=str(error))
 
     async def _unless_draining(self, asking: Coroutine[Any, Any, Answer]) -> Answer | None:
         """An answer; None where a drain began before it came, and it is not waited for any more."""
@@ -197,6 +225,16 @@ class QueueFront:
             return answered.result() if answered.done() else None
         finally:
             await end_tasks(answered, draining)
+
+
+def _receipts_in(answer: Answer) -> list[str]:
+    """The receipts of the messages that an answer to a receive has."""
+    if answer.status != 200:
+        return []
+    receipt = dict(answer.headers).get(b"message-receipt")
+    if receipt is not None:
+        return [receipt.decode("ascii")]
+    return [message["receipt"] for message in orjson.loads(answer.body)["messages"]]
 
 
 def _nothing_received(scope: Scope) -> Answer:

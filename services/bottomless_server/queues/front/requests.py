@@ -17,7 +17,9 @@ from bottomless.errors import StoreError
 from bottomless.model.limits import JSON_BODY_SIZE_MAX, KIB
 from bottomless.model.names import parse_queue_name
 from bottomless_server.core.faults import bad_header
+from bottomless_server.node.forwarding import was_taken
 from bottomless_server.node.room import BodyReservation, MemoryRoom
+from bottomless_server.protocol.forwarding import UNDELIVERED
 from bottomless_server.queues.bodies.answers import (
     fan_out_members,
     published_members,
@@ -39,7 +41,12 @@ from bottomless_server.queues.bodies.publishing import (
     read_messages,
     read_raw,
 )
-from bottomless_server.queues.calls import PublishAnswer, PublishRequest, ReceivedMessage
+from bottomless_server.queues.calls import (
+    PublishAnswer,
+    PublishRequest,
+    ReceivedMessage,
+    Settlement,
+)
 from bottomless_server.queues.engine import QueueEngine
 from bottomless_server.queues.front.counts import QueueCounts
 from bottomless_server.queues.homes import TenantHomes
@@ -210,6 +217,10 @@ class QueueRequests:
         """
         tenant, name = await self._settling(scope)
         receipts, delay_ms, dead_letter = read_nack(await _asking(scope, receive))
+        if was_taken(scope) and header(scope, UNDELIVERED) is not None:
+            # The node that passed a receive on could not hand these out: nobody was given them.
+            self._give_back(tenant, name, receipts)
+            return _answer(settled_members("returned", Settlement(len(receipts), (), ())))
         settled = await self._engine().nack(
             tenant, name, receipts, delay_ms=delay_ms, dead_letter=dead_letter
         )
@@ -289,7 +300,7 @@ class QueueRequests:
                 await self._require_allowed(scope, asked)
                 self._homes.require_still(tenant)
             except (StoreError, ClientGone, asyncio.CancelledError):
-                self._give_back(tenant, name, messages)
+                self._give_back(tenant, name, [each.receipt for each in messages])
                 raise
             return messages
         finally:
@@ -305,10 +316,10 @@ class QueueRequests:
         if watch is not None and asked.max_wait_ms:
             await watch.check()
 
-    def _give_back(self, tenant: str, name: str, messages: Sequence[ReceivedMessage]) -> None:
-        if messages:
-            self._counts.given_back += len(messages)
-            self._engine().give_back(tenant, name, messages)
+    def _give_back(self, tenant: str, name: str, receipts: Sequence[str]) -> None:
+        if receipts:
+            self._counts.given_back += len(receipts)
+            self._engine().give_back(tenant, name, receipts)
 
 
 def _require_there(leaving: "asyncio.Task[None]") -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from bottomless.errors import NotServed
-from bottomless.model.queue import QueueMessage
+from bottomless.errors import Code, NotServed
+from bottomless.model.queue import QueueConfig, QueueMessage
 from bottomless.model.record import Content
 from bottomless_server.core.not_found import queue_not_found
 from bottomless_server.queues.calls import (
@@ -52,20 +52,32 @@ def queue_there(ledger: Ledger, tenant: str, name: str) -> QueueRow:
     return row
 
 
-def described(look: Look, tenant: str, name: str) -> QueueDescription:
-    """A queue and what is in it."""
+class Way(NamedTuple):
+    """What is on its way to one target."""
+
+    message_count: int
+    waiting_for: str | None
+    oldest_at: int | None
+
+
+def described(
+    look: Look, tenant: str, name: str, waiting_for: Mapping[int, str]
+) -> QueueDescription:
+    """A queue and what is in it; `waiting_for` says what targets wait for, by their numbers."""
     row = queue_there(look.ledger, tenant, name)
-    return _describe(look.ledger, row, _on_their_way(look.ledger, tenant))
+    return _describe(look.ledger, row, _on_their_way(look.ledger, tenant, waiting_for))
 
 
-def listed(look: Look, tenant: str, prefix: str, after: str, limit: int) -> QueuePage:
+def listed(
+    look: Look, tenant: str, prefix: str, after: str, limit: int, waiting_for: Mapping[int, str]
+) -> QueuePage:
     """A page of queues whose names begin with `prefix`."""
     # What sorts before the prefix does not begin with it, and nothing is between it and its own.
     start = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + _AFTER_ALL) if prefix else after
     rows = look.ledger.queues(tenant, start, limit + 1)
     found = [row for row in rows if row.name.startswith(prefix)]
     page = found[:limit]
-    counts = _on_their_way(look.ledger, tenant)
+    counts = _on_their_way(look.ledger, tenant, waiting_for)
     after_page = page[-1].name if len(found) > limit else None
     queues, not_served = [], []
     for row in page:
@@ -76,22 +88,35 @@ def listed(look: Look, tenant: str, prefix: str, after: str, limit: int) -> Queu
     return QueuePage(queues, after_page, not_served)
 
 
-def _on_their_way(ledger: Ledger, tenant: str) -> dict[Destination, int]:
-    """How many messages of a tenant are on their way, by where they go."""
+def _on_their_way(
+    ledger: Ledger, tenant: str, waiting_for: Mapping[int, str]
+) -> dict[Destination, Way]:
+    """What of a tenant is on its way, by where it goes."""
     counts = ledger.outgoing_counts()
     if not counts:
         return {}
     return {
-        Destination(target.kind, target.name): counts[target.id]
+        Destination(target.kind, target.name): Way(
+            counts[target.id],
+            waiting_for.get(target.id),
+            min(
+                (decode_origin(row.origin).at for row in ledger.outgoing(target.id, 1)),
+                default=None,
+            ),
+        )
         for target in ledger.targets()
         if target.tenant == tenant and target.id in counts
     }
 
 
-def _describe(ledger: Ledger, row: QueueRow, counts: Mapping[Destination, int]) -> QueueDescription:
+def _describe(ledger: Ledger, row: QueueRow, counts: Mapping[Destination, Way]) -> QueueDescription:
     config = config_of(row.config)
     oldest = ledger.page(row.inside, 0, 1)
-    ways = {to for to in (dead_letters_of(config), acked(config).to) if to is not None}
+    ways = [
+        counts[to]
+        for to in dict.fromkeys((dead_letters_of(config), acked(config).to))
+        if to is not None and to in counts
+    ]
     return QueueDescription(
         row.queue_id,
         row.name,
@@ -101,8 +126,21 @@ def _describe(ledger: Ledger, row: QueueRow, counts: Mapping[Destination, int]) 
         row.totals,
         row.next_sequence,
         oldest[0].item.published_at if oldest else None,
-        sum(counts.get(to, 0) for to in ways),
+        sum(way.message_count for way in ways),
+        _waits_for(ledger, row, config, ways),
+        min((way.oldest_at for way in ways if way.oldest_at is not None), default=None),
     )
+
+
+def _waits_for(
+    ledger: Ledger, row: QueueRow, config: QueueConfig, ways: Sequence[Way]
+) -> str | None:
+    """The code of what messages that leave a queue wait for, or would."""
+    waiting = next((way.waiting_for for way in ways if way.waiting_for is not None), None)
+    target = None if config.dead_letter is None else config.dead_letter.queue
+    if waiting is None and target is not None and not ledger.queue_named(row.tenant, target):
+        return Code.QUEUE_NOT_FOUND
+    return waiting
 
 
 # Peek

@@ -99,9 +99,9 @@ class Receiving:
             raise not_stored()
         return found
 
-    def give_back(self, queue_id: bytes, messages: Sequence[ReceivedMessage]) -> None:
+    def give_back(self, queue_id: bytes, receipts: Sequence[str]) -> None:
         """Let others have at once what could not be sent to whoever asked."""
-        read = [read_receipt(message.receipt) for message in messages]
+        read = [read_receipt(receipt) for receipt in receipts]
         items = [(one.inside, one.sequence, one.deliveries) for one in read if one is not None]
         if items:
             self._rounds.put_back(GiveBack(queue_id, items, heard=False))
