@@ -8,278 +8,45 @@ method does. `fail` is what it has beside: a call that the database refuses; `he
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final, Generic, TypeVar
+from typing import Final
 
-from bottomless_server.queues.core.states import FileState, ItemState, QueueState, state_without
+from bottomless_server.queues.core.states import FileState, ItemState, QueueState
 from bottomless_server.queues.ledger.base import (
     FORGET_LATE_MS,
     SEQUENCE_BLOCK,
-    FileRow,
     Item,
-    LedgerFailed,
     Message,
-    Move,
     NewMessage,
     Outgoing,
     QueueRow,
     Seen,
     Stored,
-    StoreRow,
     Sums,
     Target,
     Totals,
     reserved_above,
 )
+from bottomless_server.queues.ledger.memory_file_rows import MemoryFileRows
+from bottomless_server.queues.ledger.memory_rounds import Table
 
-K = TypeVar("K")
-V = TypeVar("V")
 _TIMED: Final = (ItemState.READY, ItemState.DELAYED)
 """States in which an item can expire."""
 
 
-class _Table(dict[K, V], Generic[K, V]):
-    """Rows; what each was before a change goes into the journal, from which it is taken back."""
-
-    def __init__(self, journal: "list[Callable[[], None]]") -> None:
-        super().__init__()
-        self._journal = journal
-
-    def put(self, key: K, value: V) -> None:
-        if key in self:
-            old = self[key]
-            self._journal.append(lambda: self.__setitem__(key, old))
-        else:
-            self._journal.append(lambda: self.__delitem__(key))
-        self[key] = value
-
-    def drop(self, key: K) -> V:
-        old = self.pop(key)
-        self._journal.append(lambda: self.__setitem__(key, old))
-        return old
-
-
-class _Fault:
-    """A call that is refused, how often, and whether its work is done all the same."""
-
-    def __init__(self, count: int, *, full: bool, lands: bool) -> None:
-        self.left = count
-        self.full = full
-        self.lands = lands
-
-
-class MemoryLedger:
+class MemoryLedger(MemoryFileRows):
     """A ledger whose rows are dictionaries."""
 
     def __init__(self, store_id: bytes) -> None:
-        self._journal: list[Callable[[], None]] = []
-        self._mark: int | None = None
-        self._begun = False
-        self._failed = False
-        self._lands = False
-        self._faults: dict[str, _Fault] = {}
-        self._store: _Table[int, StoreRow] = _Table(self._journal)
-        self._store[1] = StoreRow(store_id, 0, True, 0, 0, None)
-        self._next_inside: _Table[int, int] = _Table(self._journal)
+        super().__init__(store_id)
+        self._next_inside: Table[int, int] = Table(self._journal)
         self._next_inside[1] = 1
-        self._files: _Table[int, FileRow] = _Table(self._journal)
-        self._messages: _Table[int, Message] = _Table(self._journal)
-        self._queues: _Table[bytes, QueueRow] = _Table(self._journal)
-        self._items: _Table[tuple[int, int], tuple[Item, int]] = _Table(self._journal)
-        self._seen: _Table[tuple[bytes, bytes], Seen] = _Table(self._journal)
-        self._targets: _Table[int, Target] = _Table(self._journal)
-        self._outgoing: _Table[tuple[int, int], tuple[int, bytes]] = _Table(self._journal)
-        self._doomed: _Table[int, None] = _Table(self._journal)
-        self._due: _Table[bytes, None] = _Table(self._journal)
-        self.checkpoint_count = 0
-
-    def fail(self, call: str, *, count: int = 1, full: bool = False, lands: bool = False) -> None:
-        """Let the next calls of a method be refused; a commit that `lands` is there after `reopen`."""
-        assert hasattr(self, call)
-        self._faults[call] = _Fault(count, full=full, lands=lands)
-
-    def heal(self) -> None:
-        """Let no further call be refused."""
-        self._faults.clear()
-
-    def _enter(self, call: str, *, changes: bool = False) -> None:
-        if self._failed:
-            raise LedgerFailed("the round was ended by an error")
-        assert self._begun or not changes, "nothing changes outside a round"
-        fault = self._fault(call)
-        if fault is not None:
-            self._failed = True
-            self._lands = fault.lands
-            raise LedgerFailed("the database refused it", full=fault.full)
-
-    def _fault(self, call: str) -> _Fault | None:
-        fault = self._faults.get(call)
-        if fault is not None:
-            fault.left -= 1
-            if not fault.left:
-                del self._faults[call]
-        return fault
-
-    # Rounds
-
-    def begin(self) -> int:
-        assert not self._begun
-        self._enter("begin")
-        self._begun = True
-        row = self._store[1]
-        self._store.put(1, row._replace(round=row.round + 1))
-        return row.round + 1
-
-    def savepoint(self) -> None:
-        self._enter("savepoint", changes=True)
-        assert self._mark is None
-        self._mark = len(self._journal)
-
-    def keep(self) -> None:
-        self._enter("keep", changes=True)
-        assert self._mark is not None
-        self._mark = None
-
-    def undo(self) -> None:
-        self._enter("undo", changes=True)
-        assert self._mark is not None
-        self._take_back(self._mark)
-        self._mark = None
-
-    def commit(self) -> None:
-        self._enter("commit", changes=True)
-        self._end(0, lands=True)
-
-    def rollback(self) -> None:
-        if self._fault("rollback") is not None:
-            self._failed = True
-            raise LedgerFailed("the database refused it")
-        self._end(0, lands=False)
-        self._failed = False
-
-    def reopen(self) -> None:
-        self._failed = True
-        if self._fault("reopen") is not None:
-            raise LedgerFailed("the database refused it")
-        self._end(0, lands=self._lands)
-        self._failed = self._lands = False
-
-    def checkpoint(self) -> None:
-        assert not self._begun
-        self._enter("checkpoint")
-        self.checkpoint_count += 1
-
-    @property
-    def log_size(self) -> int:
-        return 0
-
-    def close(self) -> None:
-        self._end(0, lands=False)
-        self._failed = True
-
-    def _end(self, mark: int, *, lands: bool) -> None:
-        if not lands:
-            self._take_back(mark)
-        self._journal.clear()
-        self._mark = None
-        self._begun = False
-
-    def _take_back(self, mark: int) -> None:
-        while len(self._journal) > mark:
-            self._journal.pop()()
-
-    # The store
-
-    def store(self) -> StoreRow:
-        self._enter("store")
-        return self._store[1]
-
-    def set_store_id(self, store_id: bytes) -> None:
-        self._enter("set_store_id", changes=True)
-        self._store.put(1, self._store[1]._replace(store_id=store_id))
-
-    def set_clean(self, *, clean: bool) -> None:
-        self._enter("set_clean", changes=True)
-        self._store.put(1, self._store[1]._replace(clean=clean))
-
-    def set_clock(self, clock: int) -> None:
-        self._enter("set_clock", changes=True)
-        row = self._store[1]
-        self._store.put(1, row._replace(clock=max(row.clock, clock)))
-
-    def set_last_v1_file(self, number: int | None) -> None:
-        self._enter("set_last_v1_file", changes=True)
-        self._store.put(1, self._store[1]._replace(last_v1_file=number))
-
-    # Files
-
-    def add_file(self, state: FileState) -> int:
-        self._enter("add_file", changes=True)
-        assert state in (FileState.OPEN, FileState.MOVING)
-        row = self._store[1]
-        self._store.put(1, row._replace(next_file=row.next_file + 1))
-        self._files.put(row.next_file, FileRow(row.next_file, 0, 0, state))
-        return row.next_file
-
-    def restore_file(self, number: int) -> None:
-        self._enter("restore_file", changes=True)
-        assert number not in self._files
-        row = self._store[1]
-        self._store.put(1, row._replace(next_file=max(row.next_file, number + 1)))
-        self._files.put(number, FileRow(number, 0, 0, FileState.MOVING))
-
-    def file(self, number: int) -> FileRow | None:
-        self._enter("file")
-        row = self._files.get(number)
-        if row is None:
-            return None
-        valid = sum(each.size for each in self._messages.values() if each.file == number)
-        return row._replace(valid=valid)
-
-    def files(self) -> list[FileRow]:
-        found = [self.file(number) for number in sorted(self._files)]
-        return [row for row in found if row is not None]
-
-    def set_file_size(self, number: int, size: int) -> None:
-        self._enter("set_file_size", changes=True)
-        self._files.put(number, self._files[number]._replace(size=size))
-
-    def set_file_state(self, number: int, state: FileState) -> FileState:
-        self._enter("set_file_state", changes=True)
-        self._files.put(number, self._files[number]._replace(state=state))
-        self._doom_empty([number])
-        return self._files[number].state
-
-    def remove_file(self, number: int) -> None:
-        self._enter("remove_file", changes=True)
-        row = self.file(number)
-        assert row is not None
-        assert row.valid == 0
-        self._files.drop(number)
-
-    def live(self, number: int) -> list[Message]:
-        self._enter("live")
-        found = [message for message in self._messages.values() if message.file == number]
-        return sorted(found, key=lambda message: message.position)
-
-    def move(self, moves: Sequence[Move]) -> int:
-        self._enter("move", changes=True)
-        at = {(each.file, each.position, each.msg_id): each for each in self._messages.values()}
-        moved = 0
-        for move in moves:
-            message = at.get((move.file, move.position, move.msg_id))
-            if message is not None:
-                assert self._files[move.new_file].state is not FileState.DOOMED
-                fresh = message._replace(file=move.new_file, position=move.new_position)
-                self._messages.put(message.id, fresh)
-                moved += 1
-        self._doom_empty({move.file for move in moves})
-        return moved
-
-    def _doom_empty(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            row = self.file(number)
-            if row is not None and state_without(row.state, row.valid) is not row.state:
-                self._files.put(number, row._replace(state=FileState.DOOMED))
+        self._queues: Table[bytes, QueueRow] = Table(self._journal)
+        self._items: Table[tuple[int, int], tuple[Item, int]] = Table(self._journal)
+        self._seen: Table[tuple[bytes, bytes], Seen] = Table(self._journal)
+        self._targets: Table[int, Target] = Table(self._journal)
+        self._outgoing: Table[tuple[int, int], tuple[int, bytes]] = Table(self._journal)
+        self._doomed: Table[int, None] = Table(self._journal)
+        self._due: Table[bytes, None] = Table(self._journal)
 
     # Queues
 

@@ -6,24 +6,17 @@ the tables are.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from bottomless.guards import guard
-from bottomless_server.node.file_calls import FileCalls
-from bottomless_server.queues.core.states import FileState, ItemState, QueueState, state_without
+from bottomless_server.queues.core.states import FileState, QueueState, state_without
 from bottomless_server.queues.ledger import statements as sql
 from bottomless_server.queues.ledger.base import (
     FORGET_LATE_MS,
-    FORMAT,
     ID_SIZE,
     SEQUENCE_BLOCK,
     FileRow,
     Item,
-    LedgerDamaged,
-    LedgerFailed,
-    LedgerNotServed,
     Message,
     Move,
     NewMessage,
@@ -31,113 +24,24 @@ from bottomless_server.queues.ledger.base import (
     QueueRow,
     Seen,
     Stored,
-    StoreRow,
     Sums,
     Target,
     Totals,
     reserved_above,
 )
-from bottomless_server.queues.ledger.database import Database
+from bottomless_server.queues.ledger.sqlite_rounds import SqliteRounds
+from bottomless_server.queues.ledger.sqlite_rows import (
+    Deltas,
+    file_of,
+    outgoing_of,
+    queue_of,
+    queue_or_none,
+    stored_of,
+)
 
-_ITEM_STATES: Final = tuple(ItemState)
-_ITEM_SIZE: Final = len(Item._fields)
-_BYTES: Final = len(_ITEM_STATES)
-"""Place of the bytes in a change of sums, after a count for each state."""
 
-
-class SqliteLedger:
+class SqliteLedger(SqliteRounds):
     """A ledger in a file; base.py says what it does. Its first thread is its only one."""
-
-    def __init__(
-        self, path: Path, files: FileCalls, store_id: bytes, *, cache_bytes: int = 2**22
-    ) -> None:
-        """Open a ledger; one that is not there is made under `store_id`.
-
-        Raises:
-            LedgerDamaged: it is damaged, or no ledger.
-            LedgerNotServed: it is of a later release.
-            LedgerFailed: the disk fails, or another process has it.
-        """
-        assert len(store_id) == ID_SIZE
-        self._db = Database(path, files, cache_bytes, sql.SCHEMA)
-        try:
-            self._find_store(store_id)
-        except LedgerFailed:
-            # Nobody else gets in while this one has it.
-            with suppress(LedgerFailed):
-                self._db.close()
-            raise
-
-    def _find_store(self, store_id: bytes) -> None:
-        row = self._db.row(sql.STORE)
-        if row is None:
-            self._db.begin()
-            self._db.run(sql.STORE_MAKE, (FORMAT, store_id))
-            self._db.commit()
-        elif row[0] > FORMAT:
-            raise LedgerNotServed(f"the ledger has format {row[0]}")
-        elif row[0] < FORMAT:
-            # All of it is one transaction: after a crash it is there, or is done by the next start.
-            self._db.begin()
-            for statement in sql.TO_FORMAT_2:
-                self._db.run(statement)
-            self._db.commit()
-
-    # Rounds
-
-    def begin(self) -> int:
-        self._db.begin()
-        return int(self._number(sql.ROUND))
-
-    def savepoint(self) -> None:
-        self._db.savepoint()
-
-    def keep(self) -> None:
-        self._db.keep()
-
-    def undo(self) -> None:
-        self._db.undo()
-
-    def commit(self) -> None:
-        self._db.commit()
-
-    def rollback(self) -> None:
-        self._db.rollback()
-
-    def reopen(self) -> None:
-        self._db.reopen()
-
-    def checkpoint(self) -> None:
-        self._db.checkpoint()
-
-    @property
-    def log_size(self) -> int:
-        return self._db.log_size
-
-    def close(self) -> None:
-        self._db.close()
-
-    # The store
-
-    def store(self) -> StoreRow:
-        row = self._db.row(sql.STORE)
-        if row is None:
-            raise LedgerDamaged("the ledger has no row of its store")
-        _, store_id, number, clean, *rest = row
-        return StoreRow(store_id, number, bool(clean), *rest)
-
-    def set_store_id(self, store_id: bytes) -> None:
-        assert len(store_id) == ID_SIZE
-        self._change(sql.SET_STORE_ID, (store_id,))
-
-    def set_clean(self, *, clean: bool) -> None:
-        self._change(sql.SET_CLEAN, (int(clean),))
-
-    def set_clock(self, clock: int) -> None:
-        self._change(sql.SET_CLOCK, (clock,))
-
-    def set_last_v1_file(self, number: int | None) -> None:
-        self._change(sql.SET_LAST_V1_FILE, (number,))
 
     # Files
 
@@ -153,10 +57,10 @@ class SqliteLedger:
 
     def file(self, number: int) -> FileRow | None:
         row = self._db.row(sql.FILE, (number,))
-        return None if row is None else _file(row)
+        return None if row is None else file_of(row)
 
     def files(self) -> list[FileRow]:
-        return [_file(row) for row in self._db.rows(sql.FILES)]
+        return [file_of(row) for row in self._db.rows(sql.FILES)]
 
     def set_file_size(self, number: int, size: int) -> None:
         self._change(sql.FILE_SIZE, (size, number))
@@ -221,17 +125,17 @@ class SqliteLedger:
         self._db.run(sql.REGISTRY_DUE, (queue_id,))
 
     def queue(self, queue_id: bytes) -> QueueRow | None:
-        return _queue(self._db.row(sql.QUEUE, (queue_id,)))
+        return queue_or_none(self._db.row(sql.QUEUE, (queue_id,)))
 
     def queue_named(self, tenant: str, name: str) -> QueueRow | None:
-        return _queue(self._db.row(sql.QUEUE_NAMED, (tenant, name)))
+        return queue_or_none(self._db.row(sql.QUEUE_NAMED, (tenant, name)))
 
     def queue_inside(self, inside: int) -> QueueRow | None:
-        return _queue(self._db.row(sql.QUEUE_INSIDE, (inside,)))
+        return queue_or_none(self._db.row(sql.QUEUE_INSIDE, (inside,)))
 
     def queues(self, tenant: str, after: str, count: int) -> list[QueueRow]:
         rows = self._db.rows(sql.QUEUES, (tenant, after, count))
-        return [_queue_of(row) for row in rows]
+        return [queue_of(row) for row in rows]
 
     def queue_count(self, tenant: str) -> int:
         return int(self._number(sql.QUEUE_COUNT, (tenant,)))
@@ -281,7 +185,7 @@ class SqliteLedger:
         self._db.run(sql.QUEUE_TOTALS, (*totals, queue_id))
 
     def registry_due(self, count: int) -> list[QueueRow]:
-        return [_queue_of(row) for row in self._db.rows(sql.REGISTRY_DUES, (count,))]
+        return [queue_of(row) for row in self._db.rows(sql.REGISTRY_DUES, (count,))]
 
     def settle_registry(self, queue_ids: Iterable[bytes]) -> None:
         assert self._db.in_round
@@ -302,7 +206,7 @@ class SqliteLedger:
         first = (self._number(sql.MESSAGE_LAST) or 0) + 1
         rows, items = [], []
         valid: Counter[int] = Counter()
-        sums = _Deltas()
+        sums = Deltas()
         sequences: dict[int, list[int]] = defaultdict(list)
         for number, (msg_id, file, position, size, of_queues) in enumerate(messages, first):
             assert of_queues, "a message is in one queue at least"
@@ -325,7 +229,7 @@ class SqliteLedger:
         assert self._db.in_round
         items = []
         valid: Counter[int] = Counter()
-        sums = _Deltas()
+        sums = Deltas()
         ends: dict[int, int] = {}
         for msg_id, file, position, size, of_queues in messages:
             assert of_queues, "a message is in one queue at least"
@@ -386,7 +290,7 @@ class SqliteLedger:
         return min((time for time in times if time is not None), default=None)
 
     def change_items(self, changes: Sequence[tuple[Stored, Item]]) -> None:
-        sums = _Deltas()
+        sums = Deltas()
         rows = []
         for (old, message), new in changes:
             if old.state is not new.state:
@@ -405,7 +309,7 @@ class SqliteLedger:
         self._let_go([message for _, message in stored])
 
     def _take_items(self, stored: Sequence[Stored]) -> None:
-        sums = _Deltas()
+        sums = Deltas()
         for item, message in stored:
             sums.add(item.inside, item.state, message.size, -1)
         keys = [(item.inside, item.sequence) for item, _ in stored]
@@ -434,9 +338,9 @@ class SqliteLedger:
                 yield number
 
     def _stored(self, statement: str, parameters: Sequence[Any]) -> list[Stored]:
-        return [_stored_of(row) for row in self._db.rows(statement, parameters)]
+        return [stored_of(row) for row in self._db.rows(statement, parameters)]
 
-    def _apply(self, sums: "_Deltas") -> None:
+    def _apply(self, sums: "Deltas") -> None:
         # Of items that are doomed nobody keeps sums, and no row is there to change.
         self._db.run_many(
             sql.QUEUE_SUMS, [(*each, inside) for inside, each in sums.of.items() if any(each)]
@@ -494,7 +398,7 @@ class SqliteLedger:
         self._change(sql.TARGET_MORE, (len(items), target))
 
     def outgoing(self, target: int, count: int) -> list[Outgoing]:
-        return [_outgoing(row) for row in self._db.rows(sql.OUTGOING, (target, count))]
+        return [outgoing_of(row) for row in self._db.rows(sql.OUTGOING, (target, count))]
 
     def renumber(self, target: int, number: int) -> int:
         fresh = int(self._number(sql.TARGET_TAKE, (1, target)))
@@ -506,7 +410,7 @@ class SqliteLedger:
         assert None not in there, "an outgoing row is not there"
         self._change_many(sql.OUTGOING_REMOVE, [(target, number) for number in numbers])
         self._change(sql.TARGET_MORE, (-len(numbers), target))
-        self._let_go([_outgoing(row).message for row in there])
+        self._let_go([outgoing_of(row).message for row in there])
 
     def outgoing_counts(self) -> Mapping[int, int]:
         return dict(self._db.rows(sql.OUTGOING_COUNTS))
@@ -517,75 +421,3 @@ class SqliteLedger:
         return [
             f"{what}: {row}" for what, each in sql.CHECKS.items() for row in self._db.rows(each)
         ]
-
-    def _change(self, statement: str, parameters: Sequence[Any]) -> None:
-        assert self._db.in_round, "nothing changes outside a round"
-        changed = self._db.run(statement, parameters)
-        assert changed == 1, f"{changed} rows, not 1: {statement}"
-
-    def _change_many(self, statement: str, parameters: Sequence[Sequence[Any]]) -> None:
-        assert self._db.in_round, "nothing changes outside a round"
-        if parameters:
-            changed = self._db.run_many(statement, parameters)
-            assert changed == len(parameters), f"{changed} rows: {statement}"
-
-    def _number(self, statement: str, parameters: Sequence[Any] = ()) -> Any:
-        row = self._db.row(statement, parameters)
-        assert row is not None, f"no row: {statement}"
-        return row[0]
-
-
-class _Deltas:
-    """What sums change by, of each `inside`: a count for each state, then bytes."""
-
-    __slots__ = ("of",)
-
-    def __init__(self) -> None:
-        self.of: dict[int, list[int]] = {}
-
-    def add(self, inside: int, state: ItemState, size: int, count: int = 1) -> None:
-        of = self.of.get(inside)
-        if of is None:
-            of = self.of[inside] = [0] * (_BYTES + 1)
-        of[state] += count
-        of[_BYTES] += count * size
-
-
-def _file(row: Any) -> FileRow:
-    number, size, valid, state = row
-    return FileRow(number, size, valid, FileState(state))
-
-
-def _queue(row: Any) -> QueueRow | None:
-    return None if row is None else _queue_of(row)
-
-
-def _queue_of(row: Any) -> QueueRow:
-    queue_id, tenant, name, config, version, state, *numbers = row
-    inside, next_sequence, reserved_below, purged_below, remembered, *counts = numbers
-    return QueueRow(
-        queue_id=queue_id,
-        tenant=tenant,
-        name=name,
-        config=config,
-        version=version,
-        state=QueueState(state),
-        inside=inside,
-        next_sequence=next_sequence,
-        reserved_below=reserved_below,
-        purged_below=purged_below,
-        remembered=remembered,
-        sums=Sums(*counts[: len(Sums._fields)]),
-        totals=Totals(*counts[len(Sums._fields) :]),
-    )
-
-
-def _stored_of(row: Any) -> Stored:
-    # A row has the columns of an item without its message, and then those of the message.
-    item = Item(row[0], row[1], _ITEM_STATES[row[2]], *row[3:_ITEM_SIZE])
-    return Stored(item, Message(*row[_ITEM_SIZE:]))
-
-
-def _outgoing(row: Any) -> Outgoing:
-    target, number, origin, *message = row
-    return Outgoing(target, number, origin, Message(*message))

@@ -12,16 +12,16 @@ meanwhile is given back in the next round.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from bottomless.errors import Code, Outcome, Overloaded, StoreError, Unavailable
 from bottomless.model.backoff import backoff
 from bottomless_server.queues.core.line import Line
 from bottomless_server.queues.rounds.round_writer import RoundWriter
+from bottomless_server.queues.rounds.waiting import Job, Taking, Waiting
 from bottomless_server.queues.rounds.work import Asked, Change, Ended, Look, Verdict, not_stored
 from bottomless_server.runtime.base.endless import endless
 
@@ -45,80 +45,6 @@ class Limits(NamedTuple):
     """Looks that wait for the end of a round."""
 
 
-class Taking(Change, Protocol):
-    """A change that takes messages for whoever asked, and may wait for some."""
-
-    @property
-    def queue_id(self) -> bytes: ...
-
-    def is_empty(self, answer: Any) -> bool:
-        """Whether there was nothing to take."""
-        ...
-
-    def give_back(self, answer: Any) -> Change | None:
-        """What undoes an answer that nobody hears; None if there is nothing to undo."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    change: Change
-    future: "asyncio.Future[Any]"
-    taking: Taking | None = None
-    deadline: float = 0.0
-    """Until when it may wait for messages, on the loop's clock."""
-    found: Any = None
-    """The empty answer that it has got so far."""
-    timer: asyncio.TimerHandle | None = None
-
-    def is_wanted(self) -> bool:
-        return not self.future.done()
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """Receives that wait for messages, by the queue."""
-
-    jobs: dict[bytes, deque[_Job]] = field(default_factory=dict)
-
-    def add(self, queue_id: bytes, job: _Job) -> None:
-        self.jobs.setdefault(queue_id, deque()).append(job)
-
-    def has(self, job: _Job) -> bool:
-        return job.taking is not None and job in self.jobs.get(job.taking.queue_id, ())
-
-    def count(self, queue_id: bytes) -> int:
-        return len(self.jobs.get(queue_id, ()))
-
-    def total(self) -> int:
-        return sum(map(len, self.jobs.values()))
-
-    def remove(self, job: _Job) -> None:
-        assert job.taking is not None
-        queue_id = job.taking.queue_id
-        if job in (there := self.jobs.get(queue_id, deque())):
-            there.remove(job)
-            if not there:
-                del self.jobs[queue_id]
-
-    def first(self, queue_id: bytes, count: int) -> list[_Job]:
-        """Take out those that have waited longest, of those whose senders are still there."""
-        there = self.jobs.get(queue_id, deque())
-        found: list[_Job] = []
-        while there and len(found) < count:
-            job = there.popleft()
-            if job.is_wanted():
-                found.append(job)
-        if not there:
-            self.jobs.pop(queue_id, None)
-        return found
-
-    def all(self) -> list[_Job]:
-        found = [job for there in self.jobs.values() for job in there]
-        self.jobs.clear()
-        return found
-
-
 class Rounds:
     """Takes changes in the event loop. `start` before anything else, `stop` at the end."""
 
@@ -139,10 +65,10 @@ class Rounds:
         self._clock = clock
         self._upkeep = upkeep
         self._limits = limits
-        self._line: Line[_Job] = Line(
+        self._line: Line[Job] = Line(
             limits.waiting_bytes_max, limits.round_bytes_max, limits.round_change_count_max
         )
-        self._waiting = _Waiting()
+        self._waiting = Waiting()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="queue-rounds")
         self._writer: RoundWriter | None = None
         self._turn = asyncio.Event()
@@ -221,7 +147,7 @@ class Rounds:
             Overloaded: too much waits; nothing is done.
             StoreError: it is refused, with the outcome that is known.
         """
-        job = _Job(change, asyncio.get_running_loop().create_future())
+        job = Job(change, asyncio.get_running_loop().create_future())
         self._put(job)
         return await job.future
 
@@ -237,7 +163,7 @@ class Rounds:
         ):
             raise Overloaded("too many wait for messages of this queue", retry_after_seconds=1)
         loop = asyncio.get_running_loop()
-        job = _Job(change, loop.create_future(), change, loop.time() + wait_seconds)
+        job = Job(change, loop.create_future(), change, loop.time() + wait_seconds)
         self._put(job)
         try:
             return await job.future
@@ -276,7 +202,7 @@ class Rounds:
         """Whether an upkeep waits for its round, or is in it."""
         return self._upkeep_waits
 
-    def _put(self, job: _Job) -> None:
+    def _put(self, job: Job) -> None:
         if self.is_over:
             raise _stopped()
         self._line.put(job, job.change.size)
@@ -298,7 +224,7 @@ class Rounds:
             raise
         return 0
 
-    async def _round(self, jobs: list[_Job]) -> None:
+    async def _round(self, jobs: list[Job]) -> None:
         writer = self._writer
         assert writer is not None
         asked = [Asked(job.change, job.is_wanted) for job in jobs]
@@ -333,7 +259,7 @@ class Rounds:
             return False
         return True
 
-    def hear(self, jobs: list[_Job], ended: Ended) -> None:
+    def hear(self, jobs: list[Job], ended: Ended) -> None:
         """Answer what a round has come to, and wake those who wait for messages; for the task alone."""
         made_ready = Counter(ended.made_ready)
         for job, verdict in zip(jobs, ended.verdicts, strict=True):
@@ -352,7 +278,7 @@ class Rounds:
         elif ended.next_due is not None:
             self._plan_upkeep(self._seconds_until(ended.next_due))
 
-    def _hear_one(self, job: _Job, verdict: Verdict) -> None:
+    def _hear_one(self, job: Job, verdict: Verdict) -> None:
         taking = job.taking
         if verdict.error is not None:
             if taking is not None and verdict.answer is not None:
@@ -371,7 +297,7 @@ class Rounds:
         else:
             _answer(job, verdict.answer)
 
-    def _may_wait(self, job: _Job) -> bool:
+    def _may_wait(self, job: Job) -> bool:
         loop = asyncio.get_running_loop()
         if not self._may_all_wait or job.deadline <= loop.time():
             return False
@@ -379,7 +305,7 @@ class Rounds:
             job.timer = loop.call_at(job.deadline, self._end_waiting, job)
         return True
 
-    def _end_waiting(self, job: _Job) -> None:
+    def _end_waiting(self, job: Job) -> None:
         """Answer a receive that has waited long enough, unless it is in the line: its round will."""
         if self._waiting.has(job):
             self._waiting.remove(job)
@@ -429,9 +355,9 @@ class Rounds:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
 
-def _unheard(change: Change) -> _Job:
+def _unheard(change: Change) -> Job:
     """A job of which nobody waits for the answer."""
-    job = _Job(change, asyncio.get_running_loop().create_future())
+    job = Job(change, asyncio.get_running_loop().create_future())
     job.future.add_done_callback(_look)
     return job
 
@@ -445,7 +371,7 @@ def _look(done: "asyncio.Future[Any]") -> None:
         done.exception()
 
 
-def _answer(job: _Job, answer: Any) -> None:
+def _answer(job: Job, answer: Any) -> None:
     if not job.future.done():
         job.future.set_result(answer)
 
