@@ -367,5 +367,9 @@ class _Answer(NamedTuple):
     def headers(self) -> httpx.Headers:
         return httpx.Headers(list(self.raw_headers))
 
+    @property
+    def content_length(self) -> int | None:
+        return len(self.content.data)
+
     async def read(self) -> bytes:
         return self.content.data
