@@ -49,7 +49,8 @@ STREAMS: Final = (
     StreamPlan(_LEADERLESS, (Mode.TXN,)),
 )
 """Those without a leader share their objects, and take an EXEC each (`COMMIT_STREAMS`)."""
-SUPER_PARTITIONS: Final = 2
+SUPER_PARTITIONS: Final = 1
+"""At first. It grows within seconds, and each partition is a stream more to look at in the end."""
 SUPER: Final = {
     "partitions": SUPER_PARTITIONS,
     "fragment": {"target_bytes": 65_536, "max_age_ms": 1_000},
@@ -79,9 +80,8 @@ class Plan:
     members: int = 2
     """Of each of two groups: one shares a super stream, the other the first stream; 0: there is no
     super stream either."""
-    growths: int = 0
-    """Of the super stream, at most; the first one comes in any case. Each makes one stream more, with all
-    that is looked at in the end."""
+    growths: int = 1
+    """Of the super stream, at most; the first one comes in any case."""
     queues: bool = False
     """Whether there are queues, too, and their service is among the victims."""
 

@@ -37,6 +37,7 @@ def test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed(
     assert sum(one.fragment_count for one in report.checked) > KILLS, "too few fragments"
     [whole] = report.shared.supers
     assert whole.counts["stored"] > 0, "nothing was stored in the super stream"
+    assert whole.layouts == [1, 2], "the super stream did not grow"
     for group in report.shared.groups:
         assert group.passed_count > 0, f"no commit of {group.name} passed"
         assert group.counts["fenced"] > 0, f"no zombie of {group.name} committed"
