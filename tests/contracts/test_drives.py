@@ -127,16 +127,14 @@ async def test_a_list_is_in_key_order(drive: Drive) -> None:
     assert await keys_of(drive) == sorted(UNSORTED)
 
 
-@pytest.mark.parametrize("prefix", ["", "a", "a/", "a/c", "a/c.d", "ab", "b/", "x", "a/a/"])
-async def test_a_list_holds_what_starts_with_its_prefix_after_a_key(
-    drive: Drive, prefix: str
-) -> None:
+async def test_a_list_holds_what_starts_with_its_prefix_after_a_key(drive: Drive) -> None:
     for object_key in UNSORTED:
         await put(drive, object_key)
 
-    for after in ["", *UNSORTED, "a", "a/", "a/a", "a/b/c", "zz"]:
-        wanted = sorted(key for key in UNSORTED if key.startswith(prefix) and key > after)
-        assert await keys_of(drive, prefix, after) == wanted
+    for prefix in ["", "a", "a/", "a/c", "a/c.d", "ab", "b/", "x", "a/a/"]:
+        for after in ["", *UNSORTED, "a", "a/", "a/a", "a/b/c", "zz"]:
+            wanted = sorted(key for key in UNSORTED if key.startswith(prefix) and key > after)
+            assert await keys_of(drive, prefix, after) == wanted, (prefix, after)
 
 
 async def test_a_list_may_be_left_early_and_changed_meanwhile(drive: Drive) -> None:
