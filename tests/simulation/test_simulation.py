@@ -104,7 +104,8 @@ def test_each_record_of_a_super_stream_is_stored_once_and_in_the_order_of_its_ke
 @pytest.mark.timeout(600)
 def test_every_message_of_queues_is_accounted_for() -> None:
     """Over deaths and losses of power, with dead letters to a queue and to a stream. Takeovers need longer
-    storms: `./dev soak queue-seeds`. A seed found that a node which started while coordination was empty said that there was no queue."""
+    storms: `./dev soak queue-seeds`. A seed found that a node which started while coordination was
+    empty said that there was no queue."""
     ways = (
         "messages delivered again",
         "publishes repeated",
