@@ -287,8 +287,7 @@ def _recover(deployment: ChaosDeployment, report: Report) -> None:
         deployment.start()
         # Not those that it gets while this is waited for.
         ledgers = [*report.ledgers]
-        before = [(len(one.acknowledged), len(one.seen)) for one in ledgers]
-        known = [(len(one.acknowledged), len(one.seen)) for one in report.ledgers]
+        known = [(len(one.acknowledged), len(one.seen)) for one in ledgers]
         passed = [one.passed_count for one in report.shared.groups]
         done = [one.done_count for one in report.shared.queues]
 
@@ -296,8 +295,7 @@ def _recover(deployment: ChaosDeployment, report: Report) -> None:
             return bool(_faults(deployment, report.ledgers)) or (
                 all(
                     len(one.acknowledged) > acknowledged and len(one.seen) > seen
-                    for one, (acknowledged, seen) in zip(ledgers, before, strict=True)
-                    for one, (acknowledged, seen) in zip(report.ledgers, known, strict=True)
+                    for one, (acknowledged, seen) in zip(ledgers, known, strict=True)
                 )
                 and all(
                     one.passed_count > count
