@@ -18,7 +18,7 @@ from bottomless.cli.app import main as run
 from bottomless.formats.message_file import StoredMessage
 from bottomless_server.queues import engine
 from bottomless_server.queues.directory.opening import LEDGER
-from bottomless_server.queues.ledger import database, sqlite
+from bottomless_server.queues.ledger import database, sqlite_rounds
 from bottomless_server.queues.ledger import statements as sql
 from bottomless_server.queues.ports import Record
 from bottomless_server.queues.rounds.round_files import RoundFiles
@@ -87,17 +87,21 @@ class BodiesRead(Bodies):
         return [self.read(place) for place in places]
 
 
-def main() -> None:
-    """Run the command line of the product, with other parts in it."""
-    parts: tuple[tuple[Any, str, Any], ...] = (
+def replaced() -> tuple[tuple[Any, str, Any], ...]:
+    """Parts of the product, by their modules and names, and what stands in for them."""
+    return (
         (engine, "RoundFiles", BodiesWritten),
         (engine, "Bodies", BodiesRead),
-        (sqlite, "Database", SharedDatabase),
+        (sqlite_rounds, "Database", SharedDatabase),
         # A checkpoint waits for readers that are under way.
         (database, "PRAGMAS", (*_SHARED, "PRAGMA busy_timeout = 10000")),
         (sql, "SCHEMA", sql.SCHEMA + SCHEMA),
     )
-    for module, name, part in parts:
+
+
+def main() -> None:
+    """Run the command line of the product, with other parts in it."""
+    for module, name, part in replaced():
         setattr(module, name, part)
     run()
 

@@ -13,6 +13,7 @@ import pytest
 from bench.place import CACHE
 from bench.pump import Load, Request
 from bench.rows.queue_sides import BATCHES, Shape
+from bench.servers.bodies_in_sqlite import replaced
 from bench.wire import amqp, beanstalk, nats, queues, resp
 
 needs_a_compiler = pytest.mark.skipif(
@@ -246,3 +247,9 @@ def test_messages_of_a_load_have_its_size_and_are_all_different() -> None:
 def test_arguments_of_amqp_say_their_types_and_their_size() -> None:
     content = b"\x01aS\0\0\0\x02xy" + b"\x01bI\0\0\0\x07"
     assert amqp.table({"a": "xy", "b": 7}) == struct.pack(">I", len(content)) + content
+
+
+def test_each_part_that_the_variant_with_bodies_in_sqlite_replaces_is_there() -> None:
+    for module, name, part in replaced():
+        there = getattr(module, name)
+        assert issubclass(part, there) if isinstance(there, type) else type(part) is type(there)
