@@ -1,5 +1,6 @@
 """What it would be to do without guards of queues, and the seeds that miss them."""
 
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from support.guards import guarded
@@ -23,7 +24,7 @@ class QueueGuard(NamedTuple):
 _REPEAT: Final = "a repeat of a publish is told what the first one was told"
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
@@ -43,6 +44,14 @@ def _as_new(_: Any, *rest: Any) -> Any:
     return guarded(_REPEAT)(None, *rest)
 
 
+_numbers = count(1_000_000)
+
+
+def _next_number(_: Any) -> int:
+    """Each time that a row is sent it has another number."""
+    return next(_numbers)
+
+
 QUEUE_GUARDS: Final[dict[str, QueueGuard]] = {
     "the bytes of a round are durable before its rows": QueueGuard(_nothing, [2]),
     "sync of a new file's directory": QueueGuard(_nothing, [5], "power"),
@@ -51,6 +60,8 @@ QUEUE_GUARDS: Final[dict[str, QueueGuard]] = {
         _as_hoped, [1], "ledgers"
     ),
     _REPEAT: QueueGuard(_as_new, [2]),
+    "the number of an outgoing row is its publishing id": QueueGuard(_next_number, [10]),
+    "the home's lease, at a takeover of queues": QueueGuard(_nothing, [1], "clocks"),
     "the reference count of a message": QueueGuard(
         "DELETE FROM message WHERE id = ? AND refs >= ?",
         [1],
