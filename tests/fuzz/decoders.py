@@ -116,6 +116,20 @@ from bottomless_server.leaderless.tail_format import (
     encode_held,
     encode_tail,
 )
+from bottomless_server.protocol.replica import HEAD_SIZE as REPLICA_HEAD_SIZE
+from bottomless_server.protocol.replica import (
+    ITEM_SIZE,
+    EpochEnd,
+    Item,
+    Opening,
+    Place,
+    chunks_of,
+    decode_answers,
+    decode_items,
+    decode_opening,
+    encode_items,
+    encode_opening,
+)
 from bottomless_server.stores import generation
 from bottomless_server.stores.operations import decode_operation
 
@@ -255,6 +269,23 @@ def sealed_wal(data: bytes) -> bytes:
     )
 
 
+def of_items(data: bytes) -> None:
+    items = decode_items(data)
+    assert b"".join(encode_items(items)) == data, "there is one form"
+    for item in items:
+        chunks_of(item)
+
+
+def sealed_items(data: bytes) -> bytes:
+    """Of the head and of the first item's header."""
+    end = REPLICA_HEAD_SIZE + ITEM_SIZE
+    return with_crcs(
+        data,
+        (REPLICA_HEAD_SIZE - 4, 0, REPLICA_HEAD_SIZE - 4),
+        (end - 4, REPLICA_HEAD_SIZE, end - 4),
+    )
+
+
 def sealed_index(data: bytes) -> bytes:
     """Index and footer."""
     footer = len(data) - FOOTER_SIZE
@@ -337,6 +368,18 @@ HOME_NODE = NodeId("0123456789abcdef" * 2)
 HOME_OBJECT = encode_home_object(HomeObject("acme", 2, HOME_NODE))
 HOME_RECORD = encode_home(QueueHome("acme", 2, HOME_NODE, "node-a:8081", True, 1))
 QUEUE_START = QueueStart(HOME_NODE, 3, "5a" * 16, "6b" * 16, "node-a:8081", 1_700_000_000_000)
+REPLICA_ITEM = Item(
+    decode_record(golden("stream_record")).stream_id,
+    2**40,
+    Place(0, 64),
+    0,
+    0,
+    1,
+    begins=True,
+    before=0,
+    data=golden("chunk"),
+)
+REPLICA_OPENING = Opening(3, (EpochEnd(1, Place(0, 64), 0), EpochEnd(2, Place(7, 99), 9)), 0, 4, 2)
 FILTERED = golden("fragment_2")
 FILTERED_FOOTER = decode_footer(FILTERED[-FOOTER_SIZE:])
 FILTERED_CHUNK_COUNT = FILTERED_FOOTER.chunk_count
@@ -445,6 +488,11 @@ DECODERS = {
     "queue object": Decoder(
         and_back(decode_queue_object, encode_queue_object), golden("queue_object"), sealed_object
     ),
+    "replica body": Decoder(of_items, b"".join(encode_items([REPLICA_ITEM])), sealed_items),
+    "replica opening": Decoder(
+        and_back(decode_opening, encode_opening), encode_opening(REPLICA_OPENING), unsealed
+    ),
+    "replica answers": Decoder(partial(decode_answers, count=1), b'[["ok",0,64]]', unsealed),
     "high group": Decoder(of_node, golden("manifest_group_high"), sealed_node),
     "tombstone": Decoder(
         and_back(decode_registry, encode_registry), golden("stream_tombstone"), sealed_object

@@ -150,6 +150,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/model/test_queue_model.py::test_queues_are_what_the_lists_say",
         BOTTOMLESS_MODEL_STEPS="20000",
     ),
+    "replicas": _test(
+        "10,000 steps of nodes with replicas of one stream, by their pure decisions",
+        "tests/model/test_replica_model.py::test_what_was_shown_is_on_all_that_are_in_sync",
+        BOTTOMLESS_REPLICA_STEPS="10000",
+    ),
     "filtered": _test(
         "20,000 pages with a filter while everything moves",
         "tests/model/test_filtered_reads.py::test_a_filtered_read_is_what_the_list_says_while_everything_moves",

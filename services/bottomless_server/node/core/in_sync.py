@@ -1,0 +1,275 @@
+"""Decide who may own a stream with replicas, and what its record says of those that hold it.
+
+Nothing calls this yet: the record has no such members, and an owner has no followers.
+
+Whatever was acknowledged or shown to a reader, and is not published, lies synced on every node that
+is in sync. So each of them may become the owner by one EXEC, without asking another. All functions
+are asked again after a conflict, so they have no effects of their own. A refusal changes nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, TypeVar
+
+from bottomless.guards import guard
+from bottomless.model.names import NodeId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.node.core import ownership
+from bottomless_server.node.core.ownership import LocalView, OwnedElsewhere, check_owner, not_owner
+
+MEMBER_COUNT_MAX: Final = 9
+
+_P = TypeVar("_P")
+
+
+class Refusal(StrEnum):
+    """Why a change of those that hold a stream may not be made now."""
+
+    NOT_HOME = "not-home"
+    NOT_A_MEMBER = "not-a-member"
+    NOT_IN_SYNC = "not-in-sync"
+    IN_SYNC = "in-sync"
+    AT_THE_FLOOR = "at-the-floor"
+    TOO_MANY = "too-many"
+    NOT_LIVE = "not-live"
+    IN_SYNC_LIVE = "in-sync-live"
+
+
+class Refused(Exception):
+    """A change that may not be made now; the record stays as it is."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.value)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRecord:
+    """A stream's record, and the nodes that hold the stream."""
+
+    record: StreamRecord
+    min_in_sync: int
+    """No eviction leaves fewer in sync, and with fewer no append is taken."""
+    members: tuple[NodeId, ...] = ()
+    in_sync: tuple[NodeId, ...] = ()
+    """Some of the members; the home is among them while the record is dirty."""
+
+    def __post_init__(self) -> None:
+        assert set(self.in_sync) <= set(self.members)
+        assert len(self.members) <= MEMBER_COUNT_MAX
+        assert 1 <= self.min_in_sync <= MEMBER_COUNT_MAX
+
+
+def majority(count: int) -> int:
+    """More than half of so many nodes."""
+    return count // 2 + 1
+
+
+def may_append(shared: SharedRecord) -> bool:
+    """Whether enough nodes are in sync for an append to be taken."""
+    return len(shared.in_sync) >= shared.min_in_sync
+
+
+def claim(
+    shared: SharedRecord,
+    mine: NodeId,
+    owner_url: str,
+    local: LocalView,
+    chosen: Collection[NodeId] = (),
+    *,
+    home_held: bool,
+) -> SharedRecord:
+    """The record after this node claimed the stream, under the next epoch.
+
+    A dirty stream is claimed by a node that is in sync and has its log. A clean one by any: all is
+    published, so its members are chosen anew, and this node alone is in sync. `home_held`: whether
+    the lease of the home is held.
+
+    Raises:
+        NotFound: the stream is being deleted.
+        Unavailable: `not-owner`, `coordination-regressed`, `storage-failed`; nothing changes.
+    """
+    record = shared.record
+    if not record.dirty:
+        claimed = ownership.claim(record, mine, owner_url, local, home_held=home_held)
+        members = (mine, *sorted(set(chosen) - {mine}))
+        return replace(shared, record=claimed, members=members, in_sync=(mine,))
+    if not may_go_on(shared, mine):
+        raise not_owner()
+    if record.home != mine and home_held:
+        if record.owner_url not in (None, owner_url):
+            assert record.owner_url is not None
+            raise OwnedElsewhere(record.owner_url)
+        raise not_owner()
+    # What lies here is the stream's own log, as the home's is, and is held to the same rules.
+    moved = replace(record, home=mine)
+    claimed = ownership.claim(moved, mine, owner_url, local, home_held=False)
+    return replace(shared, record=claimed)
+
+
+@guard("the in-sync set in a claim")
+def may_go_on(shared: SharedRecord, mine: NodeId) -> bool:
+    """Whether a node has everything that a dirty stream has acknowledged."""
+    return mine in shared.in_sync
+
+
+def admit(shared: SharedRecord, mine: NodeId, epoch: int, node: NodeId) -> SharedRecord:
+    """The record after a member that has everything was counted in.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Refused: `not-home`, or `not-a-member`.
+    """
+    check_home(shared, mine, epoch)
+    _require(node in shared.members, Refusal.NOT_A_MEMBER)
+    if node in shared.in_sync:
+        return shared
+    return replace(shared, in_sync=(*shared.in_sync, node))
+
+
+def evict(shared: SharedRecord, mine: NodeId, epoch: int, node: NodeId) -> SharedRecord:
+    """The record after a node that does not answer is not waited for any more.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Refused: `not-home`, or `at-the-floor`: too few would be left, so the round waits.
+    """
+    check_home(shared, mine, epoch)
+    assert node != mine
+    if node not in shared.in_sync:
+        return shared
+    _require(leaves_enough(shared), Refusal.AT_THE_FLOOR)
+    return replace(shared, in_sync=tuple(one for one in shared.in_sync if one != node))
+
+
+@guard("the floor of the in-sync set")
+def leaves_enough(shared: SharedRecord) -> bool:
+    """Whether one node fewer is still enough."""
+    return len(shared.in_sync) > shared.min_in_sync
+
+
+def set_members(
+    shared: SharedRecord, mine: NodeId, epoch: int, members: Collection[NodeId]
+) -> SharedRecord:
+    """The record with other members; those that go have been evicted before.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Refused: `not-home`, `in-sync` or `too-many`.
+    """
+    check_home(shared, mine, epoch)
+    _require(set(shared.in_sync) <= set(members), Refusal.IN_SYNC)
+    _require(len(set(members)) <= MEMBER_COUNT_MAX, Refusal.TOO_MANY)
+    kept = [one for one in shared.members if one in members]
+    return replace(shared, members=(*kept, *sorted(set(members) - set(kept))))
+
+
+def transfer(
+    shared: SharedRecord, mine: NodeId, epoch: int, target: NodeId, url: str, *, live: bool
+) -> SharedRecord:
+    """The record after an owner that has stopped gave its place to a node in sync, which claims.
+
+    The epoch stays, so every EXEC of an owner looks at the home too. `live`: whether the lease of
+    the target is held.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Refused: `not-home`, `not-in-sync` or `not-live`.
+    """
+    check_home(shared, mine, epoch)
+    _require(target in shared.in_sync, Refusal.NOT_IN_SYNC)
+    _require(live, Refusal.NOT_LIVE)
+    return replace(shared, record=replace(shared.record, home=target, owner_url=url))
+
+
+def reserve(shared: SharedRecord, mine: NodeId, epoch: int, next_offset: int) -> SharedRecord:
+    """The record after the owner may acknowledge up to `next_offset`, and more.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Refused: `not-home`.
+    """
+    check_home(shared, mine, epoch)
+    return replace(shared, record=ownership.reserve(shared.record, epoch, next_offset))
+
+
+def leave_clean(shared: SharedRecord, mine: NodeId, epoch: int, next_offset: int) -> SharedRecord:
+    """The record after a stop at which object storage holds everything.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Unavailable: not everything is published, so the stream stays dirty.
+        Refused: `not-home`.
+    """
+    check_home(shared, mine, epoch)
+    return replace(shared, record=ownership.leave_clean(shared.record, epoch, next_offset))
+
+
+def take_over(
+    shared: SharedRecord,
+    fenced: StreamRecord,
+    live: Collection[NodeId],
+    node: NodeId | None = None,
+) -> SharedRecord:
+    """The record after an operator gave up those that are in sync; `fenced` is what a takeover
+    makes of the stream's record today.
+
+    Nobody is in sync then; or, where a member is named that goes on with what it has, it alone.
+    `live`: the nodes whose leases are held.
+
+    Raises:
+        Refused: `in-sync-live`: one of those that have everything lives, and can go on;
+            `not-a-member`.
+    """
+    _require(not is_any_live(shared, live), Refusal.IN_SYNC_LIVE)
+    if node is None:
+        return replace(shared, record=fenced, in_sync=())
+    _require(node in shared.members, Refusal.NOT_A_MEMBER)
+    return replace(shared, record=replace(fenced, home=node), in_sync=(node,))
+
+
+@guard("no takeover while a node in sync lives")
+def is_any_live(shared: SharedRecord, live: Collection[NodeId]) -> bool:
+    """Whether a node lives that has everything which was acknowledged."""
+    return any(node in live for node in shared.in_sync)
+
+
+def check_home(shared: SharedRecord, mine: NodeId, epoch: int) -> None:
+    """Refuse what an owner of the past asks for, also one that gave its place away.
+
+    Raises:
+        Fenced: somebody claimed the stream since, or it is being deleted.
+        Refused: `not-home`.
+    """
+    check_owner(shared.record, epoch)
+    _require(is_home(shared, mine), Refusal.NOT_HOME)
+
+
+@guard("the home in the EXECs of an owner with replicas")
+def is_home(shared: SharedRecord, mine: NodeId) -> bool:
+    """Whether the stream is still at this node: a transfer keeps the epoch."""
+    return shared.record.home == mine
+
+
+@guard("waiting for all that are in sync")
+def all_have(counted: Collection[NodeId], have: Mapping[NodeId, _P], place: _P) -> bool:
+    """Whether every node that may be in sync has synced a log up to a place, or beyond.
+
+    `counted` is the set of the newest record that the owner has read, with those whose admission or
+    eviction had no reply: one too many is safe. `have` are the ends that nodes said under this
+    epoch, and the owner's own synced end. So what is found at a claim is shown when all have it.
+    """
+    return all(node in have and have[node] >= place for node in counted)  # type: ignore[operator]
+
+
+@guard("admission after all rounds")
+def may_be_admitted(have: _P | None, written: _P | None) -> bool:
+    """Whether a member has answered for everything that the owner has written, and not only for
+    what came before the round under way. Of an empty log that is nothing: it has been opened."""
+    return written is None or (have is not None and have >= written)  # type: ignore[operator]
+
+
+def _require(fact: bool, refusal: Refusal) -> None:
+    if not fact:
+        raise Refused(refusal)

@@ -1,0 +1,77 @@
+"""What the nodes are that hold replicas in `replicas.py`: their chunks, disks, and owners."""
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from bottomless.formats.segment import HEADER_SIZE
+from bottomless.model.names import NodeId
+from bottomless_server.node.core import following
+from bottomless_server.node.core.following import Held
+from bottomless_server.protocol.replica import Opening, Place
+
+CHUNK_SIZE = 8
+
+
+class Chunk(NamedTuple):
+    epoch: int
+    place: Place
+    before: int
+    first: int
+    next_offset: int
+    content: int
+
+    @property
+    def begins(self) -> bool:
+        return self.place.position == HEADER_SIZE
+
+    @property
+    def end(self) -> Place:
+        return Place(self.place.segment_first, self.place.position + CHUNK_SIZE)
+
+
+@dataclass(frozen=True)
+class Disk:
+    chunks: tuple[Chunk, ...] = ()
+    epoch: int = 0
+    committed_next: int = 0
+    version: int = 0
+    published_next: int = 0
+
+    @property
+    def held(self) -> Held:
+        held = Held()
+        for one in self.chunks:
+            held = following.added(held, one.epoch, one.place, CHUNK_SIZE, one.next_offset)
+        return replace(held, epoch=self.epoch, committed_next=self.committed_next)
+
+    @property
+    def end(self) -> Place | None:
+        return self.chunks[-1].end if self.chunks else None
+
+
+@dataclass
+class Owner:
+    epoch: int
+    opening: Opening
+    committed_next: int
+    may_answer: bool = True
+    shown: Place | None = None
+    doubted: set[NodeId] = field(default_factory=set)
+    """Whose eviction or admission had no reply; counted until the record is read."""
+    counted: set[NodeId] = field(default_factory=set)
+    have: dict[NodeId, Place] = field(default_factory=dict)
+    sessions: dict[NodeId, int] = field(default_factory=dict)
+    opened: set[NodeId] = field(default_factory=set)
+
+
+@dataclass
+class Node:
+    name: NodeId
+    disk: Disk = Disk()
+    synced: int = 0
+    copy: Disk | None = None
+    """An older state of the disk, which may come back."""
+    running: bool = True
+    opened: int | None = None
+    published_at_opening: int = 0
+    owner: Owner | None = None

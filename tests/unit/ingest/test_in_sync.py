@@ -1,0 +1,155 @@
+"""Who may own a stream with replicas, and who is counted: the table of decisions."""
+
+from dataclasses import replace
+
+import pytest
+
+from bottomless.errors import Fenced, Unavailable
+from bottomless.model.config import StreamConfig
+from bottomless.model.names import NodeId
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.node.core import in_sync
+from bottomless_server.node.core.in_sync import (
+    MEMBER_COUNT_MAX,
+    Refusal,
+    Refused,
+    SharedRecord,
+    admit,
+    all_have,
+    claim,
+    evict,
+    leave_clean,
+    majority,
+    may_append,
+    may_be_admitted,
+    reserve,
+    set_members,
+    take_over,
+    transfer,
+)
+from bottomless_server.node.core.ownership import LocalView, OwnedElsewhere
+from unit.ingest.harness import NAME, STREAM
+
+A, B, C, D = (NodeId(letter * 32) for letter in "abcd")
+FRESH = SharedRecord(
+    StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig()), min_in_sync=2
+)
+EMPTY = LocalView(0, empty=True)
+CLAIMED = claim(FRESH, A, "a:1", EMPTY, [C, B, A], home_held=False)
+BOTH = admit(CLAIMED, A, 1, B)
+ALL = reserve(admit(BOTH, A, 1, C), A, 1, 10)
+HAS_ALL = LocalView(10, empty=False, epoch=1)
+
+
+def test_who_claims_a_clean_stream_is_in_sync_alone_and_chooses_the_members() -> None:
+    assert (CLAIMED.members, CLAIMED.in_sync) == ((A, B, C), (A,))
+    assert (CLAIMED.record.home, CLAIMED.record.epoch) == (A, 1)
+    assert not may_append(CLAIMED)
+    assert may_append(BOTH)
+
+
+def test_a_node_in_sync_claims_a_dirty_stream_whose_home_is_silent() -> None:
+    claimed = claim(ALL, B, "b:1", HAS_ALL, home_held=False)
+    assert (claimed.record.home, claimed.record.epoch, claimed.record.dirty) == (B, 2, True)
+    assert (claimed.in_sync, claimed.members) == (ALL.in_sync, ALL.members)
+    assert claimed.record.epochs[-1].first_offset == 10
+
+
+def test_nobody_else_claims_a_dirty_stream() -> None:
+    with pytest.raises(Unavailable):
+        claim(evict(ALL, A, 1, B), B, "b:1", HAS_ALL, home_held=False)
+    with pytest.raises(Unavailable):
+        claim(ALL, D, "d:1", HAS_ALL, home_held=False)
+    with pytest.raises(OwnedElsewhere):
+        claim(ALL, B, "b:1", HAS_ALL, home_held=True)
+
+
+def test_the_home_claims_under_its_own_lease() -> None:
+    assert claim(ALL, A, "a:1", HAS_ALL, home_held=True).record.epoch == 2
+
+
+@pytest.mark.parametrize("next_offset", [4, 2_000_000])
+def test_a_log_that_ends_where_it_cannot_is_no_log_to_claim_with(next_offset: int) -> None:
+    published = replace(ALL, record=replace(ALL.record, published_next=5))
+    view = LocalView(next_offset, empty=False, epoch=1)
+    with pytest.raises(Unavailable):
+        claim(published, B, "b:1", view, home_held=False)
+
+
+def test_eviction_leaves_enough() -> None:
+    two = evict(ALL, A, 1, C)
+    assert two.in_sync == (A, B)
+    assert evict(two, A, 1, C) == two
+    assert refusal_of(lambda: evict(two, A, 1, B)) is Refusal.AT_THE_FLOOR
+
+
+def test_only_members_are_admitted_and_only_who_is_not_in_sync_leaves() -> None:
+    assert admit(ALL, A, 1, B) == ALL
+    assert refusal_of(lambda: admit(ALL, A, 1, D)) is Refusal.NOT_A_MEMBER
+    assert refusal_of(lambda: set_members(ALL, A, 1, [A, B])) is Refusal.IN_SYNC
+    many = [NodeId(f"{number:032x}") for number in range(MEMBER_COUNT_MAX)]
+    assert refusal_of(lambda: set_members(CLAIMED, A, 1, [A, *many])) is Refusal.TOO_MANY
+    assert set_members(evict(ALL, A, 1, C), A, 1, [D, B, A]).members == (A, B, D)
+
+
+def test_a_transfer_keeps_the_epoch_and_ends_what_the_old_owner_may() -> None:
+    given = transfer(ALL, A, 1, B, "b:1", live=True)
+    assert (given.record.home, given.record.owner_url, given.record.epoch) == (B, "b:1", 1)
+    for change in (admit, evict):
+        assert refusal_of(lambda change=change: change(given, A, 1, C)) is Refusal.NOT_HOME
+    assert refusal_of(lambda: reserve(given, A, 1, 11)) is Refusal.NOT_HOME
+    assert claim(given, B, "b:1", HAS_ALL, home_held=True).record.epoch == 2
+
+
+def test_a_transfer_goes_to_a_living_node_that_has_everything() -> None:
+    assert refusal_of(lambda: transfer(ALL, A, 1, B, "b:1", live=False)) is Refusal.NOT_LIVE
+    two = evict(ALL, A, 1, C)
+    assert refusal_of(lambda: transfer(two, A, 1, C, "c:1", live=True)) is Refusal.NOT_IN_SYNC
+
+
+def test_an_owner_of_the_past_changes_nothing() -> None:
+    newer = claim(ALL, B, "b:1", HAS_ALL, home_held=False)
+    for change in (admit, evict):
+        with pytest.raises(Fenced):
+            change(newer, A, 1, C)
+    with pytest.raises(Fenced):
+        leave_clean(newer, A, 1, 10)
+
+
+def test_a_stop_leaves_a_stream_clean_when_all_is_published() -> None:
+    published = replace(ALL, record=replace(ALL.record, published_next=10))
+    assert not leave_clean(published, A, 1, 10).record.dirty
+
+
+def test_a_takeover_waits_for_nobody_only_if_nobody_lives_who_has_everything() -> None:
+    fenced = replace(ALL.record, epoch=2)
+    assert refusal_of(lambda: take_over(ALL, fenced, [C])) is Refusal.IN_SYNC_LIVE
+    assert take_over(ALL, fenced, [D]).in_sync == ()
+    named = take_over(ALL, fenced, [D], B)
+    assert (named.in_sync, named.record.home, named.record.epoch) == ((B,), B, 2)
+    assert refusal_of(lambda: take_over(ALL, fenced, [], D)) is Refusal.NOT_A_MEMBER
+
+
+def test_a_round_is_done_when_all_have_it() -> None:
+    assert all_have([A, B], {A: 3, B: 4}, 3)
+    assert not all_have([A, B], {A: 3, B: 2}, 3)
+    assert not all_have([A, B], {A: 3}, 3)
+
+
+def test_a_member_is_admitted_with_everything_or_to_an_empty_log() -> None:
+    assert may_be_admitted(3, 3)
+    assert not may_be_admitted(2, 3)
+    assert not may_be_admitted(None, 3)
+    assert may_be_admitted(None, None)
+
+
+def test_a_majority_is_more_than_half() -> None:
+    assert [majority(count) for count in (1, 2, 3, 4, 5, 9)] == [1, 2, 2, 3, 3, 5]
+
+
+def refusal_of(change: object) -> Refusal:
+    assert callable(change)
+    with pytest.raises(in_sync.Refused) as refused:
+        change()
+    assert isinstance(refused.value, Refused)
+    return refused.value.refusal
