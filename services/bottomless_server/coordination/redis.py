@@ -238,7 +238,8 @@ class RedisCoordination:
 
     async def run(self) -> StoreRun:
         told = await self._info("server")
-        return StoreRun(told["run_id"], 1_000 * int(told["uptime_in_seconds"]))
+        # Told by a clock that may have been set back since.
+        return StoreRun(told["run_id"], max(0, 1_000 * int(told["uptime_in_seconds"])))
 
     async def _info(self, section: str) -> dict[str, str]:
         (told,) = await self._ask(("INFO", section))

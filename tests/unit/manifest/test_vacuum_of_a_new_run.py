@@ -62,12 +62,45 @@ async def test_whoever_is_dead_is_settled_when_that_time_is_over() -> None:
     assert is_settled(writer)
 
 
-async def test_the_first_run_that_a_process_meets_is_as_old_as_it_may_be() -> None:
+async def test_the_first_run_that_a_process_meets_is_as_old_as_the_store_says() -> None:
+    """A manifest process that begins just after an older copy was put back knows no run before."""
     harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
     await a_stream(harness)
     writer = await a_writer(harness)
     await writer.flush(STREAM)
     harness.coordination.start_anew()
     await writer.lapse()
+    begun = LeaderlessUpkeep(harness.context)
+    await begun.make_pass()
+    assert not is_settled(writer)
+
+    harness.clock.now += WAIT_MS
+    await begun.make_pass()
+    assert is_settled(writer)
+
+
+async def test_a_store_that_has_run_for_long_is_believed_at_once() -> None:
+    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    await writer.flush(STREAM)
+    harness.coordination.start_anew()
+    await writer.lapse()
+    harness.clock.now += WAIT_MS
     await LeaderlessUpkeep(harness.context).make_pass()
     assert is_settled(writer)
+
+
+async def test_a_process_that_has_just_begun_deletes_nothing_that_was_acknowledged() -> None:
+    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    await LeaderlessUpkeep(harness.context).make_pass()
+    older = harness.coordination.copy()
+    await writer.flush(STREAM, count=5)
+    harness.clock.now += 20_000
+    harness.coordination.put_back(older)
+
+    await LeaderlessUpkeep(harness.context).make_pass()
+
+    assert await writer.objects() == [0]

@@ -58,10 +58,12 @@ class Vacuum:
         """
         context = self._context
         run = await context.coordination.run()
-        if self._run_id not in (None, run.run_id):
+        if self._run_id != run.run_id:
+            # Of the first run that a process meets nobody but the store knows how long it is there.
+            up_ms = run.up_ms if self._run_id is None else 0
             wait_ms = context.settings.manifest_rebuild_wal_wait_ms
-            self._settles_from = context.elapsed() + wait_ms
-        self._run_id = run.run_id
+            self._settles_from = context.elapsed() + wait_ms - up_ms
+            self._run_id = run.run_id
 
     async def make_pass(self) -> int:
         """Look at every instance once; how many objects were deleted.
