@@ -60,7 +60,6 @@ from bottomless.formats.message_file import (
 )
 from bottomless.formats.placing import place
 from bottomless.formats.queue_home import (
-    HomeObject,
     decode_home,
     decode_home_object,
     encode_home,
@@ -103,7 +102,6 @@ from bottomless.formats.wal import decode_directory, decode_wal, verify_piece
 from bottomless.model.chunk import ChunkKind
 from bottomless.model.names import NodeId
 from bottomless.model.queue import QueueMessage
-from bottomless.model.queue_home import QueueHome
 from bottomless.model.queue_start import QueueStart
 from bottomless_server.ingest.producers.commit_plan import decode_plan, encode_plan
 from bottomless_server.leaderless.instance import decode_instance, encode_instance
@@ -365,8 +363,8 @@ INDEX = golden("segment_index")
 INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
 """Of the fragment in the golden file, which has two chunks."""
 HOME_NODE = NodeId("0123456789abcdef" * 2)
-HOME_OBJECT = encode_home_object(HomeObject("acme", 2, HOME_NODE))
-HOME_RECORD = encode_home(QueueHome("acme", 2, HOME_NODE, "node-a:8081", True, 1))
+HOME_OBJECT = golden("queue_home")
+HOME_RECORD = golden("queue_home_record")
 QUEUE_START = QueueStart(HOME_NODE, 3, "5a" * 16, "6b" * 16, "node-a:8081", 1_700_000_000_000)
 REPLICA_ITEM = Item(
     decode_record(golden("stream_record")).stream_id,

@@ -116,7 +116,7 @@ async def test_an_answer_of_another_shape_is_no_answer() -> None:
             assert strange.value.outcome is Outcome.UNKNOWN
 
 
-async def given_back_while_it_is_extended() -> list[str]:
+async def given_back_while_it_is_extended(*, guarded: bool = True) -> list[str]:
     """What is asked of a queue, in its order, while an extension is answered late."""
     queue, answered = Queue(message()), asyncio.Event()
 
@@ -132,6 +132,8 @@ async def given_back_while_it_is_extended() -> list[str]:
         giving = asyncio.ensure_future(held.nack())
         # It could be sent by now; what is asked in between is answered meanwhile.
         await client.ack("jobs", "other")
+        if not guarded:
+            await eventually(lambda: "nack" in queue.asked)
         answered.set()
         assert await giving
     return queue.asked
@@ -151,7 +153,7 @@ async def test_without_its_guard_an_extension_comes_after_a_message_was_given_ba
         del self
 
     remove(monkeypatch, "no extension after a message was given back", at_once)
-    asked = await given_back_while_it_is_extended()
+    asked = await given_back_while_it_is_extended(guarded=False)
     assert asked.index("nack") < asked.index("extended")
 
 

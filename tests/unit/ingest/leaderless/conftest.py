@@ -11,4 +11,4 @@ from unit.ingest.leaderless.harness import Stores
 def _houses_end() -> Iterator[None]:
     yield
     while Stores.opened:
-        Stores.opened.pop().close()
+        Stores.opened[-1].close()

@@ -105,7 +105,11 @@ class Stores:
         self.opened.append(self)
 
     def close(self) -> None:
-        """End whatever is under way."""
+        """End whatever is under way, once."""
+        if self in self.opened:
+            self.opened.remove(self)
+        if self.loop.is_closed():
+            return
         if not all(process.alive for process in self.processes):
             # What was killed must not be collected, since that would run what stands in a `finally`.
             _KILLED.append(self)
