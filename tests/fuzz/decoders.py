@@ -36,6 +36,12 @@ from bottomless.formats.consumers import (
     decode_snapshot,
     encode_snapshot,
 )
+from bottomless.formats.drive_objects import (
+    decode_drives,
+    decode_marker,
+    encode_drives,
+    encode_marker,
+)
 from bottomless.formats.envelope import decode_envelope, encode_envelope
 from bottomless.formats.filter import asked_hashes
 from bottomless.formats.fragment import (
@@ -446,6 +452,12 @@ DECODERS = {
         and_back(decode_start, encode_start),
         encode_start(StartRecord(QUEUE_START, noted=True)),
         unsealed,
+    ),
+    "drives": Decoder(
+        in_one_form(decode_drives, encode_drives), golden("drive_registry"), sealed_object
+    ),
+    "drive marker": Decoder(
+        in_one_form(decode_marker, encode_marker), golden("drive_marker"), sealed_object
     ),
     "operation": Decoder(decode_operation, golden("operation"), unsealed),
     "plan": Decoder(and_back(decode_plan, encode_plan), golden("staged_plan"), sealed_object),

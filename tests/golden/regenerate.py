@@ -19,6 +19,8 @@ from unit.formats.examples import (
     API_KEY_RECORD,
     CHECKPOINT,
     CONSUMERS,
+    DRIVE_MARKER,
+    DRIVE_REGISTRY,
     ENTRY,
     FILTERED_RECORD,
     FULL_ENTRY,
@@ -57,6 +59,7 @@ from bottomless.formats.api_key import encode_key_object, encode_key_record
 from bottomless.formats.batch import Codec, encode_frame
 from bottomless.formats.checks import crc32c
 from bottomless.formats.consumers import encode_offset, encode_snapshot
+from bottomless.formats.drive_objects import encode_drives, encode_marker
 from bottomless.formats.envelope import encode_envelope
 from bottomless.formats.manifest import encode_node
 from bottomless.formats.queue_home import encode_home, encode_home_object
@@ -287,10 +290,12 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "queue_object": lambda: encode_queue_object(QUEUE_OBJECT),
     "queue_home": lambda: encode_home_object(QUEUE_HOME_OBJECT),
     "queue_home_record": lambda: encode_home(QUEUE_HOME),
+    "drive_registry": lambda: encode_drives(DRIVE_REGISTRY),
+    "drive_marker": lambda: encode_marker(DRIVE_MARKER),
 }
 """What each golden file holds: `{name}.hex`."""
 
-UNFROZEN: frozenset[str] = frozenset()
+UNFROZEN: frozenset[str] = frozenset({"drive_registry", "drive_marker"})
 """Of what is being built: they are frozen as soon as it is served."""
 
 

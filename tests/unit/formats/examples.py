@@ -36,6 +36,7 @@ from bottomless.model.chunk import (
 )
 from bottomless.model.config import FilterConfig, parse_config, parse_stored_config
 from bottomless.model.consumer import StoredOffset
+from bottomless.model.drive import DriveMarker, DriveRegistry, RegisteredDrive
 from bottomless.model.fragment import Presence
 from bottomless.model.names import (
     NodeId,
@@ -513,4 +514,12 @@ def an_rdq_file() -> bytes:
 
 QUEUE_NODE = NodeId("0123456789abcdef" * 2)
 QUEUE_HOME_OBJECT = HomeObject("acme", 2, QUEUE_NODE)
+DRIVE_MARKER = DriveMarker(2, UID)
+DRIVE_REGISTRY = DriveRegistry(
+    3,
+    (
+        RegisteredDrive("shelf", 1, OTHER_UID, retired=True),
+        RegisteredDrive("cold", 2, UID, retired=False),
+    ),
+)
 QUEUE_HOME = QueueHome("acme", 2, QUEUE_NODE, "http://node-a:8081", noted=True, generation=1)

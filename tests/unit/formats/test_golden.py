@@ -35,6 +35,7 @@ from bottomless.formats.batch import decode_frames
 from bottomless.formats.checks import VERSION, VERSION_2
 from bottomless.formats.chunk import batches_of, decode_trailer, split_chunks, trailer_of
 from bottomless.formats.consumers import decode_offset, decode_snapshot
+from bottomless.formats.drive_objects import decode_drives, decode_marker
 from bottomless.formats.envelope import decode_envelope
 from bottomless.formats.filter import asked_hashes
 from bottomless.formats.fragment import HEADER_SIZE as FRAGMENT_HEADER_SIZE
@@ -80,6 +81,8 @@ from unit.formats.examples import (
     API_KEY_RECORD,
     CHECKPOINT,
     CONSUMERS,
+    DRIVE_MARKER,
+    DRIVE_REGISTRY,
     ENTRY,
     FILTERED_RECORD,
     FULL_ENTRY,
@@ -367,6 +370,11 @@ def test_the_nodes_with_filters_are_read(name: str, node: Node) -> None:
 
 def test_the_consumers_snapshot_is_read() -> None:
     assert decode_snapshot(golden("consumers")) == CONSUMERS
+
+
+def test_the_registry_of_drives_and_the_marker_of_one_are_read() -> None:
+    assert decode_drives(golden("drive_registry")) == DRIVE_REGISTRY
+    assert decode_marker(golden("drive_marker")) == DRIVE_MARKER
 
 
 def test_an_api_key_is_read() -> None:

@@ -1,0 +1,112 @@
+"""The registry of drives, and what each drive says of itself: sealed JSON, in objects of their own.
+
+    {prefix of drive 0}/_system/drives.{version:010d}.json
+    {prefix of each other drive}/_system/drive.json
+
+Their form is that of sealed_json.py. The registry says for ever which number is which drive; the
+marker is how a process knows that a store is that drive, and not a directory whose mount is gone.
+Nothing puts them yet: their keys move to keys.py, and their golden files are frozen, when something
+does. Spec: docs/formats.md, "Drive registry object" and "Drive marker".
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from bottomless.errors import InvalidRequest
+from bottomless.formats.checks import corrupt
+from bottomless.formats.json_readers import each, flag, number, row, text
+from bottomless.formats.sealed_json import seal, unseal
+from bottomless.model.drive import (
+    NUMBER_MAX,
+    REGISTRY_VERSION_MAX,
+    DriveMarker,
+    DriveRegistry,
+    RegisteredDrive,
+    check_drives,
+)
+from bottomless.model.names import parse_uid
+
+DRIVES_PREFIX: Final = "_system/drives."
+"""The keys of all versions of the registry begin with it."""
+DRIVE_MARKER_KEY: Final = "_system/drive.json"
+
+_REGISTRY: Final = "drive registry object"
+_MARKER: Final = "drive marker"
+_KEY: Final = re.compile(r"_system/drives\.([0-9]{10})\.json", re.ASCII)
+
+
+def drives_key(version: int) -> str:
+    """Make the key of one version of the registry of drives."""
+    return f"{DRIVES_PREFIX}{version:010d}.json"
+
+
+def parse_drives_key(object_key: str) -> int | None:
+    """Read the version from the key of a registry of drives; None for any other key."""
+    match = _KEY.fullmatch(object_key)
+    return None if match is None else int(match[1])
+
+
+def encode_drives(registry: DriveRegistry) -> bytes:
+    """Encode the registry of drives: sealed JSON.
+
+    Raises:
+        ValueError: its drives cannot stand in one registry.
+    """
+    check_drives(registry.drives)
+    rows = [list(drive) for drive in registry.drives]
+    return seal({"version": registry.version, "drives": rows})
+
+
+def decode_drives(data: bytes) -> DriveRegistry:
+    """Read what `encode_drives` wrote.
+
+    Raises:
+        NotServed: it is of a later version of the format.
+        Corrupt: it is damaged, or is not such an object.
+    """
+    registry = DriveRegistry(**_read(_REGISTRY, data, REGISTRY_READERS))
+    try:
+        check_drives(registry.drives)
+    except (ValueError, InvalidRequest) as error:
+        raise corrupt(_REGISTRY, "its drives contradict each other") from error
+    return registry
+
+
+def encode_marker(marker: DriveMarker) -> bytes:
+    """Encode what a drive says of itself: sealed JSON."""
+    return seal(marker._asdict())
+
+
+def decode_marker(data: bytes) -> DriveMarker:
+    """Read what `encode_marker` wrote.
+
+    Raises:
+        NotServed: it is of a later version of the format.
+        Corrupt: it is damaged, or is not such an object.
+    """
+    return DriveMarker(**_read(_MARKER, data, MARKER_READERS))
+
+
+def _read(what: str, data: bytes, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
+    members = unseal(what, data, list(readers))
+    try:
+        return {name: read(members[name]) for name, read in readers.items()}
+    except (TypeError, ValueError, InvalidRequest) as error:
+        raise corrupt(what, "its members do not fit its schema") from error
+
+
+_number: Final = number(1, NUMBER_MAX)
+
+
+def _uid(value: Any) -> str:
+    return parse_uid(text(value))
+
+
+MARKER_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {"number": _number, "drive_id": _uid}
+"""How each member of a marker is read, in the order in which it is written."""
+REGISTRY_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "version": number(1, REGISTRY_VERSION_MAX),
+    "drives": each(row(RegisteredDrive, text, _number, _uid, flag)),
+}
+"""How each member of a registry is read, in the order in which it is written."""
