@@ -1,0 +1,154 @@
+"""A drive that is believed for as long as it shows its marker.
+
+A directory whose mount is gone looks like a drive on which nothing is: what is asked of it would be
+missing, a listing empty, a deletion done, and a put would lie on the disk below the mount. So
+nothing of the kind is believed before a look at the marker, which lies on the drive itself. A mount
+that goes while a call is under way is noticed by the look after the call.
+
+After a crash of a put at any step: what the drive itself leaves, and nothing else. Where the mount
+went between the look and the put, an object lies on the disk below it that nothing names: the look
+after the put says that its outcome is unknown, and the caller goes on with that.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+
+from bottomless.drives.base import (
+    Body,
+    Drive,
+    DriveAmbiguous,
+    DriveUnavailable,
+    Location,
+    ObjectMissing,
+    Presigning,
+)
+from bottomless.errors import StoreError
+from bottomless.formats.drive_objects import DRIVE_MARKER_KEY, decode_marker
+from bottomless.guards import guard
+from bottomless.model.drive import DriveMarker
+from bottomless.model.object_facts import ObjectFacts
+
+
+async def read_marker(drive: Drive) -> DriveMarker | None:
+    """What a drive says of itself; None if it says nothing.
+
+    Raises:
+        Corrupt: its marker is damaged, or of a later version.
+        DriveUnavailable, DriveRefused: the store did not say.
+    """
+    try:
+        data = await drive.get(DRIVE_MARKER_KEY)
+    except ObjectMissing:
+        return None
+    return decode_marker(bytes(data))
+
+
+@guard("the marker of a mount")
+def require_marker(wanted: DriveMarker, found: DriveMarker | None) -> None:
+    """Refuse to believe a store that does not show the marker of its drive.
+
+    Raises:
+        DriveUnavailable: it shows none, as a directory does whose mount is gone, or another one.
+    """
+    if found == wanted:
+        return
+    why = "shows no marker: its mount may be gone" if found is None else "shows another's marker"
+    raise DriveUnavailable(f"the drive {why}", facts={"drive": wanted.number})
+
+
+class MarkedDrive:
+    """A drive with all that it promises, and 503 instead of an answer from what is not that drive."""
+
+    def __init__(self, drive: Drive, marker: DriveMarker) -> None:
+        self._drive = drive
+        self._marker = marker
+        # A bucket is there or says that it is not: only what is missing in it asks for a look.
+        self._may_vanish = drive.location.kind != "s3"
+
+    async def look(self) -> None:
+        """Look at the marker.
+
+        Raises:
+            DriveUnavailable: it is not there, or is another's.
+            DriveRefused: the store refuses for good.
+            Corrupt: it is damaged.
+        """
+        require_marker(self._marker, await read_marker(self._drive))
+
+    @property
+    def location(self) -> Location:
+        return self._drive.location
+
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
+        await self._look_at_mount()
+        await self._drive.put(object_key, body, crc)
+        try:
+            await self._look_at_mount()
+        except StoreError as error:
+            raise DriveAmbiguous(
+                "the drive went while an object was put", facts={"drive": self._marker.number}
+            ) from error
+
+    async def get(
+        self, object_key: str, start: int = 0, size: int | None = None
+    ) -> bytes | memoryview:
+        try:
+            return await self._drive.get(object_key, start, size)
+        except ObjectMissing:
+            await self.look()
+            raise
+
+    async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
+        try:
+            return await self._drive.head(object_key, checksum=checksum)
+        except ObjectMissing:
+            await self.look()
+            raise
+
+    async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
+        await self.look()
+        async for facts in self._drive.list(prefix, after):
+            yield facts
+        await self.look()
+
+    async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        try:
+            await self._look_at_mount()
+            failures = await self._drive.delete(object_keys)
+            await self._look_at_mount()
+        except StoreError as error:
+            return dict.fromkeys(object_keys, error)
+        return failures
+
+    async def tidy(self, prefix: str) -> None:
+        await self._look_at_mount()
+        await self._drive.tidy(prefix)
+
+    @property
+    def has_own_clock(self) -> bool:
+        return self._drive.has_own_clock
+
+    async def clock(self) -> int:
+        return await self._drive.clock()
+
+    async def aclose(self) -> None:
+        await self._drive.aclose()
+
+    async def _look_at_mount(self) -> None:
+        if self._may_vanish:
+            await self.look()
+
+
+class _PresigningDrive(MarkedDrive):
+    def __init__(self, drive: Drive, marker: DriveMarker, presigning: Presigning) -> None:
+        super().__init__(drive, marker)
+        self._presigning = presigning
+
+    async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
+        return await self._presigning.presigned_get(object_key, valid_seconds=valid_seconds)
+
+
+def marked_drive(drive: Drive, marker: DriveMarker) -> MarkedDrive:
+    """The drive of this marker; it presigns if the given one does."""
+    if isinstance(drive, Presigning):
+        return _PresigningDrive(drive, marker, drive)
+    return MarkedDrive(drive, marker)
