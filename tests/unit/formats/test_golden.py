@@ -190,6 +190,11 @@ VERSIONLESS = {
     "known value",
     # Its version is that of the fragment.
     "fragment filters",
+    # What nodes say to each other: they refuse it in words of their own, or have a path for each
+    # version.
+    "replica body",
+    "replica opening",
+    "replica answers",
     # Not of ours: what they refuse stands in their own tests.
     "message file",
     "envelope",
