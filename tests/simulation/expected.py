@@ -41,6 +41,8 @@ class Expected:
     trimmed_below: int | None = None
     """The highest that anybody asked to trim below; None where the limit in bytes may take more."""
     deleted: bool = False
+    of_super: bool = False
+    """Whether it is a partition of a super stream."""
     takeovers: int = 0
     """How often an operator accepted a loss; without, no gap is right."""
     begun_at: set[int] = field(default_factory=set)
@@ -185,8 +187,11 @@ class Expected:
 
     def is_stored_anew(self, value: str, offset: int) -> bool:
         """Whether a record may come after later ones of its producer: it was there before, and an operator
-        gave up since, and before this offset, what an owner knew of the producer."""
+        gave up since, and before this offset, what an owner knew of the producer. That of a partition
+        may have been in another one, by the layout of then."""
         before = self._first.get(value, offset)
+        if self.of_super and before == offset:
+            before = 0
         owners = any(before < begun <= offset for begun in self.begun_at)
         return self.takeovers > 0 and value in self.stored_anew and owners
 

@@ -207,6 +207,7 @@ class SuperWatch:
                 place.name, place.stream_id, sent=expected.sent, refused=expected.refused
             )
             new.trimmed_below = 0
+            new.of_super = True
             new.stored_anew = expected.sent
             streams.append(new)
             self._enter(new)
