@@ -226,7 +226,9 @@ def test_every_variable_that_anybody_of_ours_names_is_known() -> None:
     assert len(named) > 140
     known = known_variables()
     gone = {"BOTTOMLESS_INGEST_BODY_WAIT_MS"}
-    for variable in named - gone:
+    # Built, and read by no service yet (decision 131).
+    to_come = {"BOTTOMLESS_DRIVES"}
+    for variable in named - gone - to_come:
         whole = any(each.startswith(variable) for each in known)
         # What tests ask for, and what `bottomless queue work` tells its command.
         assert whole or re.match(r"BOTTOMLESS_(TEST|MODEL|FUZZ|MESSAGE|HEADER)_", variable), (
