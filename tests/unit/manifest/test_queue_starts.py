@@ -169,6 +169,60 @@ async def test_a_crash_at_any_step_lets_the_same_directory_in_and_no_older_copy(
     assert step > 4
 
 
+async def test_after_two_starts_that_died_and_a_loss_of_coordination_the_directory_is_the_newest() -> (
+    None
+):
+    """A directory knows two tokens: the bucket has to know one of them, whatever died before."""
+    step, died = 0, True
+    while died:
+        for second in range(9):
+            harness, directory = await a_harness(), Directory()
+            await directory.start(harness, 1)
+            older = directory.copy()
+            await directory.start(harness, 2)
+            died = await dies(directory, harness, 3, step)
+            await dies(directory, harness, 4, second)
+            harness.coordination.lose()
+            await rebuild(harness)
+
+            with pytest.raises(Fenced):
+                await older.start(harness, 5)
+            back = await directory.start(harness, 6)
+            assert (await objects(harness))[-1] == back
+        step += 1
+    assert step > 4
+
+
+async def test_a_start_that_did_not_wait_for_the_object_before_it_would_lock_the_newest_copy_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> None:
+        pass
+
+    remove(monkeypatch, "the object of the newest start before the next one", nothing)
+    harness, directory = await a_harness(), Directory()
+    await directory.start(harness, 1)
+    after_the_exec = 1
+    for number in (2, 3):
+        assert await dies(directory, harness, number, after_the_exec)
+    harness.coordination.lose()
+    await rebuild(harness)
+    with pytest.raises(Fenced):
+        await directory.start(harness, 4)
+
+
+async def dies(directory: Directory, harness: ManifestHarness, number: int, step: int) -> bool:
+    """Let a start die after so many changes; whether there were so many."""
+    harness.fuse.left = step
+    try:
+        await directory.start(harness, number)
+    except Crash:
+        return True
+    finally:
+        harness.fuse.left = None
+    return False
+
+
 async def test_what_an_ended_process_asked_for_is_entered_late_by_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

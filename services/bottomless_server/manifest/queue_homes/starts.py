@@ -3,16 +3,17 @@
 Steps of a start, in this order; the node does those of its own disk (queues/starts.py):
 
 1. The node holds its lease, whose value names this start. It asks here whether its directory is the
-   newest, and hears the token of the newest start. Nothing is changed.
+   newest, and hears the token of the newest start, once the bucket has its object: a start that died
+   between 3 and 4 has none, and 2 is about to forget the token of the one before it.
 2. On its disk, durably: the token of the newest start, and its own.
 3. One EXEC: the record names this start under the next number, and says that the bucket does not.
 4. The object of that number, put if absent. 5. One EXEC: the record says that the bucket has it.
 6. Objects of earlier starts are deleted. The node serves from here on.
 
-After a crash in 1 or 2 the newest start is the one before, and the directory has its token. After 3 it
-is this one, and the directory has its token too: so the next start is let in each time, under a number
-of its own. If coordination is lost after 3 the bucket knows only the start before, which the directory
-knows too, and nothing was served since. After 4 a rebuild finds this one. A crash in 6 leaves objects
+After a crash in 1 or 2 the newest start is the one before, in coordination and, from the end of 1 on, in
+the bucket; the directory has its token. After 3 it is this one, and the directory has its token too: so
+the next start is let in each time, under a number of its own. If coordination is lost after 3 the bucket
+knows only the start before, which the directory knows too, and nothing was served since. After 4 a rebuild finds this one. A crash in 6 leaves objects
 that mean nothing, until the next start. docs/decisions/0118.
 """
 
@@ -30,6 +31,7 @@ from bottomless.formats.queue_start import (
     decode_start_object,
     encode_start_object,
 )
+from bottomless.guards import guard
 from bottomless.model.names import NodeId
 from bottomless.model.queue_start import QueueStart
 from bottomless_server.manifest.common.context import Context
@@ -59,10 +61,12 @@ class Starts:
         self._records = QueueStarts(context.coordination, context.streams)
 
     async def look(self, asked: StartAsked) -> QueueStart | None:
-        """The newest start of a node, if one may follow it that asks so; None before the first one.
+        """The newest start of a node, if one may follow it that asks so; None before the first one. The
+        bucket knows it, too, when this returns.
 
         Raises:
             Fenced: the directory is older than that.
+            Unavailable: the same again is right.
             Corrupt: what is known of it cannot be read.
         """
         last = await newest_start(self._context, asked.start.node_id)
@@ -71,6 +75,8 @@ class Starts:
             return None
         if newest.start.token != asked.start.token:
             require_newest(newest.start, asked)
+            if not newest.noted:
+                await self._put_for(newest.start)
         return newest.start
 
     async def settle(self, asked: StartAsked) -> QueueStart:
@@ -106,6 +112,15 @@ class Starts:
             )
         await reach("manifest.queue-start.after-object")
         return await self._records.change(record.start, lambda before: noted(before, record))
+
+    @guard("the object of the newest start before the next one")
+    async def _put_for(self, start: QueueStart) -> None:
+        """Put the object of a start that died before it had one."""
+        try:
+            await self._put(start)
+        except Corrupt:
+            # It was put by a process of before a loss of coordination; the next number is free.
+            log.warning("another start has this number", node_id=start.node_id)
 
     async def _put(self, start: QueueStart) -> None:
         data = encode_start_object(start)
