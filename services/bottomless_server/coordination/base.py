@@ -45,7 +45,8 @@ class StoreRun(NamedTuple):
     run_id: str
     """No other run has it."""
     up_ms: int
-    """How long it has run, by its own clock; at most a second less than it has."""
+    """How long it has run, by its own clock, which may have been set meanwhile; else it is never more,
+    and at most two seconds less, than it has."""
 
 
 class Due(NamedTuple):

@@ -73,6 +73,13 @@ _WANTED: Final = {
 """Settings without which an answered write can be lost."""
 
 
+def sure_age_ms(told_seconds: int) -> int:
+    """How long a run has been there at least, in ms, of which Valkey tells so many seconds. It takes one
+    time of day in whole seconds from another, so a second of that may be none; and what is below zero
+    comes of a clock that was set back."""
+    return 1_000 * max(0, told_seconds - 1)
+
+
 class RedisCoordination:
     """Made by `connect`. Calls may run at the same time."""
 
@@ -238,8 +245,7 @@ class RedisCoordination:
 
     async def run(self) -> StoreRun:
         told = await self._info("server")
-        # Told by a clock that may have been set back since.
-        return StoreRun(told["run_id"], max(0, 1_000 * int(told["uptime_in_seconds"])))
+        return StoreRun(told["run_id"], sure_age_ms(int(told["uptime_in_seconds"])))
 
     async def _info(self, section: str) -> dict[str, str]:
         (told,) = await self._ask(("INFO", section))

@@ -219,19 +219,30 @@ async def each_held(
         after = page[-1]
 
 
-async def settle(coordination: Coordination, instance: Uid, generation: int) -> WalInstance | None:
+def in_any_run() -> None:
+    """What requires no run of the store."""
+
+
+async def settle(
+    coordination: Coordination,
+    instance: Uid,
+    generation: int,
+    require_run: Callable[[], None] = in_any_run,
+) -> WalInstance | None:
     """Settle a writer whose lease has run out; returns its record, None if there is none.
+    `require_run` raises where another run of the store may answer than the one that was met.
 
     Of one that lives nothing is changed. In Redis after a crash: nothing, or `settled` = `reserved`;
     an EXEC of the writer that comes later finds that and commits nothing.
 
     Raises:
-        Unavailable: `coordination-regressed`, or not now.
+        Unavailable: `coordination-regressed`, or not now; what `require_run` raises.
     """
     key, live = instance_key(instance), live_key(instance)
 
     def change(values: Values) -> tuple[Changes, WalInstance | None]:
         require_generation(values, generation)
+        require_run()
         value = values[key]
         if value is None:
             return Changes(), None

@@ -7,6 +7,7 @@ from support.manifest import STREAM
 from unit.manifest.test_rebuild_wal import a_stream, a_writer
 
 from bottomless_server.manifest.leaderless.upkeep import LeaderlessUpkeep
+from bottomless_server.manifest.leaderless.vacuum import Vacuum
 
 WAIT_MS = 31_000
 
@@ -104,3 +105,40 @@ async def test_a_process_that_has_just_begun_deletes_nothing_that_was_acknowledg
     await LeaderlessUpkeep(harness.context).make_pass()
 
     assert await writer.objects() == [0]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_an_older_copy_that_comes_in_the_middle_of_a_pass_is_met_before_anybody_is_settled(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass deletes for many seconds, and a process may stand still: the run that it met may be over."""
+    if not guarded:
+        remove(monkeypatch, "the run of the store in which a writer is settled", lambda *_: None)
+    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    vacuum = Vacuum(harness.context)
+    await vacuum.meet_run()
+    older = harness.coordination.copy()
+    await writer.flush(STREAM, count=5)
+    harness.clock.now += 20_000
+    harness.coordination.put_back(older)
+
+    await vacuum.make_pass()
+
+    assert await writer.objects() == ([0] if guarded else [])
+
+
+async def test_another_connection_to_the_same_run_keeps_nobody_from_being_settled() -> None:
+    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    await writer.flush(STREAM)
+    await writer.lapse()
+    vacuum = Vacuum(harness.context)
+    await vacuum.meet_run()
+    harness.coordination.connected_count += 1
+
+    await vacuum.make_pass()
+
+    assert is_settled(writer)

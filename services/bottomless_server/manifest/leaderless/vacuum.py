@@ -9,11 +9,14 @@ One whose put arrives after that is named by nothing, and garbage collection tak
 
 In another run of the coordination store nobody is settled for a while. It may be an older copy that was
 put back, in which no lease is held, and of what was acknowledged last only a note tells that is on its
-way: its objects would seem to be needed by nobody.
+way: its objects would seem to be needed by nobody. Another run may begin while a pass is under way, which
+deletes for many seconds: so whoever is settled is settled over a connection that was there when the run
+was asked for.
 """
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -22,12 +25,14 @@ from bottomless.errors import Corrupt, StoreError, Unavailable
 from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
 from bottomless.guards import guard
 from bottomless.model.names import Uid
+from bottomless_server.coordination.base import Coordination
 from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.metrics import WalCounts
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores import wal
 from bottomless_server.stores.notes_of_dead import note_for_dead
+from bottomless_server.stores.wal_check import Unchecked
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +41,11 @@ PAGE_COUNT: Final = 1_000
 INSTANCES_AT_ONCE: Final = 16
 """Instances that a pass looks at at once: a DELETE takes some ten ms, and each writer puts some objects a
 second. Of one instance objects go in order."""
+_MEET_COUNT: Final = 4
+"""How often the run is asked for again for one writer, since others open connections meanwhile. After
+that the writer stays as it is until the next pass."""
+_NEVER_MET: Final = -1
+"""A count of connections before any run was met."""
 
 
 class Vacuum:
@@ -46,6 +56,8 @@ class Vacuum:
         self._settles_from = 0
         """When writers may be settled in the run of the store that was met last, by the time that
         passes (ms)."""
+        self._connected = _NEVER_MET
+        """The connections to the store that there were when its run was asked for."""
         self._noted: set[Uid] = set()
         """Dead instances of which nothing is left to note; those that are forgotten go."""
 
@@ -57,6 +69,8 @@ class Vacuum:
             CoordinationUnavailable
         """
         context = self._context
+        # Before the run is asked for: of what is connected to later nothing is known.
+        connected = context.coordination.connected_count
         run = await context.coordination.run()
         if self._run_id != run.run_id:
             # Of the first run that a process meets nobody but the store knows how long it is there.
@@ -64,6 +78,7 @@ class Vacuum:
             wait_ms = context.settings.manifest_rebuild_wal_wait_ms
             self._settles_from = context.elapsed() + wait_ms - up_ms
             self._run_id = run.run_id
+        self._connected = connected
 
     async def make_pass(self) -> int:
         """Look at every instance once; how many objects were deleted.
@@ -106,7 +121,7 @@ class Vacuum:
     async def _reclaim(self, instance: Uid, record: WalInstance) -> int:
         context, generation = self._context, self._generation
         if not waits_for_writers(context.elapsed(), self._settles_from):
-            settled = await wal.settle(context.coordination, instance, generation)
+            settled = await self._settled(instance, generation)
             if settled is None:
                 return 0
             record = settled
@@ -129,6 +144,24 @@ class Vacuum:
         await wal.note_deleted(context.coordination, instance, generation, end)
         await reach("manifest.vacuum.after-exec")
         return len(there)
+
+    async def _settled(self, instance: Uid, generation: int) -> WalInstance | None:
+        """The record of a writer, settled if that is dead. None if there is none, or if nobody may be
+        settled in the run that answers now.
+
+        Raises:
+            Unavailable: `coordination-regressed`, or not now.
+        """
+        context = self._context
+        for _ in range(_MEET_COUNT):
+            require_run = partial(require_met, context.coordination, self._connected)
+            try:
+                return await wal.settle(context.coordination, instance, generation, require_run)
+            except Unchecked:
+                await self.meet_run()
+            if waits_for_writers(context.elapsed(), self._settles_from):
+                return None
+        raise Unavailable("the coordination store is connected to anew all the time")
 
     async def _note(self, instance: Uid, record: WalInstance) -> None:
         """Note what a dead writer committed, where it could not; what cannot be read stays as it is."""
@@ -161,6 +194,18 @@ class Vacuum:
         if generation is None:
             raise Unavailable("nobody has found out which generation coordination has to have")
         return generation
+
+
+@guard("the run of the store in which a writer is settled")
+def require_met(coordination: Coordination, connected: int) -> None:
+    """Require that all connections to the store were there when its run was asked for; called once the
+    values to go by were read, so that the connection they came over is counted.
+
+    Raises:
+        Unchecked
+    """
+    if coordination.connected_count != connected:
+        raise Unchecked("the coordination store was connected to anew")
 
 
 @guard("writers that are heard in a new run before they are settled")
