@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.guards import remove
@@ -444,3 +445,30 @@ async def test_the_store_of_a_node_is_described_and_compacted(tmp_path: Path) ->
         assert (store["files"], store["outgoing"]) == ({"open": 1}, [])
         compacted = await node.client.post("/v1/admin/queue-store/compact")
         assert compacted.json() == {"scheduled": 0}
+
+
+async def test_a_request_that_is_cancelled_when_its_messages_are_there_gives_them_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with one_node(tmp_path) as node:
+        await node.create()
+        await node.publish("a")
+        engine = node.service.place.there()
+        take = engine.receive
+
+        async def taken(*args: Any, **how: Any) -> Any:
+            found = await take(*args, **how)
+            this = asyncio.current_task()
+            assert this is not None
+            # After whoever waits for it was woken, and before it goes on.
+            this.add_done_callback(lambda _: asking.cancel())
+            return found
+
+        monkeypatch.setattr(engine, "receive", taken)
+        asking = asyncio.create_task(node.receive(max_wait_ms=30_000))
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        monkeypatch.undo()
+        (message,) = await node.receive(max_wait_ms=30_000)
+        assert (message["value"], message["deliveries"]) == ("a", 1)
+        assert node.service.counts.given_back == 1

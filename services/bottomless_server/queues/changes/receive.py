@@ -109,21 +109,22 @@ class Receive:
             (each.item.inside, each.item.sequence, each.item.deliveries)
             for each in answer.deliveries
         ]
-        return GiveBack(self.queue_id, items, heard=False) if items else None
+        return GiveBack(self.queue_id, items) if items else None
 
 
 @dataclass(frozen=True)
 class GiveBack:
-    """Make items ready again that were taken for somebody who never got them, and are nobody else's yet."""
+    """Make items ready again that were taken for somebody who never got them, and are nobody else's yet.
+
+    That was no delivery: nobody was told of it, so its receipt is nobody's, and the next delivery may have
+    the same one. So it is asked for once: a second time it would take them from that delivery's consumer.
+    """
 
     queue_id: bytes
     items: Sequence[tuple[int, int, int]]
     """The `inside`, the sequence and the deliveries of each."""
     delay_ms: int = 0
     """How long they stay away."""
-    heard: bool = True
-    """Whether this counts as a delivery. Where nobody was told of it, its receipt is nobody's, and the next
-    delivery may have the same one."""
     size: int = 0
 
     def apply(self, work: Work) -> int:
@@ -136,11 +137,10 @@ class GiveBack:
         there = work.ledger.items(row.inside, list(asked))
         state = ItemState.DELAYED if self.delay_ms else ItemState.READY
         due_at = work.now + self.delay_ms if self.delay_ms else None
-        less = 0 if self.heard else 1
         back: list[tuple[Stored, Fate]] = [
             (
                 stored,
-                Life(state, due_at, stored.item.expires_at, stored.item.deliveries - less),
+                Life(state, due_at, stored.item.expires_at, stored.item.deliveries - 1),
             )
             for sequence, stored in there.items()
             if stored.item.state is ItemState.IN_FLIGHT

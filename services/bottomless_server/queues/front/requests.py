@@ -292,16 +292,17 @@ class QueueRequests:
         leaving = asyncio.create_task(gone(receive))
         try:
             await asyncio.wait({taking, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not taking.done():
-                raise ClientGone
+            _require_done(taking)
             messages = taking.result()
-            try:
-                _require_there(leaving)
-                await self._require_allowed(scope, asked)
-                self._homes.require_still(tenant)
-            except (StoreError, ClientGone, asyncio.CancelledError):
-                self._give_back(tenant, name, [each.receipt for each in messages])
-                raise
+            _require_there(leaving)
+            await self._require_allowed(scope, asked)
+            self._homes.require_still(tenant)
+        except (StoreError, ClientGone, asyncio.CancelledError):
+            # Also who is cancelled in the moment in which they are there, before looking at them.
+            if taking.done() and not taking.cancelled() and taking.exception() is None:
+                self._give_back(tenant, name, [each.receipt for each in taking.result()])
+            raise
+        else:
             return messages
         finally:
             await end_tasks(taking, leaving)
@@ -320,6 +321,11 @@ class QueueRequests:
         if receipts:
             self._counts.given_back += len(receipts)
             self._engine().give_back(tenant, name, receipts)
+
+
+def _require_done(taking: "asyncio.Task[Sequence[ReceivedMessage]]") -> None:
+    if not taking.done():
+        raise ClientGone
 
 
 def _require_there(leaving: "asyncio.Task[None]") -> None:

@@ -93,6 +93,7 @@ class Receiving:
             await self._rounds.do(MarkDamaged(queue_id, bad))
         refused = [_named(each) for each, read in pairs if read is Unread.REFUSED]
         if refused:
+            # Where this is cut off all goes back once more: those that stand aside are not taken from there.
             await self._rounds.do(GiveBack(queue_id, refused, ASIDE_MS))
         found = [_message(each, read) for each, read in pairs if isinstance(read, QueueMessage)]
         if refused and not found:
@@ -104,7 +105,7 @@ class Receiving:
         read = [read_receipt(receipt) for receipt in receipts]
         items = [(one.inside, one.sequence, one.deliveries) for one in read if one is not None]
         if items:
-            self._rounds.put_back(GiveBack(queue_id, items, heard=False))
+            self._rounds.put_back(GiveBack(queue_id, items))
 
 
 def _named(delivery: Delivery) -> tuple[int, int, int]:
