@@ -16,7 +16,7 @@ from typing import Any, Final
 from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import corrupt
 from bottomless.formats.json_readers import each, flag, number, row, text
-from bottomless.formats.sealed_json import seal, unseal
+from bottomless.formats.sealed_json import read_members, seal, unseal
 from bottomless.model.drive import (
     NUMBER_MAX,
     REGISTRY_VERSION_MAX,
@@ -90,10 +90,7 @@ def decode_marker(data: bytes) -> DriveMarker:
 
 def _read(what: str, data: bytes, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
     members = unseal(what, data, list(readers))
-    try:
-        return {name: read(members[name]) for name, read in readers.items()}
-    except (TypeError, ValueError, InvalidRequest) as error:
-        raise corrupt(what, "its members do not fit its schema") from error
+    return read_members(what, members, readers)
 
 
 _number: Final = number(1, NUMBER_MAX)

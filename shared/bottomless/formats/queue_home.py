@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from bottomless.errors import InvalidRequest
-from bottomless.formats.checks import VERSION, check, corrupt
+from bottomless.formats.checks import VERSION, check
 from bottomless.formats.json_readers import flag, number, optional, text
-from bottomless.formats.sealed_json import parse_object, seal, unseal
+from bottomless.formats.sealed_json import parse_object, read_members, seal, unseal
 from bottomless.model.names import NodeId, parse_tenant, parse_uid
 from bottomless.model.queue_home import TERM_MAX, QueueHome
 
@@ -42,7 +41,7 @@ def decode_home(data: bytes) -> QueueHome:
     """
     members = parse_object(_RECORD, data)
     check(_RECORD, members.keys() == READERS.keys(), "its members are not those of its version")
-    return QueueHome(**_read(_RECORD, members, READERS))
+    return QueueHome(**read_members(_RECORD, members, READERS))
 
 
 def encode_home_object(said: HomeObject) -> bytes:
@@ -58,16 +57,7 @@ def decode_home_object(data: bytes) -> HomeObject:
         Corrupt: it is damaged, or is not such an object.
     """
     members = unseal(_OBJECT, data, list(OBJECT_READERS))
-    return HomeObject(**_read(_OBJECT, members, OBJECT_READERS))
-
-
-def _read(
-    what: str, members: Mapping[str, Any], readers: Mapping[str, Callable[[Any], Any]]
-) -> dict[str, Any]:
-    try:
-        return {name: read(members[name]) for name, read in readers.items()}
-    except (TypeError, ValueError, InvalidRequest) as error:
-        raise corrupt(what, "its members do not fit its schema") from error
+    return HomeObject(**read_members(_OBJECT, members, OBJECT_READERS))
 
 
 OBJECT_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {

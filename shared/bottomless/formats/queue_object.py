@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bottomless.errors import InvalidRequest
-from bottomless.formats.checks import corrupt
 from bottomless.formats.json_readers import number, text
-from bottomless.formats.sealed_json import seal, unseal
+from bottomless.formats.sealed_json import read_members, seal, unseal
 from bottomless.model.limits import QUEUE_SEQUENCE_MAX
 from bottomless.model.names import parse_queue_name, parse_tenant, parse_uid
 from bottomless.model.queue import QueueConfig, encode_queue_config, parse_queue_config
@@ -59,10 +57,7 @@ def decode_queue_object(data: bytes) -> QueueObject:
         Corrupt: it is damaged, or is not such an object.
     """
     members = unseal(_WHAT, data, list(READERS))
-    try:
-        return QueueObject(**{name: read(members[name]) for name, read in READERS.items()})
-    except (TypeError, ValueError, InvalidRequest) as error:
-        raise corrupt(_WHAT, "its members do not fit its schema") from error
+    return QueueObject(**read_members(_WHAT, members, READERS))
 
 
 _sequence = number(0, QUEUE_SEQUENCE_MAX)

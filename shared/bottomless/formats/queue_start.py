@@ -9,10 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from bottomless.errors import InvalidRequest
-from bottomless.formats.checks import VERSION, check, corrupt
+from bottomless.formats.checks import VERSION, check
 from bottomless.formats.json_readers import flag, number, text
-from bottomless.formats.sealed_json import parse_object, seal, unseal
+from bottomless.formats.sealed_json import parse_object, read_members, seal, unseal
 from bottomless.model.names import NodeId, parse_uid
 from bottomless.model.queue_start import NUMBER_MAX, QueueStart
 
@@ -45,7 +44,7 @@ def decode_start(data: bytes) -> StartRecord:
     members = parse_object(_RECORD, data)
     known = {*OBJECT_READERS, _NOTED}
     check(_RECORD, members.keys() == known, "its members are not those of its version")
-    read = _read(_RECORD, members, {**OBJECT_READERS, _NOTED: flag})
+    read = read_members(_RECORD, members, {**OBJECT_READERS, _NOTED: flag})
     noted = read.pop(_NOTED)
     return StartRecord(QueueStart(**read), noted)
 
@@ -63,16 +62,7 @@ def decode_start_object(data: bytes) -> QueueStart:
         Corrupt: it is damaged, or is not such an object.
     """
     members = unseal(_OBJECT, data, list(OBJECT_READERS))
-    return QueueStart(**_read(_OBJECT, members, OBJECT_READERS))
-
-
-def _read(
-    what: str, members: Mapping[str, Any], readers: Mapping[str, Callable[[Any], Any]]
-) -> dict[str, Any]:
-    try:
-        return {name: read(members[name]) for name, read in readers.items()}
-    except (TypeError, ValueError, InvalidRequest) as error:
-        raise corrupt(what, "its members do not fit its schema") from error
+    return QueueStart(**read_members(_OBJECT, members, OBJECT_READERS))
 
 
 OBJECT_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {

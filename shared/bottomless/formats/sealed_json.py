@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import VERSION, check, check_served, corrupt, crc32c
 
 Readers = Mapping[str, Callable[[Any], Any]]
@@ -39,6 +40,18 @@ def unseal(what: str, data: bytes, names: Sequence[str], version: int = VERSION)
         raise corrupt(what, "it is nested too deeply") from error
     check(what, sealed == data, "its checksum does not match, or its form is not the canonical one")
     return members
+
+
+def read_members(what: str, members: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
+    """Read each member by its reader; `members` must have all that `readers` names.
+
+    Raises:
+        Corrupt: one of them is not of its type, or is out of its range.
+    """
+    try:
+        return {name: read(members[name]) for name, read in readers.items()}
+    except (TypeError, ValueError, InvalidRequest) as error:
+        raise corrupt(what, "its members do not fit its schema") from error
 
 
 def sealed_names(data: bytes) -> list[str]:
