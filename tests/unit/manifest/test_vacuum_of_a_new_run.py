@@ -3,7 +3,7 @@
 import pytest
 from support.guards import remove
 from support.leaderless import WalWriter, a_leaderless_harness
-from support.manifest import STREAM
+from support.manifest import STREAM, ManifestHarness
 from unit.manifest.test_rebuild_wal import a_stream, a_writer
 
 from bottomless_server.manifest.leaderless.upkeep import LeaderlessUpkeep
@@ -16,6 +16,17 @@ def is_settled(writer: WalWriter) -> bool:
     record = writer.record()
     assert record is not None
     return record.settled == record.reserved
+
+
+async def a_run_with_one_that_is_dead() -> tuple[ManifestHarness, WalWriter]:
+    """Another run of the store has begun, and a writer that put something is not there any more."""
+    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
+    await a_stream(harness)
+    writer = await a_writer(harness)
+    await writer.flush(STREAM)
+    harness.coordination.start_anew()
+    await writer.lapse()
+    return harness, writer
 
 
 @pytest.mark.parametrize("guarded", [True, False])
@@ -65,12 +76,7 @@ async def test_whoever_is_dead_is_settled_when_that_time_is_over() -> None:
 
 async def test_the_first_run_that_a_process_meets_is_as_old_as_the_store_says() -> None:
     """A manifest process that begins just after an older copy was put back knows no run before."""
-    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
-    await a_stream(harness)
-    writer = await a_writer(harness)
-    await writer.flush(STREAM)
-    harness.coordination.start_anew()
-    await writer.lapse()
+    harness, writer = await a_run_with_one_that_is_dead()
     begun = LeaderlessUpkeep(harness.context)
     await begun.make_pass()
     assert not is_settled(writer)
@@ -81,12 +87,7 @@ async def test_the_first_run_that_a_process_meets_is_as_old_as_the_store_says() 
 
 
 async def test_a_store_that_has_run_for_long_is_believed_at_once() -> None:
-    harness = await a_leaderless_harness(manifest_rebuild_wal_wait_ms=WAIT_MS)
-    await a_stream(harness)
-    writer = await a_writer(harness)
-    await writer.flush(STREAM)
-    harness.coordination.start_anew()
-    await writer.lapse()
+    harness, writer = await a_run_with_one_that_is_dead()
     harness.clock.now += WAIT_MS
     await LeaderlessUpkeep(harness.context).make_pass()
     assert is_settled(writer)
