@@ -14,6 +14,7 @@ from bottomless_server.queues.changes.settle import Settled, ack, extend, nack
 from bottomless_server.queues.changes.upkeep import Upkeep
 from bottomless_server.queues.core.life import DELIVERIES_MAX
 from bottomless_server.queues.core.origin import decode_origin
+from bottomless_server.queues.core.receipt import read_receipt, write_receipt
 from bottomless_server.queues.ledger.base import Sums, Totals
 from unit.queues.round_harness import QUEUE, RoundHarness
 
@@ -223,12 +224,6 @@ def test_a_receive_stops_at_its_bytes_and_takes_one_always(queues: Queues) -> No
     assert queues.receive() == []
 
 
-def received_items(received: Received) -> list[tuple[int, int, int]]:
-    return [
-        (each.item.inside, each.item.sequence, each.item.deliveries) for each in received.deliveries
-    ]
-
-
 def test_what_cannot_be_handed_out_is_given_back_and_its_pins_are_released(
     queues: Queues,
 ) -> None:
@@ -245,10 +240,16 @@ def test_what_cannot_be_handed_out_is_given_back_and_its_pins_are_released(
     assert [pin.released for pin in queues.files.pins] == [True]
     assert queues.sequences() == [0, 1]
     assert queues.totals.redelivered == 0, "what nobody heard of was no delivery"
-    before = GiveBack(
-        QUEUE, [(inside, sequence, 0) for inside, sequence, _ in received_items(received)]
-    )
-    assert queues.do(before) == 0, "they are somebody else's now"
+    read = read_receipt(received.deliveries[0].receipt)
+    assert read is not None
+    for other in (
+        read._replace(deliveries=2),
+        read._replace(store=b"else"),
+        read._replace(message=b"nobody"),
+        read._replace(inside=9),
+    ):
+        late = GiveBack(QUEUE, [write_receipt(other)])
+        assert queues.do(late) == 0, "it is of another delivery, store, message or queue"
 
 
 def test_a_queue_that_is_not_there_is_said(queues: Queues) -> None:

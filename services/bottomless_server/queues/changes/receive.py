@@ -12,7 +12,16 @@ from bottomless_server.queues.changes.fates import (
     with_life,
 )
 from bottomless_server.queues.core.life import Fate, Life, received
-from bottomless_server.queues.core.receipt import MESSAGE_SIZE, STORE_SIZE, Receipt, write_receipt
+from bottomless_server.queues.core.receipt import (
+    MESSAGE_SIZE,
+    STORE_SIZE,
+    Receipt,
+    There,
+    Verdict,
+    judged,
+    read_receipt,
+    write_receipt,
+)
 from bottomless_server.queues.core.states import ItemState
 from bottomless_server.queues.ledger.base import Item, Message, QueueRow, Stored, Totals
 from bottomless_server.queues.ports import Pin
@@ -105,11 +114,8 @@ class Receive:
     def give_back(self, answer: Any) -> "GiveBack | None":
         """Let others have at once what nobody hears of."""
         answer.release()
-        items = [
-            (each.item.inside, each.item.sequence, each.item.deliveries)
-            for each in answer.deliveries
-        ]
-        return GiveBack(self.queue_id, items) if items else None
+        receipts = [each.receipt for each in answer.deliveries]
+        return GiveBack(self.queue_id, receipts) if receipts else None
 
 
 @dataclass(frozen=True)
@@ -121,19 +127,16 @@ class GiveBack:
     """
 
     queue_id: bytes
-    items: Sequence[tuple[int, int, int]]
-    """The `inside`, the sequence and the deliveries of each."""
+    receipts: Sequence[str]
     delay_ms: int = 0
     """How long they stay away."""
     size: int = 0
 
     def apply(self, work: Work) -> int:
         row = live_queue(work, self.queue_id)
-        asked = {
-            sequence: deliveries
-            for inside, sequence, deliveries in self.items
-            if inside == row.inside
-        }
+        store_id = work.ledger.store().store_id
+        read = [read_receipt(receipt) for receipt in self.receipts]
+        asked = {each.sequence: each for each in read if each is not None}
         there = work.ledger.items(row.inside, list(asked))
         state = ItemState.DELAYED if self.delay_ms else ItemState.READY
         due_at = work.now + self.delay_ms if self.delay_ms else None
@@ -144,10 +147,14 @@ class GiveBack:
             )
             for sequence, stored in there.items()
             if stored.item.state is ItemState.IN_FLIGHT
-            and stored.item.deliveries == asked[sequence]
+            and judged(asked[sequence], store_id, row.inside, _there(stored)) is Verdict.GOOD
         ]
         carry_out(work, row, back)
         return len(back)
+
+
+def _there(stored: Stored) -> There:
+    return There(stored.item.deliveries, stored.message.msg_id)
 
 
 def _delivery(store: bytes, stored: Stored, life: Life) -> Delivery:

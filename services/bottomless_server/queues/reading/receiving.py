@@ -15,7 +15,6 @@ from bottomless_server.queues.calls import ReceivedMessage
 from bottomless_server.queues.changes.damage import MarkDamaged
 from bottomless_server.queues.changes.receive import Delivery, GiveBack, Receive, Received
 from bottomless_server.queues.core.origin import decode_origin
-from bottomless_server.queues.core.receipt import read_receipt
 from bottomless_server.queues.ledger.base import Stored
 from bottomless_server.queues.reading.reading import Reading, Unread
 from bottomless_server.queues.rounds.rounds import Rounds
@@ -91,7 +90,7 @@ class Receiving:
         bad = [Stored(each.item, each.message) for each, read in pairs if read is Unread.DAMAGED]
         if bad:
             await self._rounds.do(MarkDamaged(queue_id, bad))
-        refused = [_named(each) for each, read in pairs if read is Unread.REFUSED]
+        refused = [each.receipt for each, read in pairs if read is Unread.REFUSED]
         if refused:
             # Where this is cut off all goes back once more: those that stand aside are not taken from there.
             await self._rounds.do(GiveBack(queue_id, refused, ASIDE_MS))
@@ -102,15 +101,8 @@ class Receiving:
 
     def give_back(self, queue_id: bytes, receipts: Sequence[str]) -> None:
         """Let others have at once what could not be sent to whoever asked."""
-        read = [read_receipt(receipt) for receipt in receipts]
-        items = [(one.inside, one.sequence, one.deliveries) for one in read if one is not None]
-        if items:
-            self._rounds.put_back(GiveBack(queue_id, items))
-
-
-def _named(delivery: Delivery) -> tuple[int, int, int]:
-    item = delivery.item
-    return item.inside, item.sequence, item.deliveries
+        if receipts:
+            self._rounds.put_back(GiveBack(queue_id, receipts))
 
 
 def _message(delivery: Delivery, message: QueueMessage) -> ReceivedMessage:
