@@ -19,6 +19,7 @@ from typing import Final
 from bottomless.errors import Exists, NotFound, Unavailable
 from bottomless.formats.stream_record import encode_record
 from bottomless.formats.super_record import decode_super, encode_super
+from bottomless.guards import guard
 from bottomless.model.names import FullName, StreamId, SuperId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.super_stream import SuperRecord, SuperState
@@ -120,19 +121,21 @@ class Supers:
 
         Raises:
             IndexFull: its tenant has no room for so many streams.
-            Exists: one of the names is taken; `taken_partitions` says of which partitions.
+            Exists: one of the names is taken; `taken_partitions` says of which partitions. Or it was
+                made already, and perhaps deleted since.
             Unavailable: `coordination-regressed`: the store was emptied, or went back.
         """
-        own = name_key(record.full_name)
+        own, key = name_key(record.full_name), super_key(record.super_id)
         names = {name_key(one.full_name): index for index, one in enumerate(partitions)}
         entered = _entered(record, partitions)
 
         def change(values: Values) -> tuple[Changes, None]:
             self._require_generation(values, record)
             require_free(values, own, names)
+            require_never_made(values[key])
             return entered, None
 
-        watched = [own, *names, super_key(record.super_id), GENERATION_KEY]
+        watched = [own, *names, key, GENERATION_KEY]
         await self._coordination.transact(watched, change, room=room)
 
     async def update(
@@ -270,6 +273,18 @@ class Supers:
         self._streams.require_generation(values[GENERATION_KEY])
         if generation is not None and record.generation != generation:
             raise Unavailable("coordination was rebuilt while the super stream was created")
+
+
+@guard("the id of a super stream, never made twice")
+def require_never_made(value: bytes | None) -> None:
+    """Refuse to make a super stream whose id has a record: an attempt made it whose reply was lost, and
+    somebody may have deleted it since. Its names are free then, and its deletion goes on.
+
+    Raises:
+        Exists: it has one.
+    """
+    if value is not None:
+        raise Exists("the super stream was made, and perhaps deleted since")
 
 
 def require_free(values: Values, own: str | None, partitions: Mapping[str, int]) -> None:

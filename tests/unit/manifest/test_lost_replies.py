@@ -3,6 +3,7 @@ of it, and nobody says that nothing was done."""
 
 from typing import Any
 
+import httpx
 import pytest
 from support.guards import remove
 from support.manifest import Fault, ManifestHarness
@@ -50,3 +51,40 @@ async def test_without_its_guard_a_deletion_that_was_done_counts_as_none(
     name = "a lost reply, remembered when the store is away at the second attempt"
     remove(monkeypatch, name, lambda _, error: error)
     assert await outcome_of(CHANGES[2], Fault.LOST_APPLIED) == "none"
+
+
+MADE = {"/v1/streams/new": ({}, "stream_id"), "/v1/super-streams/new": ({"partitions": 2}, "super_id")}
+
+
+async def made_while_another_deletes_it(path: str) -> tuple[httpx.Response, str]:
+    """Create something; the reply is lost, and before it is made once more somebody else deletes it.
+    What the creation is told, and the id of what was deleted."""
+    harness, (body, id_name) = ManifestHarness(), MADE[path]
+    deleted = list[str]()
+    async with running(harness) as service:
+
+        async def delete() -> None:
+            deleted.append((await service.public.get(path)).json()[id_name])
+            assert (await service.public.delete(path)).status_code in (200, 202)
+
+        async def before_the_first() -> None:
+            harness.coordination.before_transact = delete
+
+        harness.coordination.before_transact = before_the_first
+        harness.coordination.faults = [Fault.LOST_APPLIED]
+        return await service.public.put(path, json=body), deleted[0]
+
+
+@pytest.mark.parametrize("path", MADE)
+async def test_what_another_one_deleted_meanwhile_is_made_anew_under_a_new_id(path: str) -> None:
+    answer, deleted = await made_while_another_deletes_it(path)
+    assert answer.status_code == 201, answer.text
+    assert answer.json()[MADE[path][1]] != deleted
+
+
+async def test_without_its_guard_a_deleted_super_stream_comes_back_while_its_deletion_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "the id of a super stream, never made twice", lambda _: None)
+    answer, deleted = await made_while_another_deletes_it("/v1/super-streams/new")
+    assert answer.json()["super_id"] == deleted

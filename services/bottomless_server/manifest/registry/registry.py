@@ -277,7 +277,11 @@ class Registry:
             await self._enter(record, room)
         except Exists:
             # Ours, if the first attempt did arrive; it cannot arrive any more otherwise.
-            found = await self._context.streams.find(record.full_name)
+            try:
+                found = await self._context.streams.find(record.full_name)
+            except NotFound:
+                # Somebody has deleted it since.
+                return None
             return Declared(record, created=True) if found == record.stream_id else None
         return Declared(record, created=True)
 

@@ -280,7 +280,7 @@ class SuperRegistry:
                     await once_more(lost, self.supers.create(record, partitions, room))
             except Exists:
                 found = await self._named(name)
-                if found is None:
+                if found is None and not await self._was_made(record.super_id):
                     raise
                 # Ours, if the first attempt did arrive; it cannot arrive any more otherwise.
                 if found != record.super_id:
@@ -293,6 +293,14 @@ class SuperRegistry:
             return await self.supers.find(name)
         except NotFound:
             return None
+
+    async def _was_made(self, super_id: SuperId) -> bool:
+        """Whether the first attempt did arrive, of what has lost its name since: it was deleted."""
+        try:
+            await self.supers.load(super_id)
+        except NotFound:
+            return False
+        return True
 
     def _new(self, name: FullName, asked: AskedSuper) -> SuperRecord:
         now = self._context.clock()
