@@ -26,8 +26,10 @@ class LoopThread:
     def __init__(self) -> None:
         self._process = os.getpid()
         self._ended = False
-        self._handing_over = threading.Lock()
-        """What is handed over is there before the end or refused, never left lying."""
+        self._handing_over = threading.RLock()
+        """What is handed over is there before the end or refused, never left lying. The thread that has
+        it may come back for it: a handler of a signal, or the end of what `iterate` gave, which a
+        collection of garbage may meet anywhere."""
         self.loop = asyncio.new_event_loop()
         # A daemon: a client that nobody closed does not keep its program from ending.
         self._thread = threading.Thread(target=self._run, name="bottomless-client", daemon=True)

@@ -339,6 +339,40 @@ def test_what_was_interrupted_before_it_was_handed_over_is_closed(
         thread.stop()
 
 
+def test_what_is_collected_while_a_call_is_handed_over_ends_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Items that nobody has any more are ended by a call of their own, in the middle of another one of
+    that thread."""
+    thread, ended = LoopThread(), list[str]()
+
+    async def items() -> AsyncIterator[int]:
+        try:
+            while True:
+                yield 1
+        finally:
+            ended.append("in order")
+
+    given = thread.iterate(items())
+    next(given)
+    hand_over = thread.loop.call_soon_threadsafe
+
+    def collecting(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        given.close()  # type: ignore[attr-defined]
+        return hand_over(*arguments)
+
+    monkeypatch.setattr(thread.loop, "call_soon_threadsafe", collecting)
+    answers = list[str]()
+    caller = threading.Thread(
+        target=lambda: answers.append(thread.run(asyncio.sleep(0, "served"))), daemon=True
+    )
+    caller.start()
+    caller.join(60)
+    assert (answers, ended) == (["served"], ["in order"])
+    thread.stop()
+
+
 @pytest.fixture
 def no_collector() -> Iterator[None]:
     """The garbage collector does not run: what it ends has callbacks too, which are nobody's call."""
