@@ -36,6 +36,26 @@ async def test_what_the_listener_ends_is_told_what_may_have_happened(
     )
 
 
+async def test_who_is_slow_to_end_is_told_before_the_connection_is_cut() -> None:
+    """Work that waits for work of its own takes a turn of the loop for each of them to be cancelled."""
+    asked = asyncio.Event()
+
+    async def deep(left: int) -> None:
+        if not left:
+            asked.set()
+            await asyncio.Event().wait()
+        await asyncio.create_task(deep(left - 1))
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await deep(10)
+
+    async with httpx.AsyncClient(timeout=60) as client:
+        async with listening(InFlight().around(app), close_seconds=0) as listener:
+            answer = asyncio.ensure_future(client.post(f"http://127.0.0.1:{listener.port}/"))
+            await asked.wait()
+        assert (await answer).json()["outcome"] == "unknown"
+
+
 async def test_an_answer_that_has_begun_is_broken_off() -> None:
     """Nothing can be said any more that would not be taken for a part of it."""
     begun = asyncio.Event()

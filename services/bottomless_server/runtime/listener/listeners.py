@@ -31,6 +31,8 @@ SOCKET_PATH_SIZE_MAX: Final = 107
 """Bytes of a unix socket's address, without the NUL at its end."""
 CLOSE_SECONDS: Final = 5
 """How long requests that did not end in the drain may still take."""
+TOLD_SECONDS: Final = 1
+"""How long those that were ended may take to be answered, before their connections are cut."""
 
 
 def internal_url(listen: str | None, data_dir: Path, name: str) -> str:
@@ -181,6 +183,9 @@ class Listener:
         if self._serving is not None:
             self._server.should_exit = True
             await asyncio.wait({self._serving})
+            # They are cancelled, and some need several turns of the loop to say what became of them.
+            if told := set(self._server.server_state.tasks):
+                await asyncio.wait(told, timeout=TOLD_SECONDS)
             self.connections.cut_all()
         self._bound.close()
         if isinstance(address, str):
