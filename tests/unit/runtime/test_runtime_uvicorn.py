@@ -90,6 +90,7 @@ SERVER: Final[dict[str, list[str] | type]] = {
     "capture_signals": [],
     "on_tick": ["counter"],
     "serve": ["sockets"],
+    "server_state": ServerState,
     "should_exit": bool,
     "startup": ["sockets"],
 }
