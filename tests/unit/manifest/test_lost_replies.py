@@ -53,7 +53,10 @@ async def test_without_its_guard_a_deletion_that_was_done_counts_as_none(
     assert await outcome_of(CHANGES[2], Fault.LOST_APPLIED) == "none"
 
 
-MADE = {"/v1/streams/new": ({}, "stream_id"), "/v1/super-streams/new": ({"partitions": 2}, "super_id")}
+MADE = {
+    "/v1/streams/new": ({}, "stream_id"),
+    "/v1/super-streams/new": ({"partitions": 2}, "super_id"),
+}
 
 
 async def made_while_another_deletes_it(path: str) -> tuple[httpx.Response, str]:
