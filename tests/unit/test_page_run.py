@@ -50,8 +50,12 @@ def test_a_page_that_does_what_it_says_is_followed_to_its_end(tmp_path: Path) ->
 
 
 def test_what_stays_is_seen_and_ends_by_ctrl_c(tmp_path: Path) -> None:
-    # What is seen comes of the program itself: a shell that is about to start one may lose a Ctrl-C.
-    program = "print('one', 'two', sep=chr(10), flush=True); input()"
+    # What is seen comes of the program itself: a shell that is about to start one may lose a Ctrl-C. So
+    # may one wait of Python's that begins as it comes.
+    program = (
+        "import time; print('one', 'two', sep=chr(10), flush=True); "
+        "[time.sleep(0.1) for _ in iter(int, 1)]"
+    )
     follow(
         tmp_path,
         f'```sh stays\npython3 -c "{program}"\n```\n'

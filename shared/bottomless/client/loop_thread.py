@@ -1,8 +1,10 @@
 """An event loop on a thread of its own, by which blocking programs use asynchronous code."""
 
 import asyncio
+import math
 import os
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
@@ -14,6 +16,9 @@ from bottomless.errors import StoreError
 T = TypeVar("T")
 
 _STOP_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 1.0
+"""How often a thread that waits looks for an interruption. A signal that arrives between Python's last
+look and the wait in the system's call does not end that wait."""
 
 
 class LoopThread:
@@ -162,6 +167,11 @@ class LoopThread:
             self.loop.close()
 
 
+def _seconds_before(until: float) -> float:
+    """How long to wait at a stretch for what may take until then, by the monotonic clock."""
+    return min(_LOOK_SECONDS, max(0.0, until - time.monotonic()))
+
+
 class _Call(Generic[T]):
     """A coroutine that the loop runs, and the thread that waits for what comes of it.
 
@@ -199,9 +209,12 @@ class _Call(Generic[T]):
             TimeoutError: it has not ended after `timeout_seconds`.
             CancelledError: that of `concurrent.futures`: it was cancelled on the loop.
         """
-        longest = -1.0 if timeout_seconds is None else max(0.0, timeout_seconds)
-        if not self._under_way.acquire(timeout=min(longest, threading.TIMEOUT_MAX)):
-            raise TimeoutError
+        until = (
+            math.inf if timeout_seconds is None else time.monotonic() + max(0.0, timeout_seconds)
+        )
+        while not self._under_way.acquire(timeout=_seconds_before(until)):
+            if time.monotonic() >= until:
+                raise TimeoutError
         # Let go of, or the error and the frames of its traceback would hold each other.
         error, self._error = self._error, None
         try:

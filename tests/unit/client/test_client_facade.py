@@ -1,5 +1,6 @@
 """`Client`: nothing of its own but a thread, and it says so where that does not work."""
 
+import _thread
 import asyncio
 import dis
 import gc
@@ -7,6 +8,7 @@ import inspect
 import itertools
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -371,6 +373,30 @@ def test_what_is_collected_while_a_call_is_handed_over_ends_too(
     caller.join(60)
     assert (answers, ended) == (["served"], ["in order"])
     thread.stop()
+
+
+def test_an_interruption_that_does_not_end_the_wait_is_seen_in_it_soon() -> None:
+    """A signal that comes just before the wait in the system's call does not end that. What is simulated
+    here ends no wait either."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread, ended = LoopThread(), list[str]()
+
+    async def work() -> None:
+        _thread.interrupt_main()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.append("interrupted")
+            raise
+        ended.append("by itself")
+
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            thread.run(work())
+        thread.stop()
+        assert ended == ["interrupted"]
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
