@@ -1,17 +1,18 @@
 """Consumer groups are looked after whatever one of them, or a member of the queue, says."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 from support.guards import guarded, remove
 from support.manifest import STREAM, ManifestHarness, a_record
 
-from bottomless.errors import StoreError
+from bottomless.errors import Outcome, StoreError, Unavailable
 from bottomless.model.names import Reference
-from bottomless_server.coordination.base import Changes, Due
+from bottomless_server.coordination.base import Changes, CoordinationUnknown, Due
 from bottomless_server.core.consumer_group import MemberId
+from bottomless_server.manifest.common import lines
 from bottomless_server.manifest.consumers.group_changes import GroupChanges, Joining
 from bottomless_server.manifest.consumers.group_checks import GroupChecks
 from bottomless_server.stores.groups import CHECKS_KEY, Lease, group_key, member_key
@@ -186,3 +187,70 @@ async def test_who_waits_in_line_leaves_a_holder_its_time_and_comes_in_alive(
     left = asked_back.revoke_at - clock.now
     assert left == (group.revoke_ms if guarded_ else group.revoke_ms - 9_000)
     assert await coordination.remaining([member_key(member_id)]) == [LEASE_MS]
+
+
+async def lose_the_first_reply(
+    checked: Checked, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], Awaitable[None]]
+) -> Joining:
+    """A group in which somebody is, and somebody else, the reply to whose join is lost; `meanwhile` goes on
+    between its two attempts."""
+    coordination = checked.harness.coordination
+    await checked.harness.streams.create(a_record())
+    record = await checked.harness.streams.load(STREAM)
+    await checked.changes.join(record, BILLING, Joining(Reference("first"), LEASE_MS, None))
+    transact = coordination.transact
+
+    async def lost(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(coordination, "transact", transact)
+        await transact(*given, **named)
+        await meanwhile()
+        raise CoordinationUnknown("the reply was lost")
+
+    monkeypatch.setattr(coordination, "transact", lost)
+    return Joining(Reference("m"), LEASE_MS, None)
+
+
+async def test_who_is_let_in_once_more_after_a_lost_reply_has_its_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reply was waited for longer than the lease is: it was told that it is in the group, and was
+    struck out at the next look."""
+    checked = Checked()
+
+    async def wait() -> None:
+        checked.harness.clock.now += 2 * LEASE_MS
+
+    joining = await lose_the_first_reply(checked, monkeypatch, wait)
+    record = await checked.harness.streams.load(STREAM)
+
+    member_id, _ = await checked.changes.join(record, BILLING, joining)
+
+    left = await checked.harness.coordination.remaining([member_key(member_id)])
+    assert left == [LEASE_MS]
+
+
+async def test_who_gets_no_second_turn_after_a_lost_reply_does_not_hear_that_nothing_was_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody else had come first, and was slow; the first attempt had let it in."""
+    checked = Checked()
+    waiting, turn = list[asyncio.Task[None]](), asyncio.Event()
+
+    async def slow(*_: Any, **__: Any) -> Any:
+        await turn.wait()
+
+    async def let_another_come_first() -> None:
+        waiting.append(asyncio.create_task(checked.changes.take_overdue(STREAM, BILLING)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        monkeypatch.setattr(checked.harness.coordination, "transact", slow)
+        monkeypatch.setattr(lines, "TURN_SECONDS", 0)
+
+    joining = await lose_the_first_reply(checked, monkeypatch, let_another_come_first)
+    record = await checked.harness.streams.load(STREAM)
+
+    with pytest.raises(Unavailable) as told:
+        await checked.changes.join(record, BILLING, joining)
+    assert told.value.outcome is Outcome.UNKNOWN
+    turn.set()
+    await asyncio.gather(*waiting)

@@ -1,13 +1,21 @@
 """A change whose reply was lost, and a store that is away when it is made again: nobody knows what became
 of it, and nobody says that nothing was done."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import pytest
 from support.guards import remove
-from support.manifest import Fault, ManifestHarness
+from support.manifest import Fault, ManifestHarness, a_record
 from unit.manifest.test_manifest_api import running
+
+from bottomless.errors import Outcome, Unavailable
+from bottomless.model.consumer import StoredOffset
+from bottomless.model.names import Reference
+from bottomless_server.coordination.base import CoordinationUnavailable
+from bottomless_server.manifest.consumers.consumer_commits import ConsumerCommits
+from bottomless_server.manifest.consumers.core.consumers import Commit, offset_etag
 
 STREAM, SUPER = "/v1/streams/orders", "/v1/super-streams/events"
 PATCH = {"content-type": "application/merge-patch+json", "if-match": "*"}
@@ -83,6 +91,91 @@ async def test_what_another_one_deleted_meanwhile_is_made_anew_under_a_new_id(pa
     answer, deleted = await made_while_another_deletes_it(path)
     assert answer.status_code == 201, answer.text
     assert answer.json()[MADE[path][1]] != deleted
+
+
+@pytest.mark.parametrize("path", MADE)
+async def test_nobody_says_that_nothing_was_made_when_the_store_is_away_at_the_look(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second attempt is told that the name is taken; whose it is cannot be asked any more."""
+    harness, (body, _) = ManifestHarness(), MADE[path]
+    coordination = harness.coordination
+
+    async def away(_: str) -> bytes | None:
+        raise CoordinationUnavailable("nobody answers")
+
+    async def before_the_second() -> None:
+        monkeypatch.setattr(coordination, "get", away)
+
+    async def before_the_first() -> None:
+        coordination.before_transact = before_the_second
+
+    async with running(harness) as service:
+        coordination.before_transact = before_the_first
+        coordination.faults = [Fault.LOST_APPLIED]
+        answer = await service.public.put(path, json=body)
+        assert (answer.status_code, answer.json()["outcome"]) == (503, "unknown")
+        monkeypatch.undo()
+
+
+BILLING = Reference("billing")
+
+
+async def commit_as_stored(
+    harness: ManifestHarness, meanwhile: Callable[[], Awaitable[None]] | None
+) -> StoredOffset:
+    """Commit an offset on condition that the stored one is as it was, and lose the reply; what `meanwhile`
+    does happens before it is made once more."""
+    commits, record = ConsumerCommits(harness.context), a_record()
+    await harness.streams.create(record)
+    stored, _ = await commits.commit(record, Commit(BILLING, 1))
+
+    async def before_the_first() -> None:
+        harness.coordination.before_transact = meanwhile
+
+    harness.coordination.before_transact = before_the_first
+    harness.coordination.faults = [Fault.LOST_APPLIED]
+    return (await commits.commit(record, Commit(BILLING, 2, if_match=offset_etag(stored))))[0]
+
+
+async def test_an_offset_that_was_stored_on_condition_is_found_after_a_lost_reply() -> None:
+    """It was refused, since the stored offset had another tag by then: that of the first attempt."""
+    assert (await commit_as_stored(ManifestHarness(), None)).next_offset == 2
+
+
+async def test_nobody_says_that_nothing_was_stored_where_another_has_stored_since() -> None:
+    harness = ManifestHarness()
+
+    async def another() -> None:
+        await ConsumerCommits(harness.context).commit(a_record(), Commit(BILLING, 3))
+
+    with pytest.raises(Unavailable) as told:
+        await commit_as_stored(harness, another)
+    assert told.value.outcome is Outcome.UNKNOWN
+
+
+@pytest.mark.parametrize("path", [STREAM, SUPER])
+async def test_nobody_says_that_nothing_was_changed_where_another_has_changed_it_since(
+    path: str,
+) -> None:
+    """The second attempt is refused, since the tag is another one: as it would be had nothing been done."""
+    harness = ManifestHarness()
+    async with running(harness) as service:
+        made = await service.public.put(path, json={"partitions": 2} if path == SUPER else {})
+
+        async def another() -> None:
+            day = {"retention": {"max_age": "1d"}}
+            answer = await service.public.patch(path, json=day, headers=PATCH)
+            assert answer.status_code == 200
+
+        async def before_the_first() -> None:
+            harness.coordination.before_transact = another
+
+        harness.coordination.before_transact = before_the_first
+        harness.coordination.faults = [Fault.LOST_APPLIED]
+        headers = {**PATCH, "if-match": made.headers["etag"]}
+        answer = await service.public.patch(path, json=WEEK, headers=headers)
+        assert (answer.status_code, answer.json()["outcome"]) == (503, "unknown")
 
 
 async def test_without_its_guard_a_deleted_super_stream_comes_back_while_its_deletion_goes_on(

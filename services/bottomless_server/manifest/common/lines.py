@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from bottomless.errors import Code, Unavailable
+from bottomless_server.coordination.base import CoordinationConflict
 
 TURN_SECONDS: Final = 10.0
 """Longest wait in line: as long as the one who is first waits for the coordination store."""
@@ -31,7 +31,7 @@ class Lines:
         """Wait for its turn, which ends with the block.
 
         Raises:
-            Unavailable: it does not come within TURN_SECONDS; nothing was done.
+            CoordinationConflict: it does not come within TURN_SECONDS; nothing was done.
         """
         line = self._lines.setdefault(name, _Line())
         line.count += 1
@@ -40,9 +40,8 @@ class Lines:
                 async with asyncio.timeout(TURN_SECONDS):
                     await line.lock.acquire()
             except TimeoutError as error:
-                raise Unavailable(
+                raise CoordinationConflict(
                     f"too many others are {self._waiting_for} at this time; try again",
-                    code=Code.COORDINATION_UNAVAILABLE,
                     retry_after_seconds=1,
                 ) from error
             try:

@@ -8,7 +8,7 @@ first one may have arrived, or may still do so.
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from bottomless.errors import StoreError
+from bottomless.errors import StoreError, WrongOffset
 from bottomless.guards import guard
 from bottomless_server.coordination.base import (
     CoordinationConflict,
@@ -30,6 +30,20 @@ async def once_more(lost: CoordinationUnknown, attempt: Awaitable[T]) -> T:
     try:
         return await attempt
     except (CoordinationUnavailable, CoordinationUnknown, CoordinationConflict) as error:
+        raise told_after(lost, error) from error
+
+
+async def once_more_on_condition(lost: CoordinationUnknown, attempt: Awaitable[T]) -> T:
+    """Make the second attempt of a change that has a condition, as `once_more` does. The attempt has to find
+    what the first one did; where its condition does not hold, somebody else may have changed that since.
+
+    Raises:
+        CoordinationUnknown: nobody can tell whether the change was done.
+        StoreError: what the attempt raises; nothing is done.
+    """
+    try:
+        return await once_more(lost, attempt)
+    except WrongOffset as error:
         raise told_after(lost, error) from error
 
 

@@ -42,7 +42,7 @@ class Quotas:
 
         Raises:
             Overloaded: `quota-exceeded`, with `sentence`.
-            Unavailable: others were entering all the time.
+            CoordinationConflict: others were entering all the time.
         """
         try:
             if is_in:

@@ -8,7 +8,7 @@ from bottomless.model.consumer import StoredOffset
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import CoordinationUnknown
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.once_more import once_more
+from bottomless_server.manifest.common.once_more import once_more_on_condition
 from bottomless_server.manifest.consumers.core.consumers import Commit, commit
 from bottomless_server.stores.consumers import ConsumerOffsets, room_for
 from bottomless_server.stores.groups import Claim
@@ -34,11 +34,14 @@ class ConsumerCommits:
             Unavailable: `coordination-regressed`: nor any other.
         """
         stream_id, consumer, now = record.stream_id, asked.consumer, self._context.clock()
-        changed = [True]
+        changed, tried = [True], list[StoredOffset]()
 
         def decide(stored: StoredOffset | None) -> StoredOffset:
+            if stored is not None and stored in tried:
+                # The attempt whose reply was lost did arrive.
+                return stored
             after = commit(stored, asked, now)
-            changed[:] = [after != stored]
+            changed[:], tried[:] = [after != stored], [after]
             return after
 
         known = await self._offsets.find(stream_id, consumer)
@@ -51,9 +54,9 @@ class ConsumerCommits:
                         stream_id, consumer, decide, now, room, claim
                     )
                 except CoordinationUnknown as lost:
-                    # The same again is the same: either it finds what the first attempt stored.
+                    # The same again is the same: it finds what the first attempt stored, or stores it.
                     again = self._offsets.change(stream_id, consumer, decide, now, room, claim)
-                    stored = await once_more(lost, again)
+                    stored = await once_more_on_condition(lost, again)
                     changed[:] = [True]
             except WrongOffset as error:
                 self._context.counts.groups.fenced += error.code is Code.CONSUMER_FENCED

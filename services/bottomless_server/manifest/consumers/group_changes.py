@@ -6,7 +6,7 @@ Who heard nothing of a release releases again, which changes nothing if it was d
 
 Leases run by the clock of coordination, and so do the times by which partitions are taken away. Who waits
 in line asks for the time before, and decides by what has passed since; and who joins has its lease
-renewed when its turn comes. Else a holder had no time to end its batch, and a member came into the group dead.
+renewed when its turn comes, and before it is let in once more. Else a holder had no time to end its batch, and a member came into the group dead.
 Generations guard what is stored, so a clock that is wrong moves partitions too early or too late,
 and does no other harm.
 """
@@ -64,7 +64,7 @@ from bottomless_server.stores.groups import (
 log = structlog.get_logger(__name__)
 
 _IN_LINE_MS: Final = 500
-"""How long somebody who joins may wait in line (ms) before its lease is renewed there."""
+"""How long somebody who joins may wait in line or for a reply (ms) before its lease is renewed."""
 _AGAIN_COUNT_MAX: Final = 3
 """So often a change is begun anew, after a pause, that met those of other processes at each attempt."""
 
@@ -108,9 +108,13 @@ class GroupChanges:
         now = await self._time()
         member = GroupMember(member_id, asked.name, now(), asked.lease_ms)
         lease = Lease(scope, group, asked.lease_ms)
+        elapsed, held_at = self._context.elapsed, self._context.elapsed()
 
         async def ready() -> None:
-            await self.groups.hold(member_id, lease)
+            nonlocal held_at
+            if elapsed() - held_at > _IN_LINE_MS:
+                held_at = elapsed()
+                await self.groups.hold(member_id, lease)
 
         def decide(before: ConsumerGroup | None, values: Values) -> ConsumerGroup:
             found = self.groups.require_active(shared, values[record_key])
@@ -355,12 +359,11 @@ class GroupChanges:
         ready: Callable[[], Awaitable[None]] | None = None,
     ) -> ConsumerGroup | None:
         """`ConsumerGroups.change`, in line with the others of this process, and once more where those
-        of other processes come first again and again. `ready` is called when its turn has come."""
-        waited_from = self._context.elapsed()
+        of other processes come first again and again. `ready` is called in line, before each attempt."""
         async with self._lines.turn(group_key(scope, group)):
-            if ready is not None and self._context.elapsed() - waited_from > _IN_LINE_MS:
-                await ready()
             for tried in itertools.count():
+                if ready is not None:
+                    await ready()
                 try:
                     return await self.groups.change(scope, group, decide, watched, room)
                 except CoordinationConflict:

@@ -51,7 +51,7 @@ from bottomless_server.coordination.base import (
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.once_more import once_more
+from bottomless_server.manifest.common.once_more import once_more, once_more_on_condition
 from bottomless_server.manifest.registry.super_registry import SuperRegistry
 from bottomless_server.stores import tails
 from bottomless_server.stores.generation import held_generation
@@ -195,7 +195,8 @@ class Registry:
         try:
             record = await self._change(stream_id, decide)
         except CoordinationUnknown as lost:
-            record = await once_more(lost, self._change(stream_id, decide))
+            again = self._change(stream_id, decide)
+            record = await once_more_on_condition(lost, again)
         return await self.ensure_object(record, committed=True)
 
     async def _change(

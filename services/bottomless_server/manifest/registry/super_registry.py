@@ -39,10 +39,10 @@ from bottomless.model.names import FullName, SuperId, stream_id_from
 from bottomless.model.routing import SEED
 from bottomless.model.stream import PartitionOf, StreamRecord, StreamState
 from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperState
-from bottomless_server.coordination.base import CoordinationUnknown
+from bottomless_server.coordination.base import CoordinationUnknown, Room
 from bottomless_server.core.not_found import stream_not_found, super_not_found
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.once_more import once_more
+from bottomless_server.manifest.common.once_more import once_more, once_more_on_condition
 from bottomless_server.manifest.registry.super_asked import (
     AskedSuper,
     partition_name,
@@ -179,7 +179,8 @@ class SuperRegistry:
         try:
             record = await self.supers.update(super_id, decide)
         except CoordinationUnknown as lost:
-            record = await once_more(lost, self.supers.update(super_id, decide))
+            again = self.supers.update(super_id, decide)
+            record = await once_more_on_condition(lost, again)
         await reach("manifest.super.after-exec")
         record = await self.ensure_object(record, committed=True)
         await self._objects.require_generation(record.generation)
@@ -273,20 +274,35 @@ class SuperRegistry:
         sentence = "the tenant has no room for so many streams; delete some that are not used"
         async with self._context.quotas.entering(room, sentence):
             try:
-                try:
-                    await self.supers.create(record, partitions, room)
-                except CoordinationUnknown as lost:
-                    # Either it kills the first attempt, or it finds what that has written.
-                    await once_more(lost, self.supers.create(record, partitions, room))
+                await self.supers.create(record, partitions, room)
             except Exists:
-                found = await self._named(name)
-                if found is None and not await self._was_made(record.super_id):
+                if await self._named(name) is None:
                     raise
-                # Ours, if the first attempt did arrive; it cannot arrive any more otherwise.
-                if found != record.super_id:
+                return None
+            except CoordinationUnknown as lost:
+                if not await once_more(lost, self._create_again(record, partitions, room)):
                     return None
         await reach("manifest.super.after-exec")
         return DeclaredSuper(record, created=True)
+
+    async def _create_again(
+        self, record: SuperRecord, partitions: Sequence[StreamRecord], room: Room
+    ) -> bool:
+        """Make it once more; false where its name is another's by now, or free again.
+
+        Raises:
+            Exists: a partition's name is taken.
+        """
+        try:
+            # Either it kills the first attempt, or it finds what that has written.
+            await self.supers.create(record, partitions, room)
+        except Exists:
+            found = await self._named(record.full_name)
+            if found is None and not await self._was_made(record.super_id):
+                raise
+            # Ours, if the first attempt did arrive; it cannot arrive any more otherwise.
+            return found == record.super_id
+        return True
 
     async def _named(self, name: FullName) -> SuperId | None:
         try:
