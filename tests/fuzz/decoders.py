@@ -5,6 +5,7 @@ that what lies behind the checksums is met as well.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -233,6 +234,14 @@ def sealed_node_2(data: bytes) -> bytes:
     )
 
 
+def with_drives(data: bytes) -> bytes:
+    """The node with a fragment that was moved, which no golden file has yet."""
+    node = decode_node(data)
+    entries = node.entries.copy()
+    entries["drive"][0], entries["copy"][0] = 7, 0xFEED
+    return encode_node(replace(node, entries=entries))
+
+
 def of_filters(data: bytes) -> None:
     tables = decode_filters(data, FILTERED_CHUNK_COUNT)
     again = encode_filters(tables, FILTERED_CHUNK_COUNT)
@@ -423,6 +432,7 @@ DECODERS = {
         decode_fragment_header, golden("fragment")[:FRAGMENT_HEADER_SIZE], seal
     ),
     "fragment index": Decoder(of_index, golden("fragment")[-INDEX_SIZE:], sealed_index),
+    "root with drives 2": Decoder(of_node, with_drives(golden("manifest_root")), sealed_node_2),
     "root": Decoder(of_node, golden("manifest_root"), sealed_node),
     "group": Decoder(of_node, golden("manifest_group"), sealed_node),
     "registry": Decoder(

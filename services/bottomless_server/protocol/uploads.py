@@ -121,9 +121,13 @@ def encode_register(session: str, fragments: Sequence[FragmentInfo]) -> dict[str
 
 
 def encode_fragment(info: FragmentInfo) -> dict[str, Any]:
-    """One fragment, as it is told of; without a filter as it was before there were any."""
+    """One fragment, as it is told of; without a filter as it was before there were any.
+
+    On which drive it lies says its intent, and never who has put it.
+    """
     members: dict[str, Any] = info._asdict()
     del members["filter_presence"], members["filter_blocks"], members["filters_size"]
+    del members["drive"], members["copy"]
     if info.filter_presence:
         members["filter_presence"] = int(info.filter_presence)
         members["filter_blocks"] = info.filter_blocks.hex()

@@ -13,6 +13,7 @@ import numpy as np
 
 from bottomless.model.manifest import ENTRY_DTYPE, Entries, EntryKind, Node, joined, taken
 from bottomless.model.names import Uid, uid_bytes
+from bottomless_server.tree.drives import drive_of
 from bottomless_server.tree.filters import NOTHING_KNOWN, GroupFilter, group_filter
 
 
@@ -82,6 +83,7 @@ def group_entry(node: Node, size: int, crc: int, filter_: GroupFilter = NOTHING_
     entry["kind"] = EntryKind.GROUP
     entry["height"] = node.height
     entry["filter_presence"], entry["filter_blocks"] = filter_.presence, len(filter_.blocks)
+    entry["drive"] = drive_of(entries)
     return entry
 
 

@@ -3,7 +3,8 @@
     | header 128 | entry 128 | entry 128 | ... | filters of the entries? |
 
 Why fixed-size entries? numpy searches a node of a thousand entries where it lies in some
-microseconds, and decoding it costs one checksum. A node with filters is of version 2.
+microseconds, and decoding it costs one checksum. A node that says what version 1 has no place for,
+filters or drives, is of version 2.
 
 On the record's path: after services/bottomless_server/manifest/tree/core/publish_decision.py, put by
 services/bottomless_server/manifest/tree/committer.py. Byte tables: docs/formats.md, "Manifest
@@ -25,6 +26,7 @@ from bottomless.formats.checks import (
     magic,
 )
 from bottomless.formats.filter import BLOCK_SIZE
+from bottomless.model.drive import DEFAULT_NUMBER, MIXED
 from bottomless.model.fragment import Presence
 from bottomless.model.limits import FILTER_BLOCK_COUNT_MAX, NODE_ENTRY_COUNT_MAX, OFFSET_MAX
 from bottomless.model.manifest import (
@@ -50,10 +52,13 @@ TOTAL_SIZE_MAX: Final = 2**63
 
 _MEMBERS: Final = {
     NodeFeatures.FILTERS: ("filter_position", "filter_blocks", "filter_presence"),
+    NodeFeatures.DRIVES: ("drive", "copy"),
     NodeFeatures.FILTER_SIZES: ("filters_size",),
 }
 """Members of an entry that have a meaning by a feature, and else are reserved."""
-_FEATURES: Final = NodeFeatures.FILTERS | NodeFeatures.FILTER_SIZES
+_FEATURES: Final = NodeFeatures.FILTERS | NodeFeatures.DRIVES | NodeFeatures.FILTER_SIZES
+_ALONE: Final = NodeFeatures.FILTERS | NodeFeatures.DRIVES
+"""Features that a node may have without any other; each node of version 2 has one of them."""
 
 _HEADER = struct.Struct(
     "<"
@@ -86,8 +91,9 @@ assert HEADER_SIZE == 128  # docs/formats.md, "Manifest node"
 def encode_node(node: Node) -> bytes:
     """Encode a root or a group: its header, its entries, and their filters if it has any.
 
-    It is of version 2 if anything is known of values below an entry that is no gap, else of 1; and it
-    has the features that its entries need.
+    It is of version 2 if anything is known of values below an entry that is no gap, or anything lies
+    on another drive than the first or is a copy, else of 1; and it has the features that its entries
+    need.
 
     Raises:
         Corrupt: no reader would accept the node.
@@ -133,10 +139,13 @@ def _as_written(entries: Entries) -> tuple[NodeFeatures, Entries]:
     if bool(np.any(entries["filter_presence"][gaps] != presence)):
         entries = entries.copy()
         entries["filter_presence"][gaps] = presence
-    if not said:
-        return NodeFeatures(0), entries
-    sized = bool(np.any(entries["filters_size"]))
-    return NodeFeatures.FILTERS | (NodeFeatures.FILTER_SIZES if sized else 0), entries
+    placed = bool(np.any(entries["drive"])) or bool(np.any(entries["copy"]))
+    features = NodeFeatures.DRIVES if placed else NodeFeatures(0)
+    if said:
+        features |= NodeFeatures.FILTERS
+        if bool(np.any(entries["filters_size"])):
+            features |= NodeFeatures.FILTER_SIZES
+    return features, entries
 
 
 def decode_node(data: bytes | memoryview) -> Node:
@@ -158,7 +167,7 @@ def decode_node(data: bytes | memoryview) -> Node:
     if version == VERSION_2:
         check_served(what, features & ~_FEATURES == 0, f"features {features:#x}")
         # Without it there is nothing that version 1 could not say.
-        check(what, bool(features & NodeFeatures.FILTERS), "its features are without filters")
+        check(what, bool(features & _ALONE), "its features are without filters and drives")
     else:
         # Reserved there: whatever stands in them is passed over.
         features, filters_at = 0, [0, 0]
@@ -236,10 +245,22 @@ def _check_filters(entries: Entries, filters: Filters) -> None:
     check(what, bool(np.all(entries["filter_position"] == firsts)), "filters overlap or miss")
 
 
+def _check_drives(entries: Entries) -> None:
+    what = "manifest node"
+    kinds, drives, copies = entries["kind"], entries["drive"], entries["copy"]
+    groups = kinds == EntryKind.GROUP
+    check(what, bool(np.all(groups | (drives != MIXED))), "what is no group is on several drives")
+    placed = drives[kinds == EntryKind.GAP] != DEFAULT_NUMBER
+    check(what, not bool(np.any(placed)), "a gap is on a drive")
+    fragments = kinds == EntryKind.FRAGMENT
+    check(what, bool(np.all(fragments | (copies == 0))), "what is no fragment is a copy")
+
+
 def _check_node(node: Node) -> None:
     what = "manifest node"
     entries = node.entries
     _check_filters(entries, node.filters)
+    _check_drives(entries)
     check(what, node.first_offset <= node.next_offset <= OFFSET_MAX + 1, "its range is reversed")
     if len(entries) == 0:
         check(what, node.height == 0, "a group is empty")

@@ -14,6 +14,8 @@ DEFAULT_NAME: Final = "default"
 """What the store is called that holds all metadata, and the fragments of streams without tiers."""
 NUMBER_MAX: Final = 254
 """The largest number of a drive; 255 stands for several of them, in the entry of a group."""
+MIXED: Final = NUMBER_MAX + 1
+"""Said of a group instead of a drive: the fragments below it are on several."""
 REGISTRY_VERSION_MAX: Final = 10**10 - 1
 """The largest version of a registry of drives: what fits into the key of its object."""
 NAME_SIZE_MAX: Final = 64

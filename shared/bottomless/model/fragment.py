@@ -94,6 +94,10 @@ class FragmentInfo(NamedTuple):
     """The filter of its filter values as an entry has it; empty where there is none."""
     filters_size: int = 0
     """Bytes of the filters before the index; 0 where there are none, or nobody has said how many."""
+    drive: int = 0
+    """The number of the drive on which the object lies."""
+    copy: int = 0
+    """Number of the copy, as its key has it; 0 for the object that was put first."""
 
     @property
     def fragment_id(self) -> str:

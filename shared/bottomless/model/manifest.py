@@ -30,6 +30,8 @@ class NodeFeatures(IntFlag):
 
     FILTERS = 1
     """Entries say what filter values are below."""
+    DRIVES = 2
+    """Entries say on which drives what is below them lies, and which objects are copies."""
     FILTER_SIZES = 8
     """Entries of fragments say how large their filters are."""
 
@@ -60,7 +62,7 @@ ENTRY_DTYPE: Final = np.dtype(
         ("index_size", "<u4"),  # index and footer of a fragment; 0 otherwise
         ("kind", "u1"),
         ("height", "u1"),  # 0 for fragments and gaps, else that of the node pointed at
-        ("drive", "u1"),
+        ("drive", "u1"),  # where fragments lie, 255 for a group with several; 0 for a gap
         ("reason", "u1"),
         # What is known of filter values below; all zero in a node of version 1.
         ("filter_position", "<u4"),  # number of its first block in the filters of the node
@@ -68,7 +70,7 @@ ENTRY_DTYPE: Final = np.dtype(
         ("filter_presence", "u1"),
         ("reserved_1", "V1"),
         ("filters_size", "<u4"),  # bytes of the filters of a fragment; 0 where it is not said
-        ("reserved", "V8"),
+        ("copy", "<u8"),  # of a fragment that was moved, which copy; else 0
     ]
 )
 assert ENTRY_DTYPE.itemsize == 128  # docs/formats.md, "Manifest entry"
@@ -136,6 +138,7 @@ def fragment_entry(info: FragmentInfo) -> Entries:
     entry["filter_blocks"] = len(filters_of(info))
     entry["filter_presence"] = info.filter_presence
     entry["filters_size"] = info.filters_size
+    entry["drive"], entry["copy"] = info.drive, info.copy
     return entry
 
 
@@ -168,6 +171,8 @@ def fragment_info(entry: np.void, filters: Filters | None = None) -> FragmentInf
         filter_presence=Presence(int(entry["filter_presence"])),
         filter_blocks=blocks,
         filters_size=int(entry["filters_size"]),
+        drive=int(entry["drive"]),
+        copy=int(entry["copy"]),
     )
 
 

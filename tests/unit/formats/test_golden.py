@@ -166,6 +166,7 @@ NEWEST = dict.fromkeys(
         "filtered registry",
         "root",
         "root 2",
+        "root with drives 2",
         "root with sizes 2",
         "empty root",
         "group",

@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless.formats.manifest import ENTRY_SIZE, HEADER_SIZE, decode_node, encode_node
+from bottomless.model.drive import MIXED
 from bottomless.model.limits import NODE_ENTRY_COUNT_MAX, OFFSET_MAX
-from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, Node, fragment_info, no_entries
+from bottomless.model.manifest import (
+    ENTRY_DTYPE,
+    EntryKind,
+    Node,
+    fragment_entry,
+    fragment_info,
+    no_entries,
+)
 from unit.formats.examples import (
     STREAM_ID,
     UID,
@@ -184,7 +192,8 @@ def resealed(raw: bytearray) -> bytes:
     ("position", "value", "why"),
     [
         (104, 0, "features are without filters"),
-        (104, 3, "cannot be read by this release: features 0x3"),
+        (104, 3, "features are not those of its entries"),
+        (104, 5, "cannot be read by this release: features 0x5"),
         (104, 8, "features are without filters"),
         (104, 9, "features are not those of its entries"),
         (108, 32, "bytes of entries"),
@@ -244,6 +253,67 @@ def test_sizes_of_filters_are_passed_over_where_the_node_does_not_have_them() ->
         0,
         0,
     ]
+
+
+def placed(node: Node, number: int, **values: int) -> Node:
+    """The node with an entry that says more of where its object lies."""
+    entries = node.entries.copy()
+    for name, value in values.items():
+        entries[name][number] = value
+    return replace(node, entries=entries)
+
+
+@pytest.mark.parametrize(
+    ("node", "features"),
+    [
+        (placed(a_root(), 0, drive=7), 2),
+        (placed(a_root(), 0, copy=2**64 - 1), 2),
+        (placed(a_group(), 0, drive=254, copy=1), 2),
+        (placed(a_filtered_root(), 0, drive=MIXED), 3),
+        (placed(a_filtered_root(sized=True), 1, drive=7, copy=9), 11),
+    ],
+)
+def test_a_node_that_says_drives_has_the_feature_for_it(node: Node, features: int) -> None:
+    raw = encode_node(node)
+    assert (raw[4], raw[104]) == (2, features)
+    assert same(decode_node(raw), node)
+
+
+def test_a_fragments_entry_says_where_it_lies() -> None:
+    info = a_fragment().info._replace(drive=3, copy=0xFEED)
+    entry = fragment_entry(info)
+    assert (entry["drive"][0], entry["copy"][0]) == (3, 0xFEED)
+    assert fragment_info(entry[0]) == info
+
+
+@pytest.mark.parametrize("name", ["manifest_root", "manifest_root_2_sizes"])
+def test_drives_are_passed_over_where_the_node_does_not_have_them(name: str) -> None:
+    raw = bytearray(golden(name))
+    count = int.from_bytes(raw[100:104], "little")
+    for number in range(count):
+        start = 128 + 128 * number
+        raw[start + 106] = 7
+        raw[start + 120 : start + 128] = b"\xff" * 8
+    raw[120:124] = crc32c(raw[128 : 128 + 128 * count]).to_bytes(4, "little")
+    raw[124:128] = crc32c(raw[:124]).to_bytes(4, "little")
+    found = decode_node(bytes(raw))
+    assert not found.entries["drive"].any()
+    assert not found.entries["copy"].any()
+    assert encode_node(found) == golden(name)
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        (placed(a_group(), 0, drive=MIXED), "no group is on several drives"),
+        (placed(a_filtered_root(), 3, drive=1), "a gap is on a drive"),
+        (placed(a_filtered_root(), 3, copy=1), "no fragment is a copy"),
+        (placed(a_filtered_root(), 0, copy=1), "no fragment is a copy"),
+    ],
+)
+def test_an_impossible_place_is_not_written(node: Node, why: str) -> None:
+    with pytest.raises(Corrupt, match=why):
+        encode_node(node)
 
 
 def test_a_group_of_groups_is_written() -> None:

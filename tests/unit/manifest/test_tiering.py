@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from unit.tree.test_retention import run as run_cut
 from unit.tree.test_tree import Groups, grow
 
+from bottomless.model.drive import MIXED
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, Node
 from bottomless.model.names import uid_from_bytes
 from bottomless_server.manifest.tree.core.tiering import (
-    MIXED,
     MOVED_COUNT_MAX,
     Held,
     Move,

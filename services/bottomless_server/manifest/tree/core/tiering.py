@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bottomless.model.drive import MIXED
 from bottomless.model.manifest import Entries, EntryKind, Node
 from bottomless_server.tree.retention import (
     MoreThan,
@@ -37,8 +38,6 @@ MOVES_IN_FLIGHT_MAX: Final = 4
 """Moves that the record of a stream has room for."""
 MOVED_COUNT_MAX: Final = 64
 """Fragments that one move takes along."""
-MIXED: Final = 255
-"""Said of a group instead of a drive: the fragments below it are on several."""
 
 
 class Tier(NamedTuple):
