@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import httpx
@@ -26,6 +27,7 @@ _WAIT_MS: Final = (0, 300, 1_000)
 _FATES: Final = ("ack", "nack", "reject", "forget")
 _FATE_WEIGHTS: Final = (14, 2, 2, 1)
 _LIMITS: Final = (1, 5, 20)
+_LIMIT_MAX: Final = 100
 _PAGE_COUNT: Final = 1_000
 
 Way = Callable[[], httpx.Client]
@@ -144,8 +146,10 @@ class QueueLoad:
             self.stopping.wait(chance.uniform(0, self.pause_seconds))
 
     def work_once(self, way: Way, chance: random.Random, queue: str, *, calm: bool = False) -> None:
-        """Receive once; who is calm acknowledges all of it."""
+        """Receive once; who is calm takes and acknowledges what is there."""
         asked = {"limit": chance.choice(_LIMITS), "max_wait_ms": chance.choice(_WAIT_MS)}
+        if calm:
+            asked = {"limit": _LIMIT_MAX, "max_wait_ms": 0}
         told = self._told(way, f"/v1/queues/{queue}/receive", asked)
         if told is None or not told["messages"]:
             return
@@ -207,15 +211,27 @@ class QueueLoad:
         return answer
 
     def work_off(self, way: Way, chance: random.Random) -> None:
-        """Acknowledge all that is left, until nothing is in any queue nor on its way."""
+        """Acknowledge all that is left, until nothing is in any queue nor on its way.
 
-        def is_done() -> bool:
+        Raises:
+            AssertionError: for long it has not become less.
+        """
+
+        def work() -> int:
+            """What is left after some of it."""
             for name in self.account.queues:
                 self.work_once(way, chance, name, calm=True)
-            left = [in_queue(self._described(way, name)) for name in self.account.queues]
-            return not any(any(one.values()) for one in left)
+            there = [in_queue(self._described(way, name)) for name in self.account.queues]
+            return sum(count for one in there for count in one.values())
 
-        until(is_done, what="the end of the work")
+        def work_to_less_than(least: int) -> tuple[int] | None:
+            now = work()
+            return (now,) if now < least else None
+
+        left = work()
+        while left:
+            less = partial(work_to_less_than, left)
+            (left,) = until(less, what=f"less than {left} messages in queues and on their way")
 
     def _described(self, way: Way, name: str) -> dict[str, Any]:
         told: dict[str, Any] = until(
