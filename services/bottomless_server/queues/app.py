@@ -5,7 +5,6 @@ from typing import Final
 from bottomless.model.limits import LONG_POLL_MS_MAX, MIB, RECEIVE_SIZE_MAX
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.node.core.admission import Admission
-from bottomless_server.node.core.clock import CommitClock
 from bottomless_server.node.data_directory import DataDirectory
 from bottomless_server.node.file_calls import FileCalls, RealFileCalls
 from bottomless_server.node.forwarded import ForwardedRequests
@@ -15,6 +14,7 @@ from bottomless_server.node.room import MemoryRoom
 from bottomless_server.node.stream_nodes import StreamNodes
 from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.protocol.peer import PeerPort
+from bottomless_server.queues.core.queue_time import QueueTime
 from bottomless_server.queues.front.counts import QueueCounts
 from bottomless_server.queues.front.figures import QueueMeasures
 from bottomless_server.queues.front.public import create_public_app
@@ -106,14 +106,15 @@ def create_service(
     requests = QueueRequests(
         place.there, homes, QueueRoom(room, answers), counts, settings.queues_message_bytes_max
     )
-    commit_clock = CommitClock(settings.queues_clock_jump_ms_max)
+    time = QueueTime(settings.queues_clock_jump_ms_max)
     return QueuesService(
         public=create_public_app(
             place.there, requests, homes, directory, under_way, forwarded, Paging(coordination)
         ),
         directory=directory,
         settings=settings.engine(),
-        clock=lambda: commit_clock.read(clocks.wall(), clocks.since_boot()),
+        clock=lambda: time.read(clocks.wall(), clocks.since_boot()),
+        go_on_from=lambda ms: time.go_on_from(ms, clocks.since_boot()),
         files=files,
         streams=StreamAppends(
             streams,

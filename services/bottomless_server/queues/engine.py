@@ -127,6 +127,7 @@ class QueueEngine:
         self._figures = Figures()
         self._found: Found | None = None
         self._report: StartReport | None = None
+        self._time_at_start = 0
         self._closing: asyncio.Task[None] | None = None
 
     @classmethod
@@ -171,6 +172,7 @@ class QueueEngine:
         )
         self._report = opened.report
         self._found = find(opened.ledger)
+        self._time_at_start = opened.ledger.store().clock
         settings = self._settings
         return RoundWriter(
             opened.ledger,
@@ -211,6 +213,11 @@ class QueueEngine:
         """What the start has found and done."""
         assert self._report is not None, "it was not opened"
         return self._report
+
+    @property
+    def time_at_start(self) -> int:
+        """The last time that the ledger knew before this start, in ms since 1970: none after it is before."""
+        return self._time_at_start
 
     def _heard(self, ended: Ended, seconds: float) -> None:
         self._figures.hear(ended, seconds)

@@ -60,6 +60,8 @@ class QueuesService:
     directory: DataDirectory
     settings: EngineSettings
     clock: Callable[[], int]
+    go_on_from: Callable[[int], None]
+    """Lets the clock give no time before one."""
     files: FileCalls
     streams: OutgoingStreams
     place: EnginePlace
@@ -117,6 +119,7 @@ class QueuesService:
             files=self.files,
             streams=self.streams,
         )
+        self.go_on_from(self.place.engine.time_at_start)
         self.measures.begin(self.place.engine)
         looking = endless("queue-gauges", self.measures.look)
         self.looking.append(asyncio.create_task(looking, name="queue-gauges"))
