@@ -1,13 +1,14 @@
 """The queues service in this process: a real engine on a directory, a real manifest, clocks of the test."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-from starlette.types import ASGIApp, Receive, Scope, Send
-from support.asgi import client_of, on_tcp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from support.asgi import client_of, on_tcp, scope_of
 from support.harness import ServiceHarness, StandingClocks
 from support.manifest import ManifestHarness
 from support.peers import SilentPeer
@@ -123,6 +124,27 @@ class QueuesHarness(ServiceHarness):
         assert answer.status_code == 200, answer.text
         messages: list[dict[str, Any]] = answer.json()["messages"]
         return messages
+
+
+async def receive_until(node: QueuesHarness, left: asyncio.Event) -> list[Message]:
+    """What a client hears to a receive that may wait, and who leaves at some time."""
+    body = b'{"max_wait_ms":30000}'
+    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    heard: list[Message] = []
+
+    async def receive() -> Message:
+        if unread:
+            return unread.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        heard.append(message)
+
+    headers = {"content-type": "application/json", "content-length": str(len(body))}
+    scope = scope_of(headers, method="POST", path=f"{QUEUE}/receive")
+    await node.as_principal(scope, receive, send)
+    return heard
 
 
 def problem(answer: httpx.Response, status: int, code: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from unit.queues.service_harness import (
     QueuesHarness,
     one_node,
     problem,
+    receive_until,
     somebody,
     two_nodes,
 )
@@ -472,3 +473,26 @@ async def test_a_request_that_is_cancelled_when_its_messages_are_there_gives_the
         (message,) = await node.receive(max_wait_ms=30_000)
         assert (message["value"], message["deliveries"]) == ("a", 1)
         assert node.service.counts.given_back == 1
+
+
+async def test_who_leaves_while_its_credential_is_checked_takes_nothing(tmp_path: Path) -> None:
+    checked, may_go_on, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> float | None:
+        checked.set()
+        await may_go_on.wait()
+        return None
+
+    async with one_node(tmp_path) as node:
+        await node.create()
+        await node.publish("a")
+        node.watch = CredentialWatch(slowly, 10)
+        asking = asyncio.create_task(receive_until(node, left))
+        await checked.wait()
+        left.set()
+        node.watch = None
+        async with asyncio.timeout(20):
+            (message,) = await node.receive(max_wait_ms=30_000)
+        assert (message["value"], message["deliveries"]) == ("a", 1)
+        may_go_on.set()
+        assert await asking == []

@@ -13,7 +13,14 @@ from bottomless.errors import Denied
 from bottomless_server.node.core.ownership import OwnedElsewhere
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch
-from unit.queues.service_harness import QUEUE, QueuesHarness, one_node, problem, two_nodes
+from unit.queues.service_harness import (
+    QUEUE,
+    QueuesHarness,
+    one_node,
+    problem,
+    receive_until,
+    two_nodes,
+)
 
 LONG: dict[str, Any] = {"max_wait_ms": 30_000}
 
@@ -62,6 +69,30 @@ async def test_a_credential_that_ended_while_another_node_waited_gets_nothing(
         problem(raw, 403, "forbidden")
         async with asyncio.timeout(20):
             assert [one["value"] for one in await home.receive(**LONG)] == ["b"]
+
+
+async def test_who_leaves_while_another_node_checks_its_credential_takes_nothing(
+    tmp_path: Path,
+) -> None:
+    checked, may_go_on, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def slowly() -> float | None:
+        checked.set()
+        await may_go_on.wait()
+        return None
+
+    async with two_nodes(tmp_path) as (home, other):
+        await home.create()
+        await home.publish("a")
+        other.watch = CredentialWatch(slowly, 10)
+        asking = asyncio.create_task(receive_until(other, left))
+        await checked.wait()
+        left.set()
+        async with asyncio.timeout(20):
+            (message,) = await home.receive(**LONG)
+        assert (message["value"], message["deliveries"]) == ("a", 1)
+        may_go_on.set()
+        assert await asking == []
 
 
 async def test_a_drain_waits_for_no_receive_that_is_passed_on(tmp_path: Path) -> None:

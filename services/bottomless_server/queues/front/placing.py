@@ -168,7 +168,7 @@ class QueueFront:
             StoreError: also where the credential ended while it waited, or where there is no room for
                 the answer: what was taken comes again when its visibility is over, or at once where the
                 credential had ended.
-            ClientGone: the client has left.
+            ClientGone: the client has left; an answer that was here by then goes back at once.
         """
         body = await read_body(scope, receive, ASKING_SIZE_MAX)
         # Who finds others before it waits for its turn before anything is taken for it.
@@ -188,8 +188,8 @@ class QueueFront:
         watch = credential_watch_of(scope)
         if watch is not None:
             try:
-                await watch.check()
-            except StoreError:
+                await while_connected(receive, watch.check())
+            except (StoreError, ClientGone):
                 await self._give_back(owner, scope, answer)
                 raise
         return answer

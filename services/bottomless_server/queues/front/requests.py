@@ -295,7 +295,7 @@ class QueueRequests:
             _require_done(taking)
             messages = taking.result()
             _require_there(leaving)
-            await self._require_allowed(scope, asked)
+            await self._require_allowed(scope, asked, leaving)
             self._homes.require_still(tenant)
         except (StoreError, ClientGone, asyncio.CancelledError):
             # Also who is cancelled in the moment in which they are there, before looking at them.
@@ -307,15 +307,25 @@ class QueueRequests:
         finally:
             await end_tasks(taking, leaving)
 
-    async def _require_allowed(self, scope: Scope, asked: ReceiveAsked) -> None:
+    async def _require_allowed(
+        self, scope: Scope, asked: ReceiveAsked, leaving: "asyncio.Task[None]"
+    ) -> None:
         """After a wait, ask whether the credential is still good before anything is handed out.
 
         Raises:
             StoreError: the same request would be refused now.
+            ClientGone: the client left meanwhile.
         """
         watch = credential_watch_of(scope)
-        if watch is not None and asked.max_wait_ms:
-            await watch.check()
+        if watch is None or not asked.max_wait_ms:
+            return
+        checking = asyncio.create_task(watch.check())
+        try:
+            await asyncio.wait({checking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            _require_there(leaving)
+            checking.result()
+        finally:
+            await end_tasks(checking)
 
     def _give_back(self, tenant: str, name: str, receipts: Sequence[str]) -> None:
         if receipts:
