@@ -350,9 +350,7 @@ class QueueEngine:
 
     def give_back(self, tenant: str, name: str, receipts: Sequence[str]) -> None:
         """Let others have at once what was received and could not be sent to whoever asked."""
-        queue_id = self._known.get(tenant, name)
-        if queue_id is not None:
-            self._receiving.give_back(queue_id, receipts)
+        self._receiving.give_back(tenant, name, receipts)
 
     async def ack(self, tenant: str, name: str, receipts: Sequence[str]) -> Settlement:
         """Their consumer is done with these messages: they are gone, or on their way to the archive."""

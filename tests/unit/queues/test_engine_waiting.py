@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from bottomless.errors import Code, NotFound, Outcome, Overloaded, Unavailable
+from bottomless.errors import Code, NotFound, Outcome, Overloaded, Unavailable, WrongOffset
 from bottomless.formats.message_file import HEADER_SIZE
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.queues.calls import PublishRequest
@@ -66,6 +66,21 @@ async def test_what_cannot_be_sent_is_given_back_at_once(tmp_path: Path) -> None
         receipts = [each.receipt for each in await engine.receive("jobs")]
         engine.engine.give_back(TENANT, "jobs", receipts)
         assert await engine.values("jobs", wait_ms=LONG) == [b"one"]
+
+
+async def test_it_is_given_back_also_where_the_name_of_its_queue_was_forgotten(
+    tmp_path: Path,
+) -> None:
+    async with an_engine(tmp_path) as engine:
+        await engine.create("jobs")
+        await engine.publish("jobs", values=[b"one"])
+        receipts = [each.receipt for each in await engine.receive("jobs")]
+        with pytest.raises(WrongOffset):
+            # Whatever comes of it: the next one asks the ledger for the name.
+            await engine.engine.delete_queue(TENANT, "jobs", if_empty=True)
+        engine.engine.give_back(TENANT, "jobs", receipts)
+        (message,) = await engine.receive("jobs", wait_ms=20_000)
+        assert (bytes(message.value), message.deliveries) == (b"one", 1)
 
 
 async def test_who_waits_in_a_queue_that_is_deleted_hears_of_it(tmp_path: Path) -> None:

@@ -153,6 +153,20 @@ class GiveBack:
         return len(back)
 
 
+@dataclass(frozen=True)
+class GiveBackByName:
+    """Do the same in the queue of a name. If that is another queue by now, the receipts name nothing in it."""
+
+    tenant: str
+    name: str
+    receipts: Sequence[str]
+    size: int = 0
+
+    def apply(self, work: Work) -> int:
+        row = work.ledger.queue_named(self.tenant, self.name)
+        return 0 if row is None else GiveBack(row.queue_id, self.receipts).apply(work)
+
+
 def _there(stored: Stored) -> There:
     return There(stored.item.deliveries, stored.message.msg_id)
 

@@ -13,7 +13,13 @@ from typing import Final, Protocol
 from bottomless.model.queue import QueueMessage
 from bottomless_server.queues.calls import ReceivedMessage
 from bottomless_server.queues.changes.damage import MarkDamaged
-from bottomless_server.queues.changes.receive import Delivery, GiveBack, Receive, Received
+from bottomless_server.queues.changes.receive import (
+    Delivery,
+    GiveBack,
+    GiveBackByName,
+    Receive,
+    Received,
+)
 from bottomless_server.queues.core.origin import decode_origin
 from bottomless_server.queues.ledger.base import Stored
 from bottomless_server.queues.reading.reading import Reading, Unread
@@ -99,10 +105,10 @@ class Receiving:
             raise not_stored()
         return found
 
-    def give_back(self, queue_id: bytes, receipts: Sequence[str]) -> None:
+    def give_back(self, tenant: str, name: str, receipts: Sequence[str]) -> None:
         """Let others have at once what could not be sent to whoever asked."""
         if receipts:
-            self._rounds.put_back(GiveBack(queue_id, receipts))
+            self._rounds.put_back(GiveBackByName(tenant, name, receipts))
 
 
 def _message(delivery: Delivery, message: QueueMessage) -> ReceivedMessage:
