@@ -17,6 +17,7 @@ from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.queues.core.queue_time import QueueTime
 from bottomless_server.queues.front.counts import QueueCounts
 from bottomless_server.queues.front.figures import QueueMeasures
+from bottomless_server.queues.front.placing import Passing
 from bottomless_server.queues.front.public import create_public_app
 from bottomless_server.queues.front.requests import QueueRequests, QueueRoom
 from bottomless_server.queues.homes import OWNED, TenantHomes
@@ -37,7 +38,7 @@ _QUEUE_SHARE: Final = 2
 _ANSWER_SIZE_MAX: Final = 6 * RECEIVE_SIZE_MAX + MIB
 """Of another node: as much as one receive takes, each byte of it escaped, and what is said of it."""
 _CONNECTION_COUNT_MAX: Final = 4_096
-"""To one home: receives that wait there have one each, and must not hold up who publishes."""
+"""To one home: receives that wait there have one each, beside as many for all other requests."""
 
 
 def create_service(
@@ -78,17 +79,14 @@ def create_service(
         owned=OWNED,
     )
     homes = TenantHomes(peer, QueueHomes(coordination, streams), lease, start, clocks.monotonic)
-    others = forwarding or Forwarding(
-        (settings.queues_forward_ms + LONG_POLL_MS_MAX) / 1000,
-        secret,
-        service="queues",
-        owned=OWNED,
-        answer_size_max=_ANSWER_SIZE_MAX,
-        connection_count_max=_CONNECTION_COUNT_MAX,
-    )
     to_streams = to_streams or Forwarding(settings.queues_forward_ms / 1000, secret)
     under_way, counts, place = RequestsUnderWay(), QueueCounts(), EnginePlace()
-    forwarded = ForwardedRequests(others, under_way, counts, homes.forget_owner)
+
+    def passed_on(wait_ms: int) -> ForwardedRequests:
+        way = forwarding or _way(settings.queues_forward_ms + wait_ms, secret)
+        return ForwardedRequests(way, under_way, counts, homes.forget_owner)
+
+    passing = Passing(receives=passed_on(LONG_POLL_MS_MAX), others=passed_on(0))
     size_max = settings.queues_waiting_bytes_max
     room = MemoryRoom(
         Admission(size_max // _QUEUE_SHARE, size_max),
@@ -109,7 +107,7 @@ def create_service(
     time = QueueTime(settings.queues_clock_jump_ms_max)
     return QueuesService(
         public=create_public_app(
-            place.there, requests, homes, directory, under_way, forwarded, Paging(coordination)
+            place.there, requests, homes, directory, under_way, passing, Paging(coordination)
         ),
         directory=directory,
         settings=settings.engine(),
@@ -127,7 +125,7 @@ def create_service(
         node_start=start,
         homes=homes,
         under_way=under_way,
-        forwarded=forwarded,
+        passing=passing,
         to_streams=to_streams,
         counts=counts,
         measures=QueueMeasures(clocks.wall),
@@ -137,6 +135,17 @@ def create_service(
 def _note_generation(streams: Streams, shown: NamesShown) -> None:
     """Let a home that is missing where the generation is not told be no reason to say that there is none."""
     streams.generation = shown.generation
+
+
+def _way(silent_ms: int, secret: str | None) -> Forwarding:
+    return Forwarding(
+        silent_ms / 1000,
+        secret,
+        service="queues",
+        owned=OWNED,
+        answer_size_max=_ANSWER_SIZE_MAX,
+        connection_count_max=_CONNECTION_COUNT_MAX,
+    )
 
 
 def _url(settings: QueuesSettings) -> str:

@@ -12,13 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bottomless.errors import Code, NotFound, Unavailable
 from bottomless_server.node.data_directory import DataDirectory
 from bottomless_server.node.file_calls import FileCalls
-from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import Forwarding, is_forwarded, take_forwarded
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.queues.engine import QueueEngine
 from bottomless_server.queues.front.counts import QueueCounts
 from bottomless_server.queues.front.figures import QueueMeasures
+from bottomless_server.queues.front.placing import Passing
 from bottomless_server.queues.homes import TenantHomes
 from bottomless_server.queues.ports import OutgoingStreams
 from bottomless_server.queues.settings import EngineSettings
@@ -69,7 +69,7 @@ class QueuesService:
     node_start: NodeStart
     homes: TenantHomes
     under_way: RequestsUnderWay
-    forwarded: ForwardedRequests
+    passing: Passing
     to_streams: Forwarding
     """Connections to ingest nodes."""
     counts: QueueCounts
@@ -153,7 +153,7 @@ class QueuesService:
         if self.started:
             await self.lease.stop()
         await self.homes.aclose()
-        await self.forwarded.aclose()
+        await self.passing.aclose()
         await self.to_streams.aclose()
         self.directory.close()
 

@@ -11,6 +11,7 @@ from support.waiting import eventually
 
 from bottomless.errors import Denied
 from bottomless_server.node.core.ownership import OwnedElsewhere
+from bottomless_server.queues import app
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch
 from unit.queues.service_harness import (
@@ -126,6 +127,18 @@ async def test_receives_that_wait_through_another_node_hold_up_nobody(tmp_path: 
         assert (await other.publish("a", name="others")).status_code == 200
         await home.service.drain()
         assert await asyncio.gather(*waiting) == [[]] * count
+
+
+async def test_receives_that_wait_take_no_connection_from_who_publishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "_CONNECTION_COUNT_MAX", 1)
+    async with two_nodes(tmp_path) as (home, other):
+        await home.create()
+        waiting = asyncio.create_task(other.receive(**LONG))
+        await until_waiting(home)
+        assert (await other.publish("a")).status_code == 200
+        assert [message["value"] for message in await waiting] == ["a"]
 
 
 async def test_an_answer_of_before_a_takeover_makes_nobody_the_home(

@@ -7,7 +7,7 @@ as raw ASGI; FastAPI serves everything else.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 import structlog
@@ -58,6 +58,20 @@ OF_THE_NODE: Final = frozenset({"get_queue_store", "compact_queue_store", "take_
 Handle = Callable[[Scope, Receive], Awaitable[WholeAnswer]]
 
 
+class Passing(NamedTuple):
+    """Ways to other nodes."""
+
+    receives: ForwardedRequests
+    """Those that wait have a connection each: they have connections of their own, so that they hold up
+    nobody else."""
+    others: ForwardedRequests
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self.receives.aclose()
+        await self.others.aclose()
+
+
 class QueueFront:
     """Finds out where a request is answered, and answers it or passes it on."""
 
@@ -66,14 +80,14 @@ class QueueFront:
         requests: QueueRequests,
         homes: TenantHomes,
         under_way: RequestsUnderWay,
-        forwarded: ForwardedRequests,
+        passing: Passing,
         others: ASGIApp,
     ) -> None:
         """`others` answers what is not spoken here."""
         self._requests = requests
         self._homes = homes
         self._under_way = under_way
-        self._forwarded = forwarded
+        self._passing = passing
         self._others = others
         self._spoken: Mapping[str, Handle] = {
             "publish_messages": requests.publish,
@@ -153,7 +167,7 @@ class QueueFront:
                 answer = await self._received(owner, scope, receive, room)
                 await send_forwarded(send, answer)
             return
-        answer = await self._forwarded.ask(owner, scope, receive)
+        answer = await self._passing.others.ask(owner, scope, receive)
         if operation_id == LIST and answer.status == 200:
             answer = _shown_to(answer, scope)
         await send_forwarded(send, answer)
@@ -181,7 +195,7 @@ class QueueFront:
                 # The home has taken messages, and sends them.
                 raise restated(error, Outcome.UNKNOWN) from error
 
-        asking = self._forwarded.ask(owner, scope, _again(body, receive), hold)
+        asking = self._passing.receives.ask(owner, scope, _again(body, receive), hold)
         answer = await while_connected(receive, self._unless_draining(asking))
         if answer is None:
             return _nothing_received(scope)
@@ -212,7 +226,7 @@ class QueueFront:
         target = scope["raw_path"].decode("ascii").rpartition("/")[0] + "/nack"
         body = orjson.dumps({"receipts": receipts})
         try:
-            await self._forwarded.tell(owner, "POST", target, body, headers)
+            await self._passing.others.tell(owner, "POST", target, body, headers)
         except Unavailable as error:
             log.warning("messages could not be given back to their home", error=str(error))
 

@@ -6,11 +6,10 @@ from fastapi import FastAPI, Request
 from starlette.types import ASGIApp
 
 from bottomless_server.node.data_directory import DataDirectory
-from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.queues.engine import QueueEngine
 from bottomless_server.queues.front.admin_routes import add_admin_routes
-from bottomless_server.queues.front.placing import QueueFront
+from bottomless_server.queues.front.placing import Passing, QueueFront
 from bottomless_server.queues.front.queue_routes import add_queue_routes
 from bottomless_server.queues.front.requests import QueueRequests
 from bottomless_server.queues.homes import TenantHomes
@@ -25,7 +24,7 @@ def create_public_app(
     homes: TenantHomes,
     directory: DataDirectory,
     under_way: RequestsUnderWay,
-    forwarded: ForwardedRequests,
+    passing: Passing,
     paging: Paging,
 ) -> ASGIApp:
     """Everything that the service answers to the public; `engine` gives the engine once it is open."""
@@ -34,7 +33,7 @@ def create_public_app(
     add_queue_routes(api, engine, homes, paging)
     add_admin_routes(api, engine, homes, directory)
     _state_spoken(api)
-    return QueueFront(requests, homes, under_way, forwarded, api)
+    return QueueFront(requests, homes, under_way, passing, api)
 
 
 def _state_spoken(api: FastAPI) -> None:
