@@ -1,8 +1,10 @@
 """Drives by their numbers, as settings, the registry and the drives themselves say in agreement.
 
 Drive 0 holds all metadata, with the registry of the others among it. A drive counts once it is in
-the registry; one that the settings name before that is not used yet. Nothing opens a table yet: all
-fragments lie on drive 0.
+the registry; one that the settings name before that is not used yet.
+
+Whoever wants the object of a fragment asks a table for the drive that the fragment's entry names.
+Nothing opens one with more than drive 0 yet: all fragments lie there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +37,11 @@ class DriveTable:
         assert DEFAULT_NUMBER not in others, "drive 0 has no marker"
         self._default = default
         self._others = dict(others)
+
+    @classmethod
+    def of_one(cls, default: Drive) -> "DriveTable":
+        """The table of a deployment whose fragments all lie on drive 0."""
+        return cls(default, {})
 
     @property
     def numbers(self) -> tuple[int, ...]:

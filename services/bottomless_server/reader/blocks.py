@@ -13,6 +13,8 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 from bottomless.drives.base import Drive
+from bottomless.model.drive import DEFAULT_NUMBER
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.core.chunk_runs import JOINED_SIZE
 from bottomless_server.reader.core.runs import KeptRun, Run, next_is_due, read_on, runs_of
@@ -30,6 +32,7 @@ class NextObject(NamedTuple):
 
     object_key: str
     size: int
+    drive: int = DEFAULT_NUMBER
 
 
 class ReadsOn(NamedTuple):
@@ -42,7 +45,11 @@ class ReadsOn(NamedTuple):
 
 
 class Blocks:
-    """Ranges of objects, through the cache. Objects are immutable, so nothing goes stale."""
+    """Ranges of objects, through the cache. Objects are immutable, so nothing goes stale.
+
+    `drive` is everywhere the number of the drive on which an object lies. What is kept is kept by
+    the key alone: no key is on two drives, or its bytes are the same there.
+    """
 
     def __init__(
         self,
@@ -52,10 +59,11 @@ class Blocks:
         fetch_count_max: int,
         *,
         ahead_size_max: int = 0,
+        drives: DriveTable | None = None,
     ) -> None:
         """`ahead_size_max` is what may be fetched for one reader before it asks; none where that is
-        less than a run."""
-        self._drive = drive
+        less than a run. Without a table of drives all objects are on `drive`."""
+        self._drives = drives or DriveTable.of_one(drive)
         self._cache = cache
         self._block_size = block_size
         run_size = RUN_BLOCK_COUNT * block_size
@@ -81,6 +89,7 @@ class Blocks:
         *,
         follows: bool = False,
         reads_on: ReadsOn | None = None,
+        drive: int = DEFAULT_NUMBER,
     ) -> memoryview:
         """Bytes of an object, fewer where it ends before; a view where one block or run holds them
         all. Runs are read only of an object whose size is given; `follows`: see `read_on`. Nothing
@@ -92,13 +101,15 @@ class Blocks:
         assert size > 0
         end = start + size
         if object_size is None or not self._run_size or end > object_size:
-            parts = [self._by_blocks(object_key, start, end)]
+            parts = [self._by_blocks(object_key, start, end, drive)]
         else:
             runs = runs_of(start, size, object_size, self._run_size)
             parts = [
-                self._of_run(object_key, object_size, run, _Span(start, end, follows), reads_on)
+                self._of_run(
+                    object_key, object_size, run, _Span(start, end, follows, drive), reads_on
+                )
                 if self._takes_whole(object_key, run, start, end, follows and run is runs[0])
-                else self._by_blocks(object_key, max(start, run.start), min(end, run.end))
+                else self._by_blocks(object_key, max(start, run.start), min(end, run.end), drive)
                 for run in runs
             ]
         if len(parts) == 1:
@@ -116,6 +127,7 @@ class Blocks:
         *,
         reads_on: bool,
         alone: bool = False,
+        drive: int = DEFAULT_NUMBER,
     ) -> memoryview:
         """Bytes that are kept in another form by whoever asks: only they are fetched, unless they
         are here already, or the object is one that is read whole now, or no larger than a block.
@@ -129,10 +141,14 @@ class Blocks:
         fetched_whole = min(self._block_size, JOINED_SIZE) if alone else self._block_size
         whole = object_size <= fetched_whole or (reads_on and last.start == 0)
         if whole or self._knows(object_key, start, size, last):
-            return await self.read(object_key, start, size, object_size, follows=reads_on)
-        return memoryview(await patiently(lambda: self.fetch(object_key, start, size)))
+            return await self.read(
+                object_key, start, size, object_size, follows=reads_on, drive=drive
+            )
+        return memoryview(await patiently(lambda: self.fetch(object_key, start, size, drive)))
 
-    async def fetch(self, object_key: str, start: int, size: int) -> bytes | memoryview:
+    async def fetch(
+        self, object_key: str, start: int, size: int, drive: int = DEFAULT_NUMBER
+    ) -> bytes | memoryview:
         """Bytes of an object as the store sends them now, for a caller who verifies them elsewhere.
 
         Past the cache: nobody would drop what turned out to be bad there, so the same damage
@@ -140,7 +156,7 @@ class Blocks:
         """
         async with self._taken(size):
             self.fetch_count += 1
-            data = await self._drive.get(object_key, start, size)
+            data = await self._drives.of(drive).get(object_key, start, size)
         self.fetched_size += len(data)
         return data
 
@@ -194,40 +210,41 @@ class Blocks:
     ) -> list[memoryview]:
         name = RunName("run", object_key, run.start)
         kept = await patiently(
-            lambda: self._cache.get(name, lambda: self._fetch_run(object_key, run), len)
+            lambda: self._cache.get(name, lambda: self._fetch_run(object_key, run, span.drive), len)
         )
         start, end = max(span.start, run.start), min(span.end, run.end)
         came = self._ahead.take(name) or span.start < run.start
         came = came or (span.follows and run.start == 0)
         goes_on = kept.read(start, end, came=came)
         if next_is_due(run, end) and reads_on is not None:
-            coming = self._next(object_key, object_size, run, reads_on)
+            coming = self._next(NextObject(object_key, object_size, span.drive), run, reads_on)
             if coming is not None:
                 self._go_ahead(kept, *coming, goes_on=goes_on)
         return [kept.data[start - run.start : end - run.start]]
 
-    async def _fetch_run(self, object_key: str, run: Run) -> KeptRun:
-        return KeptRun(memoryview(await self.fetch(object_key, run.start, run.end - run.start)))
+    async def _fetch_run(self, object_key: str, run: Run, drive: int) -> KeptRun:
+        size = run.end - run.start
+        return KeptRun(memoryview(await self.fetch(object_key, run.start, size, drive)))
 
-    def _next(
-        self, object_key: str, object_size: int, run: Run, reads_on: ReadsOn
-    ) -> tuple[str, Run] | None:
+    def _next(self, read: NextObject, run: Run, reads_on: ReadsOn) -> tuple[NextObject, Run] | None:
         """The object and the run with which whoever reads goes on after this run, if it does."""
-        if run.end < object_size:
+        if run.end < read.size:
             if reads_on.end <= run.end:
                 return None
-            return object_key, runs_of(run.end, 1, object_size, self._run_size)[0]
+            return read, runs_of(run.end, 1, read.size, self._run_size)[0]
         if reads_on.after is None:
             return None
-        key, size = reads_on.after
-        return key, runs_of(0, 1, size, self._run_size)[0]
+        return reads_on.after, runs_of(0, 1, reads_on.after.size, self._run_size)[0]
 
-    def _go_ahead(self, kept: KeptRun, key: str, coming: Run, *, goes_on: bool) -> None:
+    def _go_ahead(
+        self, kept: KeptRun, following: NextObject, coming: Run, *, goes_on: bool
+    ) -> None:
         """Begin to fetch the run after `kept` for somebody who `goes_on`, if nothing of it is here,
         and enough room is left for what is asked for now.
 
         Once: a run that could not be fetched, or did not stay here, is left to who comes to it.
         """
+        key = following.object_key
         name = RunName("run", key, coming.start)
         if kept.went_ahead or self._cache.knows(name):
             self._ahead.want(name, reads_on=goes_on)
@@ -242,15 +259,19 @@ class Blocks:
         ):
             return
         kept.went_ahead = self._ahead.begin(
-            name, size, len(blocks), lambda: self._fetch_run(key, coming)
+            name, size, len(blocks), lambda: self._fetch_run(key, coming, following.drive)
         )
 
-    async def _by_blocks(self, object_key: str, start: int, end: int) -> list[memoryview]:
+    async def _by_blocks(
+        self, object_key: str, start: int, end: int, drive: int
+    ) -> list[memoryview]:
         numbers = self._numbers(start, end - start)
         if len(numbers) == 1:
-            blocks = [await self._block(object_key, numbers[0])]
+            blocks = [await self._block(object_key, numbers[0], drive)]
         else:
-            blocks = await asyncio.gather(*(self._block(object_key, number) for number in numbers))
+            blocks = await asyncio.gather(
+                *(self._block(object_key, number, drive) for number in numbers)
+            )
         # Of the blocks at the edges most may lie outside of the range.
         views = [memoryview(block) for block in blocks]
         views[-1] = views[-1][: end - numbers[-1] * self._block_size]
@@ -261,9 +282,9 @@ class Blocks:
         assert size > 0
         return range(start // self._block_size, (start + size - 1) // self._block_size + 1)
 
-    async def _block(self, object_key: str, number: int) -> bytes | memoryview:
+    async def _block(self, object_key: str, number: int, drive: int) -> bytes | memoryview:
         async def fetch() -> bytes | memoryview:
-            return await self.fetch(object_key, number * self._block_size, self._block_size)
+            return await self.fetch(object_key, number * self._block_size, self._block_size, drive)
 
         # Outside of the cache: who joined what another began tries again for as long as it may.
         return await patiently(lambda: self._cache.get(("block", object_key, number), fetch, len))
@@ -275,3 +296,4 @@ class _Span(NamedTuple):
     start: int
     end: int
     follows: bool
+    drive: int

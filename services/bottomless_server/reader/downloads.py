@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 
 from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound
-from bottomless.formats.keys import fragment_key
+from bottomless.formats.keys import FragmentPlace, fragment_key, fragment_place
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.fragment import parse_fragment_id
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import FullName, StreamId, Uid
@@ -28,7 +29,7 @@ class Download(NamedTuple):
 
     stream_id: StreamId
     fragment_id: str
-    object_key: str
+    place: FragmentPlace
     size: int
 
     @property
@@ -81,7 +82,10 @@ class Downloads:
         async def get(piece: ByteRange) -> memoryview:
             # Who downloads verifies: a range of bytes has no checksum that could be looked at here.
             with self._patience.lasting():
-                data = await patiently(lambda: self._blocks.fetch(download.object_key, *piece))
+                place = download.place
+                data = await patiently(
+                    lambda: self._blocks.fetch(place.object_key, *piece, place.drive)
+                )
             return memoryview(data)
 
         async with read_ahead(get, ranges, self._read_ahead_size) as results:
@@ -98,18 +102,24 @@ class Downloads:
         self, stream: StreamFacts, fragment_id: str, first_offset: int, uid: Uid
     ) -> Download:
         stream_id = stream.stream_id
-        key = fragment_key(stream_id, first_offset, uid, stream.tenant)
         state = await self._roots.current(stream_id)
         if first_offset >= state.published_next:
             # Perhaps in a root that was published since.
             state = await self._roots.refreshed(stream_id)
         if first_offset < state.first_offset:
-            # Out of the stream, but there until its grace ends, for those who planned with it.
-            return Download(stream_id, fragment_id, key, await self._size_of(key))
+            # Out of the stream, but there until its grace ends, for those who planned with it. On
+            # which drive nobody says any more: one that was moved is not found.
+            key = fragment_key(stream_id, first_offset, uid, stream.tenant)
+            place = FragmentPlace(DEFAULT_NUMBER, key)
+            return Download(stream_id, fragment_id, place, await self._size_of(key))
         tree = await self._roots.tree(stream, state)
         async for leaf in self._roots.leaves(tree, first_offset):
-            if leaf["kind"] == EntryKind.FRAGMENT and fragment_info(leaf).uid == uid:
-                return Download(stream_id, fragment_id, key, int(leaf["object_size"]))
+            if leaf["kind"] != EntryKind.FRAGMENT:
+                break
+            info = fragment_info(leaf)
+            if info.uid == uid:
+                place = fragment_place(stream_id, info, stream.tenant)
+                return Download(stream_id, fragment_id, place, info.size)
             break
         raise _not_found()
 

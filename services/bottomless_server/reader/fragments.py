@@ -17,7 +17,7 @@ from bottomless.formats.chunk import split_chunks
 from bottomless.formats.filter import AskedHashes
 from bottomless.formats.fragment import FragmentIndex, decode_index, decode_stored_filters
 from bottomless.formats.fragment_filters import FilterTable, chunks_to_read
-from bottomless.formats.keys import fragment_key
+from bottomless.formats.keys import FragmentPlace, fragment_place
 from bottomless.model.chunk import ChunkHeader, ChunkPlace
 from bottomless.model.fragment import FragmentInfo
 from bottomless_server.reader.blocks import Blocks, NextObject, ReadsOn
@@ -94,9 +94,14 @@ class Fragments:
             return _index_of(info, bytes(data))
 
         async def make() -> FragmentIndex:
-            def read(key: str) -> Awaitable[memoryview]:
+            def read(place: FragmentPlace) -> Awaitable[memoryview]:
                 return self._blocks.read_once(
-                    key, info.index_position, info.index_size, info.size, reads_on=reads_on
+                    place.object_key,
+                    info.index_position,
+                    info.index_size,
+                    info.size,
+                    reads_on=reads_on,
+                    drive=place.drive,
                 )
 
             span = (info.index_position, info.index_size)
@@ -133,9 +138,15 @@ class Fragments:
         size = last.position + last.size - first.position
         reads_on = _reads_on(stream, index, wanted)
 
-        def read(key: str) -> Awaitable[memoryview]:
+        def read(place: FragmentPlace) -> Awaitable[memoryview]:
             return self._blocks.read(
-                key, first.position, size, info.size, follows=wanted.follows, reads_on=reads_on
+                place.object_key,
+                first.position,
+                size,
+                info.size,
+                follows=wanted.follows,
+                reads_on=reads_on,
+                drive=place.drive,
             )
 
         chunks = await self._verified(stream, info, (first.position, size), read, decode)
@@ -190,8 +201,8 @@ class Fragments:
         span = (info.index_position - size, size + info.index_size)
 
         async def make() -> Said:
-            def read(key: str) -> Awaitable[memoryview]:
-                return self._blocks.read_once(key, *span, info.size, reads_on=False, alone=alone)
+            def read(place: FragmentPlace) -> Awaitable[memoryview]:
+                return self._read_alone(place, span, info.size, alone=alone)
 
             return await self._verified(stream, info, span, read, decode)
 
@@ -205,8 +216,8 @@ class Fragments:
         span = (footer.filters_position, footer.filters_size)
 
         async def make() -> tuple[FilterTable, ...]:
-            def read(key: str) -> Awaitable[memoryview]:
-                return self._blocks.read_once(key, *span, info.size, reads_on=False, alone=alone)
+            def read(place: FragmentPlace) -> Awaitable[memoryview]:
+                return self._read_alone(place, span, info.size, alone=alone)
 
             def decode(data: memoryview) -> tuple[FilterTable, ...]:
                 # A copy, as of the index.
@@ -231,10 +242,8 @@ class Fragments:
         """Chunks of which others around them are not wanted: only their bytes are fetched."""
         size = last.position + last.size - first.position
 
-        def read(key: str) -> Awaitable[memoryview]:
-            return self._blocks.read_once(
-                key, first.position, size, info.size, reads_on=False, alone=alone
-            )
+        def read(place: FragmentPlace) -> Awaitable[memoryview]:
+            return self._read_alone(place, (first.position, size), info.size, alone=alone)
 
         def decode(data: memoryview) -> list[tuple[ChunkHeader, memoryview]]:
             chunks = list(split_chunks(data))
@@ -245,23 +254,31 @@ class Fragments:
 
         return await self._verified(stream, info, (first.position, size), read, decode)
 
+    def _read_alone(
+        self, place: FragmentPlace, span: tuple[int, int], object_size: int, *, alone: bool
+    ) -> Awaitable[memoryview]:
+        """A span of a fragment, its start and size, of which nothing after it is wanted."""
+        return self._blocks.read_once(
+            place.object_key, *span, object_size, reads_on=False, alone=alone, drive=place.drive
+        )
+
     async def _verified(
         self,
         stream: StreamFacts,
         info: FragmentInfo,
         span: tuple[int, int],
-        read: Callable[[str], Awaitable[memoryview]],
+        read: Callable[[FragmentPlace], Awaitable[memoryview]],
         decode: Callable[[memoryview], T],
     ) -> T:
         """What `decode` makes of what `read` gets of a span: its start and size."""
         start, size = span
-        stream_id, key = stream.stream_id, _key(stream, info)
+        stream_id, place = stream.stream_id, _place(stream, info)
         facts = {"stream_id": stream_id, "fragment_id": info.fragment_id}
         try:
             return await verified(
-                lambda: read(key),
+                lambda: read(place),
                 decode,
-                lambda: self._blocks.drop(key, start, size, info.size),
+                lambda: self._blocks.drop(place.object_key, start, size, info.size),
                 size,
                 events=_EVENTS,
                 **facts,
@@ -287,8 +304,8 @@ def _index_of(info: FragmentInfo, data: bytes | memoryview) -> FragmentIndex:
     return index
 
 
-def _key(stream: StreamFacts, info: FragmentInfo) -> str:
-    return fragment_key(stream.stream_id, info.first_offset, info.uid, stream.tenant)
+def _place(stream: StreamFacts, info: FragmentInfo) -> FragmentPlace:
+    return fragment_place(stream.stream_id, info, stream.tenant)
 
 
 def _reads_on(stream: StreamFacts, index: FragmentIndex, wanted: FragmentPart) -> ReadsOn:
@@ -297,5 +314,7 @@ def _reads_on(stream: StreamFacts, index: FragmentIndex, wanted: FragmentPart) -
     if ends is not None and ends < info.next_offset:
         last = index.place(index.at_offset(ends - 1))
         return ReadsOn(last.position + last.size, None)
-    following = None if after is None else NextObject(_key(stream, after), after.size)
-    return ReadsOn(info.size, following)
+    if after is None:
+        return ReadsOn(info.size, None)
+    place = _place(stream, after)
+    return ReadsOn(info.size, NextObject(place.object_key, after.size, place.drive))

@@ -6,6 +6,7 @@ starts where the one before it ends, or the answer is an error and not a list.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -13,12 +14,14 @@ import numpy as np
 from bottomless.drives.base import Drive
 from bottomless.errors import Code, OffsetGone, WrongOffset
 from bottomless.formats.fragment import HEADER_SIZE
-from bottomless.formats.keys import fragment_key
+from bottomless.formats.keys import FragmentPlace, fragment_place
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.filter import Filter
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.offset_spec import format_timestamp
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.reader.core.page import gap_reason
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
 from bottomless_server.reader.core.scan import PassedOver, Scan, ScanBounds
@@ -55,13 +58,18 @@ class Listing:
         *,
         secret: bytes,
         url_seconds: int,
+        drives: DriveTable | None = None,
     ) -> None:
+        """All fragments are on `drive` if there is no table of drives."""
         self._reader = reader
         self._roots = roots
         self._tail = tail
-        self._drive = drive
+        self._drives = drives or DriveTable.of_one(drive)
         self._secret = secret
-        self._urls = PresignedUrls(drive, url_seconds)
+        self._urls = {
+            number: PresignedUrls(self._drives.of(number), url_seconds)
+            for number in self._drives.numbers
+        }
 
     async def fragments(self, name: FullName, query: ListQuery) -> dict[str, Any]:
         """One page of the fragment list.
@@ -70,7 +78,7 @@ class Listing:
             NotFound, InvalidRequest, OffsetGone, WrongOffset, Unavailable, Corrupt
         """
         if query.presigned:
-            self._urls.check()
+            self._urls[DEFAULT_NUMBER].check()
         token = None
         if query.page_token is not None:
             token = decode_token(query.page_token, name.tenant, self._secret)
@@ -155,18 +163,32 @@ class Listing:
         """Make what the query wants of each fragment beside its facts: its place, a URL, or
         nothing.
         """
-        keys = [
-            fragment_key(stream.stream_id, info.first_offset, info.uid, stream.tenant)
-            for info in fragments
-        ]
-        extras: list[dict[str, Any]] = [{} for _ in keys]
+        places = [fragment_place(stream.stream_id, info, stream.tenant) for info in fragments]
+        extras: list[dict[str, Any]] = [{} for _ in places]
         if query.locations:
-            store = asdict(self._drive.location)
-            extras = [{"store": store, "object_key": key} for key in keys]
+            used = {place.drive for place in places}
+            stores = {number: asdict(self._drives.of(number).location) for number in used}
+            extras = [
+                {"store": stores[place.drive], "object_key": place.object_key} for place in places
+            ]
         if query.presigned:
-            urls = await self._urls.of(keys)
+            urls = await self._urls_of(places)
             extras = [extra | url for extra, url in zip(extras, urls, strict=True)]
         return iter(extras)
+
+    async def _urls_of(self, places: Sequence[FragmentPlace]) -> list[dict[str, Any]]:
+        """A URL for each place, from the drive on which it is.
+
+        Raises:
+            InvalidRequest: one of the drives makes no such URLs.
+            DriveUnavailable: one of the drives is not known.
+        """
+        made: list[dict[str, Any]] = []
+        for number, run in groupby(places, key=lambda place: place.drive):
+            self._drives.of(number)
+            self._urls[number].check()
+            made += await self._urls[number].of([place.object_key for place in run])
+        return made
 
 
 def _fragment_item(name: StreamName, info: FragmentInfo) -> dict[str, Any]:

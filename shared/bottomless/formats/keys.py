@@ -1,6 +1,7 @@
 """Object keys: where each object of a stream lies. The only place that knows.
 
     {prefix}/{tenant}/{stream_id}/data/{first_offset:020d}.{uid}.fragment
+    {prefix}/{tenant}/{stream_id}/data/{first_offset:020d}.{uid}.{copy:016x}.fragment
     {prefix}/{tenant}/{stream_id}/metadata/root.{generation:010d}.{epoch:020d}.{version:020d}.{uid}.manifest
     {prefix}/{tenant}/{stream_id}/metadata/{first_offset:020d}.{uid}.g{height}
     {prefix}/{tenant}/{stream_id}/stream.{registry_version:010d}.json
@@ -14,6 +15,8 @@
     {prefix}/_system/queue-starts/{node_id}.{number:010d}.json
     {prefix}/_system/wal/{instance}/{sequence:012d}.wal
 
+The second form is that of a fragment that was moved to another drive; nothing puts one yet.
+
 Each rebuild puts one more generation object, and the highest counts.
 
 The prefix belongs to the drive, so the keys here start with the tenant. Numbers are
@@ -24,6 +27,7 @@ import re
 from typing import Final, NamedTuple
 
 from bottomless.model.api_key import KeyId
+from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import OFFSET_MAX, WAL_SEQUENCE_MAX
 from bottomless.model.names import NodeId, StreamId, SuperId, Uid
 
@@ -189,9 +193,27 @@ def stream_prefix(stream_id: StreamId, tenant: str) -> str:
     return f"{tenant}/{stream_id}/"
 
 
-def fragment_key(stream_id: StreamId, first_offset: int, uid: Uid, tenant: str) -> str:
-    """Make the key of a fragment."""
-    return f"{stream_prefix(stream_id, tenant)}data/{first_offset:020d}.{uid}.fragment"
+def fragment_key(
+    stream_id: StreamId, first_offset: int, uid: Uid, tenant: str, copy: int = 0
+) -> str:
+    """Make the key of a fragment; `copy` is what its entry says, 0 for one that was never moved."""
+    moved = f".{copy:016x}" if copy else ""
+    return f"{stream_prefix(stream_id, tenant)}data/{first_offset:020d}.{uid}{moved}.fragment"
+
+
+class FragmentPlace(NamedTuple):
+    """Where the object of a fragment lies."""
+
+    drive: int
+    """The number of its drive."""
+    object_key: str
+    """Its key, below the prefix of that drive."""
+
+
+def fragment_place(stream_id: StreamId, info: FragmentInfo, tenant: str) -> FragmentPlace:
+    """Tell where the object of a fragment lies, by what the manifest says of it."""
+    key = fragment_key(stream_id, info.first_offset, info.uid, tenant, info.copy)
+    return FragmentPlace(info.drive, key)
 
 
 def parse_fragment_key(object_key: str) -> FragmentKey | None:

@@ -4,12 +4,13 @@ import secrets
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 
 from bottomless.drives.base import Drive
 from bottomless.model.names import Uid
 from bottomless_server.coordination.base import Coordination
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.manifest.common.groups import Groups
 from bottomless_server.manifest.common.metrics import ManifestCounts
 from bottomless_server.manifest.common.owners import Owners
@@ -42,16 +43,21 @@ class Context:
     counts: ManifestCounts = field(default_factory=ManifestCounts)
     clock_directory: Path | None = None
     """Where it is written down what is known of the wall clock."""
+    table: InitVar[DriveTable | None] = None
+    drives: DriveTable = field(init=False)
+    """The drives of fragments, by the numbers that their entries say; `drive` has all else. Without
+    a `table` all of them are on `drive` too."""
     time: TrustedTime = field(init=False)
     """The time for whatever is deleted because enough time has passed."""
     groups: Groups = field(init=False)
     quotas: Quotas = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, table: DriveTable | None) -> None:
         trusted = TrustedTime(
             self.drive, self.coordination, self.clock, self.elapsed, self.clock_directory
         )
         object.__setattr__(self, "time", trusted)
+        object.__setattr__(self, "drives", table or DriveTable.of_one(self.drive))
         object.__setattr__(self, "groups", Groups(self.drive))
         object.__setattr__(self, "quotas", Quotas(self.coordination))
 

@@ -22,7 +22,7 @@ from bottomless.formats.fragment import (
     decode_stored_filters,
     pack_fragment,
 )
-from bottomless.formats.keys import fragment_key
+from bottomless.formats.keys import fragment_place
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
@@ -62,17 +62,17 @@ async def copy_run(
 
 
 async def _copy(context: Context, record: StreamRecord, fragment: FragmentInfo) -> FragmentInfo:
-    old_key = fragment_key(record.stream_id, fragment.first_offset, fragment.uid, record.tenant)
-    data = memoryview(await context.drive.get(old_key))
+    old = fragment_place(record.stream_id, fragment, record.tenant)
+    data = memoryview(await context.drives.of(old.drive).get(old.object_key))
     footer = footer_piece(len(data))
     said = decode_footer(data[footer.start :])
     end = said.filters_position
     tables = decode_stored_filters(data[end : said.index_position], said)
     packed = pack_fragment(record.stream_id, context.new_uid(), [data[HEADER_SIZE:end]], tables)
-    uid = packed.info.uid
+    new = fragment_place(record.stream_id, packed.info, record.tenant)
     await put_object(
-        context.drive,
-        fragment_key(record.stream_id, fragment.first_offset, uid, record.tenant),
+        context.drives.of(new.drive),
+        new.object_key,
         packed.parts,
         packed.info.crc,
         deadline_seconds=context.settings.manifest_put_seconds,

@@ -14,7 +14,7 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import check
 from bottomless.formats.fragment import pack_fragment
-from bottomless.formats.keys import fragment_key, wal_key
+from bottomless.formats.keys import fragment_place, wal_key
 from bottomless.formats.placing import Placed, place
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.fragment import FragmentInfo
@@ -161,9 +161,10 @@ class _Packing:
         data = b"".join(self._run)
         tables = make_filters([data], len(data), record.config.filter)
         packed = pack_fragment(record.stream_id, uid, [data], tables)
+        place = fragment_place(record.stream_id, packed.info, record.tenant)
         await put_object(
-            self._context.drive,
-            fragment_key(record.stream_id, packed.info.first_offset, uid, record.tenant),
+            self._context.drives.of(place.drive),
+            place.object_key,
             packed.parts,
             packed.info.crc,
             deadline_seconds=self._context.settings.manifest_put_seconds,

@@ -21,7 +21,7 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Corrupt
 from bottomless.formats.chunk import decode_trailer, split_chunks, trailer_of
 from bottomless.formats.fragment import HEADER_SIZE, decode_footer
-from bottomless.formats.keys import fragment_key
+from bottomless.formats.keys import fragment_place
 from bottomless.formats.tracking import decode_tracking
 from bottomless.guards import guard
 from bottomless.model.chunk import (
@@ -153,8 +153,8 @@ async def _backwards(
 
 
 async def _said(context: Context, record: StreamRecord, fragment: FragmentInfo) -> list[_ChunkSaid]:
-    key = fragment_key(record.stream_id, fragment.first_offset, fragment.uid, record.tenant)
-    data = memoryview(await context.drive.get(key))
+    place = fragment_place(record.stream_id, fragment, record.tenant)
+    data = memoryview(await context.drives.of(place.drive).get(place.object_key))
     footer = footer_piece(len(data))
     end = decode_footer(data[footer.start :]).filters_position
     said = []

@@ -31,7 +31,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from bottomless.drives.base import Drive, DriveUnavailable
 from bottomless.errors import NotFound, StoreError
+from bottomless.formats.keys import FragmentPlace
 from bottomless.guards import guard
 from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
@@ -277,24 +279,48 @@ class Deleter:
         ]
         await queue_later(self._context.coordination, queued)
         failed = await self._delete_keys([key for one in done.values() for key in one.first])
+        failed |= await self._delete_elsewhere(
+            [place for one in done.values() for place in one.elsewhere]
+        )
         last = [
             key
             for one in done.values()
             for key in one.last
             # What names others stays until they are gone.
-            if failed.isdisjoint(one.first)
+            if failed.isdisjoint(one.before_last)
         ]
         failed |= await self._delete_keys(last)
-        gone = [due for due, one in done.items() if failed.isdisjoint({*one.first, *one.last})]
+        gone = [
+            due for due, one in done.items() if failed.isdisjoint({*one.before_last, *one.last})
+        ]
         if record is not None:
             await self._release(record, {members[due].uid for due in gone})
         return gone
 
-    async def _delete_keys(self, object_keys: Sequence[str]) -> set[str]:
-        """Delete objects; returns the keys of those that are still there, or may be."""
+    async def _delete_elsewhere(self, places: Sequence[FragmentPlace]) -> set[str]:
+        """Delete fragments on other drives than the first; returns the keys of those that are still
+        there, or may be. A key is on one drive only, so the keys alone tell them apart."""
+        failed: set[str] = set()
+        for number in sorted({place.drive for place in places}):
+            keys = [place.object_key for place in places if place.drive == number]
+            try:
+                drive = self._context.drives.of(number)
+            except DriveUnavailable as error:
+                # What is on the others need not wait for a drive that this process does not know.
+                log.warning("objects were not deleted", count=len(keys), errors=[str(error)])
+                failed |= set(keys)
+                continue
+            failed |= await self._delete_keys(keys, drive)
+        return failed
+
+    async def _delete_keys(
+        self, object_keys: Sequence[str], drive: Drive | None = None
+    ) -> set[str]:
+        """Delete objects of one drive, the first if none is named; returns the keys of those that
+        are still there, or may be."""
         if not object_keys:
             return set()
-        failed = await self._context.drive.delete(object_keys)
+        failed = await (drive or self._context.drive).delete(object_keys)
         if failed:
             errors = sorted({str(error) for error in failed.values()})
             log.warning("objects were not deleted", count=len(failed), errors=errors)

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bottomless.drives.base import Drive, ObjectMissing
-from bottomless.formats.keys import fragment_key, group_key
+from bottomless.formats.keys import FragmentPlace, fragment_place, group_key
 from bottomless.formats.manifest import decode_node
-from bottomless.model.manifest import EntryKind, Node
+from bottomless.model.drive import DEFAULT_NUMBER
+from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import uid_from_bytes
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, OffsetRange
 
@@ -22,7 +23,14 @@ class Expansion(NamedTuple):
     """Groups below: durable in the queue before anything is deleted."""
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
-    """After all of `first` are gone."""
+    """After all of `first` and `elsewhere` are gone."""
+    elsewhere: tuple[FragmentPlace, ...] = ()
+    """Fragments on other drives than the first, which has all others of these."""
+
+    @property
+    def before_last(self) -> tuple[str, ...]:
+        """The keys of all that has to be gone before `last`, on whatever drive."""
+        return (*self.first, *(place.object_key for place in self.elsewhere))
 
 
 async def expand(drive: Drive, target: DeleteTarget) -> Expansion:
@@ -48,7 +56,7 @@ def _below(node: Node, target: DeleteTarget, range_: OffsetRange) -> Expansion:
         entries["first_offset"] < np.uint64(range_.next_offset)
     )
     queued: list[DeleteTarget] = []
-    fragments: list[str] = []
+    places: list[FragmentPlace] = []
     for entry in entries[touched]:
         first, end = int(entry["first_offset"]), int(entry["next_offset"])
         uid, height = uid_from_bytes(entry["uid"].tobytes()), int(entry["height"])
@@ -57,6 +65,11 @@ def _below(node: Node, target: DeleteTarget, range_: OffsetRange) -> Expansion:
             part = OffsetRange(max(first, range_.first_offset), min(end, range_.next_offset))
             queued.append(DeleteTarget(object_key, node.stream_id, uid, first, height, range=part))
         elif entry["kind"] == EntryKind.FRAGMENT and end <= range_.next_offset:
-            fragments.append(fragment_key(node.stream_id, first, uid, tenant))
+            places.append(fragment_place(node.stream_id, fragment_info(entry), tenant))
     whole = node.next_offset <= range_.next_offset
-    return Expansion(tuple(queued), tuple(fragments), (target.object_key,) if whole else ())
+    return Expansion(
+        tuple(queued),
+        tuple(place.object_key for place in places if place.drive == DEFAULT_NUMBER),
+        (target.object_key,) if whole else (),
+        tuple(place for place in places if place.drive != DEFAULT_NUMBER),
+    )

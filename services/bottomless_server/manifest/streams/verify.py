@@ -29,7 +29,7 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless.formats.fragment import FOOTER_SIZE, decode_footer, decode_stored_filters
-from bottomless.formats.keys import fragment_key
+from bottomless.formats.keys import FragmentPlace, fragment_place
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import GIB, MIB
 from bottomless.model.manifest import Entries, EntryKind, Node, fragment_info
@@ -244,17 +244,18 @@ class _VerifyStep:
         return int(run["next_offset"][-1]), faults
 
     async def _check_fragment(self, info: FragmentInfo) -> Fault | None:
-        object_key = fragment_key(self._stream_id, info.first_offset, info.uid, self._tenant)
+        place = fragment_place(self._stream_id, info, self._tenant)
+        drive = self._context.drives.of(place.drive)
 
         def fault(kind: str) -> Fault:
             return Fault(kind, info.first_offset, info.next_offset, info.fragment_id)
 
         try:
-            if (await self._context.drive.head(object_key)).size != info.size:
+            if (await drive.head(place.object_key)).size != info.size:
                 return fault("fragment-size")
             if self._checksums:
-                check = await self._filter_check(object_key, info) if info.version > 1 else None
-                if await self._crc(object_key, info.size, check) != info.crc:
+                check = await self._filter_check(place, info) if info.version > 1 else None
+                if await self._crc(place, info.size, check) != info.crc:
                     return fault("fragment-checksum")
                 if check is not None and check.missing:
                     return fault("fragment-filter")
@@ -264,25 +265,24 @@ class _VerifyStep:
             return fault("fragment-missing")
         return None
 
-    async def _filter_check(self, object_key: str, info: FragmentInfo) -> FilterCheck:
+    async def _filter_check(self, place: FragmentPlace, info: FragmentInfo) -> FilterCheck:
         """A check of the filters of a fragment, which stand after what is checked.
 
         Raises:
             Corrupt: they are damaged.
             ObjectMissing, DriveUnavailable, DriveRefused
         """
-        piece = footer_piece(info.size)
-        footer = decode_footer(await self._context.drive.get(object_key, *piece))
-        data = await self._context.drive.get(
-            object_key, footer.filters_position, footer.filters_size
-        )
+        drive, piece = self._context.drives.of(place.drive), footer_piece(info.size)
+        footer = decode_footer(await drive.get(place.object_key, *piece))
+        data = await drive.get(place.object_key, footer.filters_position, footer.filters_size)
         self._bytes += FOOTER_SIZE + len(data)
         return FilterCheck(info, footer, decode_stored_filters(data, footer))
 
-    async def _crc(self, object_key: str, size: int, check: FilterCheck | None = None) -> int:
+    async def _crc(self, place: FragmentPlace, size: int, check: FilterCheck | None = None) -> int:
+        drive = self._context.drives.of(place.drive)
         crc: int | None = None
         for start in range(0, size, _PIECE_SIZE):
-            piece = await self._context.drive.get(object_key, start, _PIECE_SIZE)
+            piece = await drive.get(place.object_key, start, _PIECE_SIZE)
             self._bytes += len(piece)
             crc = crc32c(piece, crc)
             if check is not None:

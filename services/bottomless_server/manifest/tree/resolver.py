@@ -10,7 +10,8 @@ import structlog
 
 from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt
-from bottomless.formats.keys import fragment_key, root_key
+from bottomless.formats.keys import FragmentPlace, fragment_key, root_key
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.manifest import Node, no_entries
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import Intent, StreamRecord
@@ -89,9 +90,8 @@ async def look_under(context: Context, record: StreamRecord, intent: Intent) -> 
     Raises:
         DriveUnavailable, DriveRefused: it cannot be told now.
     """
-    object_key = fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant)
     try:
-        check = await _read(context, record.stream_id, intent, object_key)
+        check = await _read(context, record.stream_id, intent, intended_place(record, intent))
         return FoundUnderIntent(intent, check.fragment())
     except ObjectMissing:
         return FoundUnderIntent(intent, None)
@@ -105,13 +105,19 @@ async def look_under(context: Context, record: StreamRecord, intent: Intent) -> 
         return FoundUnderIntent(intent, None)
 
 
+def intended_place(record: StreamRecord, intent: Intent) -> FragmentPlace:
+    """Where the object of an intent lies if it is there: new fragments are put on drive 0."""
+    key = fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant)
+    return FragmentPlace(DEFAULT_NUMBER, key)
+
+
 async def _read(
-    context: Context, stream_id: StreamId, intent: Intent, object_key: str
+    context: Context, stream_id: StreamId, intent: Intent, place: FragmentPlace
 ) -> AdoptionCheck:
-    drive = context.drive
+    drive, object_key = context.drives.of(place.drive), place.object_key
     size = (await drive.head(object_key)).size
-    place = footer_piece(size)
-    footer = bytes(await drive.get(object_key, place.start, place.size))
+    tail = footer_piece(size)
+    footer = bytes(await drive.get(object_key, tail.start, tail.size))
     check = AdoptionCheck(stream_id, intent, size, footer)
     for piece in check.pieces():
         check.feed(piece, bytes(await drive.get(object_key, piece.start, piece.size)))
