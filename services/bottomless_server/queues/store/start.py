@@ -9,7 +9,8 @@ one, where that is asked for.
 What lies after the end that the ledger knows of the open file, or in a file without a row, is of one
 round, that died before its COMMIT. All messages of a round are of one time. So where messages of
 several times lie there the ledger is older than its files: it was put back from a back-up, and what
-came after that would be cut off. Then nothing is changed, and an operator has to look.
+came after that would be cut off. Then nothing is changed, and an operator has to look; so it is where
+files show that they are of another moment than the ledger (`moment.py`).
 """
 
 from contextlib import suppress
@@ -43,6 +44,7 @@ from bottomless_server.queues.store.alone import a_round
 from bottomless_server.queues.store.compaction import cut
 from bottomless_server.queues.store.import_mark import check_no_import
 from bottomless_server.queues.store.migrating import MigrationReport, migrate
+from bottomless_server.queues.store.moment import check_moment
 from bottomless_server.queues.store.names import FRESH, parse_file_name, path_of
 
 _AT_ONCE: Final = 1_000
@@ -98,6 +100,7 @@ def start_store(
         is_clean=store.clean,
     )
     _check_age(files, directory, ledger, plan)
+    check_moment(files, directory, ledger, plan)
     unfinished = [name for name in names if name.endswith(FRESH)]
     removed = [*unfinished, *(file.name for file in plan.removals)]
     for name in removed:
