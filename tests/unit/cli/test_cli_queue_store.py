@@ -90,6 +90,19 @@ def test_a_lost_ledger_is_made_anew_and_one_that_is_there_is_not(node: Path, dat
     assert ok("verify", "--data-dir", data) == []
 
 
+def test_a_ledger_of_no_bytes_is_a_lost_one_for_each_tool(node: Path, data: Path) -> None:
+    ok("import-rabbitmq", node, *VHOSTS, "--data-dir", data)
+    ledger, messages = data / "queues/ledger.db", data / "queues/messages"
+    ledger.write_bytes(b"")
+    before = {path.name: path.read_bytes() for path in messages.iterdir()}
+    for words in (["verify"], ["migrate"], ["new-id", "--accept-loss"]):
+        assert "has no ledger" in refused(1, *words, "--data-dir", data)
+        assert ledger.stat().st_size == 0, "a tool that makes a new one hides that it was lost"
+    assert {path.name: path.read_bytes() for path in messages.iterdir()} == before
+    assert ok("rebuild", "--strays", "strays", "--data-dir", data)["messages"] > 0
+    assert ok("verify", "--data-dir", data) == []
+
+
 def test_what_is_wrong_with_a_store_is_shown_and_ends_with_1(node: Path, data: Path) -> None:
     ok("import-rabbitmq", node, *VHOSTS, "--data-dir", data)
     path = data / "queues/messages/3.sqs"

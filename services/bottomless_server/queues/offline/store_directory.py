@@ -11,13 +11,13 @@ from typing import Final
 
 from bottomless_server.node.data_directory import DirectoryLock
 from bottomless_server.node.file_calls import FileCalls, make_dir_durable
+from bottomless_server.queues.directory.opening import LEDGER, has_bytes
 from bottomless_server.queues.directory.registry import FileRegistry
 from bottomless_server.queues.ledger.base import ID_SIZE, Ledger
 from bottomless_server.queues.ledger.sqlite import SqliteLedger
 from bottomless_server.queues.store.alone import a_round
 from bottomless_server.queues.store.import_mark import is_marked
 
-LEDGER: Final = "ledger.db"
 FRESH_LEDGER: Final = "rebuilt.db"
 """A ledger that is being made; SQLite keeps its log beside it."""
 _AT_ONCE: Final = 1_000
@@ -42,7 +42,8 @@ class StoreDirectory:
             make_dir_durable(self.files, path)
 
     def has_ledger(self) -> bool:
-        return LEDGER in self.files.names(self.path)
+        """Whether there is a ledger; one of no bytes is a lost one, which SQLite would make a new one of."""
+        return LEDGER in self.files.names(self.path) and has_bytes(self.files, self.path / LEDGER)
 
     def open_ledger(self) -> Ledger:
         """Open the ledger; one that is not there is made, under an id of its own.
