@@ -2,12 +2,15 @@
 
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from bottomless_server.queues.ledger.base import Ledger
 from bottomless_server.queues.store.steps import Done, InRound, OnDisk, Step
 
 T = TypeVar("T")
+LOG_BYTES_MAX: Final = 16 * 2**20
+"""The log of the ledger is checkpointed once it is longer: each round writes whole pages, so that of many
+small ones would have ten times what is in the ledger, and the disk may have no room for that."""
 
 
 @contextmanager
@@ -22,6 +25,8 @@ def a_round(ledger: Ledger) -> Iterator[int]:
         raise
     ledger.keep()
     ledger.commit()
+    if ledger.log_size > LOG_BYTES_MAX:
+        ledger.checkpoint()
 
 
 def drive_alone(ledger: Ledger, steps: Generator[Step, Any, T]) -> T:
