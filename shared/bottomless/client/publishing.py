@@ -40,7 +40,8 @@ class PublishCalls(Wire):
         """Publish messages to a queue, all of them or none; they are synced to disk then.
 
         A message is text, bytes, or a dict with the members that the API has: one of `value`, `json`
-        and `value_base64`, and `headers`, `priority`, `delay_ms`, `ttl_ms`, `dedup_id`.
+        and `value_base64`, and `headers`, `priority`, `delay_ms`, `ttl_ms`, `dedup_id`. A `value` and
+        headers may be bytes there, as `value` and `headers` of a message that was received are.
 
         Without an `idempotency_key` one is made up, so that the request is stored once however often
         it had to be sent, for as long as the queue remembers (`dedup_ms`). Messages that have a
@@ -51,6 +52,7 @@ class PublishCalls(Wire):
             Overloaded: `queue-full`, or another bound refuses them: nothing was stored.
             InvalidRequest: a message has no JSON form, or is not accepted; `idempotency-mismatch`;
                 `record-too-large` or `batch-too-large`: the queue has no room for them when it is empty.
+            TypeError: a message is none of these, or `messages` is one and no list of them.
             StoreError: the server's answer says why; `outcome` says whether it may be stored.
         """
         shaped = _shaped(messages)
@@ -153,8 +155,28 @@ def _message(given: NewMessage) -> Mapping[str, Any]:
         case str():
             return {"value": given}
         case bytes():
-            return {"value_base64": b64encode(given).decode("ascii")}
-    return given
+            return {"value_base64": _base64(given)}
+        case Mapping():
+            return _with_base64(given)
+    raise TypeError(f"a message must be a str, bytes or a dict, not {type(given).__name__}")
+
+
+def _with_base64(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Put base64 where JSON has no bytes."""
+    shaped = dict(given)
+    if isinstance(value := shaped.get("value"), bytes):
+        del shaped["value"]
+        shaped["value_base64"] = _base64(value)
+    if isinstance(headers := shaped.get("headers"), Mapping):
+        shaped["headers"] = {
+            name: {"base64": _base64(header)} if isinstance(header, bytes) else header
+            for name, header in headers.items()
+        }
+    return shaped
+
+
+def _base64(value: bytes) -> str:
+    return b64encode(value).decode("ascii")
 
 
 def _checked(queues: Sequence[str]) -> list[str]:

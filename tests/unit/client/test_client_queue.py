@@ -96,6 +96,25 @@ async def test_two_publishes_have_keys_of_their_own() -> None:
     assert server.asked[1].header("message-ttl-ms") == "5"
 
 
+async def test_what_was_received_can_be_published_anew() -> None:
+    headers = {"a": "b", "c": {"base64": "/w=="}}
+    received = Message({**message(), "headers": headers})
+    anew = {"value": received.value, "headers": received.headers, "priority": 3}
+    async with raw_server(lambda _: STORED) as server, AsyncClient(server.url) as client:
+        await client.publish("jobs", [anew])
+    [sent] = orjson.loads(server.asked[0].body)["messages"]
+    published = Message({**message(), **sent})
+    assert (published.value, published.headers) == (b"1", {"a": b"b", "c": b"\xff"})
+    assert sent["priority"] == 3
+    assert anew["value"] == b"1"
+
+
+async def test_what_is_no_message_is_told_apart_before_anything_is_sent() -> None:
+    async with AsyncClient("http://127.0.0.1:1") as client:
+        with pytest.raises(TypeError, match="must be a str, bytes or a dict, not int"):
+            await client.publish("jobs", ["x", 7])  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("call", ["purge_queue", "redrive", "delete_queue"])
 async def test_what_would_do_more_the_second_time_is_asked_once(call: str) -> None:
     async with raw_server(lambda _: NOTHING) as server, AsyncClient(server.url) as client:
