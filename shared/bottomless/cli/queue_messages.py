@@ -197,5 +197,8 @@ def _tell(what: str, settled: "Settled", queue: str, output: Form) -> None:
         value = {what: settled.done, "gone": settled.gone, "stale": settled.stale}
         show(value, output, name=queue)
     if settled.stale:
-        tell("stale: those messages were delivered again meanwhile, and are somebody else's")
+        tell(
+            "stale: those messages were delivered again meanwhile, and are somebody else's; or the "
+            "receipts are of a ledger that was replaced, and the messages come again"
+        )
         raise typer.Exit(_STALE)

@@ -6,6 +6,7 @@ process group of its own, so that Ctrl-C at the terminal ends the work and not t
 
 import os
 import re
+import shutil
 import subprocess
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -25,6 +26,7 @@ _NOT_IN_NAME: Final = re.compile(r"[^A-Z0-9]+")
 _HEADER_PREFIX: Final = "BOTTOMLESS_HEADER_"
 """So that no header can be what the command's own environment has, such as PATH."""
 _EMPTY_SECONDS: Final = 1.0
+_NO_COMMAND: Final = 1
 _LOSSES: Final = {
     "stale": "was delivered to another consumer while the command ran",
     "gone": "left the queue while the command ran",
@@ -72,6 +74,10 @@ def _work(
     message, anything else gives it back. Ctrl-C ends the work after the message in hand, a second
     one ends that command too and gives its message back. Start as many of it as you like.
     """
+    if shutil.which(command[0]) is None:
+        # Before a message is taken: that would be one of the deliveries that its queue allows.
+        tell(f"there is no command {command[0]} that can be run; no message was taken")
+        raise typer.Exit(_NO_COMMAND)
     outages = _Outages()
     with (
         open_client(context, patient=True) as client,

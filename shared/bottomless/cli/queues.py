@@ -8,6 +8,7 @@ import typer
 from bottomless.cli import queue_messages, queue_publish, queue_work
 from bottomless.cli.asking import Yes, confirm
 from bottomless.cli.examples import examples
+from bottomless.cli.failures import tell
 from bottomless.cli.output import Column, Form, Output, line, show, show_list
 from bottomless.cli.queue_config import taking_queue_config
 from bottomless.cli.queue_names import Queue, checked_queue, complete_queue
@@ -160,6 +161,10 @@ def _redrive(
         redriven = client.redrive(queue, limit=limit, to=to)
     if output is Form.TABLE:
         line(f"moved {messages(redriven.moved)}, {redriven.left} left")
+        if to is None and redriven.left and not redriven.moved:
+            tell(
+                "what is left came from no other queue; with --to it goes to the queue named there"
+            )
     else:
         show({"moved": redriven.moved, "left": redriven.left}, output, name=queue)
 

@@ -149,13 +149,33 @@ def test_a_command_runs_for_each_message_and_its_exit_code_settles_it(
     assert (shown["ready"], shown["in_flight"], shown["delayed"]) == (0, 0, 0)
 
 
-def test_a_command_that_is_not_there_ends_the_work_and_gives_the_message_back(
+def test_a_command_that_is_not_there_costs_no_message_a_delivery(
     cli: CommandLine, queue: str
 ) -> None:
     publish(cli, queue, "x")
     ran = cli.run("queue", "work", queue, "--nack-delay-ms", 0, "--", "no-such-command-of-ours")
     assert (ran.exit_code, "no-such-command-of-ours" in ran.stderr) == (1, True)
+    [waiting] = cli.json("queue", "peek", queue)
+    assert (waiting["state"], waiting["deliveries"]) == ("ready", 0)
+
+
+def test_a_command_that_cannot_be_started_ends_the_work_and_gives_the_message_back(
+    cli: CommandLine, queue: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "command"
+    path.write_text("#!/no/such/interpreter\n")
+    path.chmod(0o755)
+    publish(cli, queue, "x")
+    ran = cli.run("queue", "work", queue, "--nack-delay-ms", 0, "--", path)
+    assert (ran.exit_code, str(path) in ran.stderr) == (1, True)
     assert described(cli, queue)["ready"] == 1
+
+
+def test_a_redrive_that_moved_nothing_says_why(cli: CommandLine, queue: str) -> None:
+    publish(cli, queue, "x")
+    ran = cli.run("queue", "redrive", queue)
+    assert (ran.exit_code, ran.stdout) == (0, "moved 0 messages, 1 left\n")
+    assert "came from no other queue" in ran.stderr
 
 
 WAITS = """
