@@ -50,7 +50,11 @@ def parse_duration(text: str) -> int:
         counts = (int(group or 0) for group in match.groups())
         seconds = sum(count * unit for count, unit in zip(counts, _ISO_SECONDS, strict=True))
     else:
-        milliseconds = parse_milliseconds(text)
+        milliseconds = _milliseconds(text)
+        if milliseconds is None:
+            raise ValueError(
+                "a duration must look like 7d, 90 days, 1h30m (m: minutes), 6M (M: months) or P7D (ISO 8601)"
+            )
         if milliseconds % 1_000:
             raise ValueError("a duration must be a whole number of seconds")
         seconds = milliseconds // 1_000
@@ -65,6 +69,15 @@ def parse_milliseconds(text: str) -> int:
     Raises:
         ValueError: it is something else.
     """
+    milliseconds = _milliseconds(text)
+    if milliseconds is None:
+        raise ValueError(
+            "a time must be a number alone, or look like 250ms, 30s, 1h30m (m: minutes), 7d or 6M (M: months)"
+        )
+    return milliseconds
+
+
+def _milliseconds(text: str) -> int | None:
     total, place, units = 0, 0, set()
     while len(text) <= _TEXT_SIZE_MAX and (match := _PART.match(text, place)):
         unit = _MONTH_MS if match[2] == "M" else _WORDS_MS.get(match[2].lower())
@@ -72,11 +85,7 @@ def parse_milliseconds(text: str) -> int:
             break
         total, place = total + int(match[1]) * unit, match.end()
         units.add(unit)
-    if not units or place != len(text):
-        raise ValueError(
-            "a duration must look like 7d, 90 days, 1h30m (m: minutes), 6M (M: months) or P7D (ISO 8601)"
-        )
-    return total
+    return total if units and place == len(text) else None
 
 
 def stored_duration(text: str) -> str:

@@ -15,7 +15,7 @@ from bottomless.model.config import (
     parse_stored_config,
     patch_config,
 )
-from bottomless.model.duration import parse_duration, stored_duration
+from bottomless.model.duration import parse_duration, parse_milliseconds, stored_duration
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.size import parse_size
 
@@ -115,6 +115,14 @@ def test_other_durations_are_refused(text: str) -> None:
     [fault] = faults_of({"retention": {"max_age": text}})
     assert (fault.code, fault.pointer) == ("value-error", "/retention/max_age")
     assert not fault.detail.startswith("Value error")
+
+
+@pytest.mark.parametrize("text", ["forever", "P7D", "", "7d7d"])
+def test_who_gives_another_time_is_told_forms_that_are_taken(text: str) -> None:
+    with pytest.raises(ValueError, match="a time must be a number alone") as refused:
+        parse_milliseconds(text)
+    shown = re.findall(r"\d+[a-zA-Z]\w*", str(refused.value))
+    assert [parse_milliseconds(form) > 0 for form in shown] == [True] * 5
 
 
 @pytest.mark.parametrize(
