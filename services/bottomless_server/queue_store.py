@@ -77,6 +77,8 @@ def _verify(data_dir: DataDir = _DIRECTORY, output: Output = Form.TABLE) -> None
         _show_findings(findings, output)
     if findings.counts:
         raise typer.Exit(_FAILED)
+    if output is Form.TABLE:
+        tell("nothing is wrong")
 
 
 @app.command(
@@ -128,6 +130,8 @@ def _rebuild(
             dry_run=dry_run,
         )
     show(report.as_json(), output, name=str(report.item_count + report.stray_count))
+    if dry_run and output is Form.TABLE:
+        tell("this is what a rebuild would make; nothing was written")
 
 
 @app.command(

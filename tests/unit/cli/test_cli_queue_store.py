@@ -86,8 +86,11 @@ def test_a_lost_ledger_is_made_anew_and_one_that_is_there_is_not(node: Path, dat
     assert "--strays NAME" in refused(1, "rebuild", "--data-dir", data)
     said = ok("rebuild", "--strays", "strays", "--dry-run", "--data-dir", data)
     assert said["messages"] > 0
+    looked = run("rebuild", "--strays", "strays", "--dry-run", "--data-dir", data)
+    assert "nothing was written" in looked.stderr
     assert ok("rebuild", "--strays", "strays", "--data-dir", data) == said
     assert ok("verify", "--data-dir", data) == []
+    assert run("verify", "--data-dir", data).stderr == "bottomless: nothing is wrong\n"
 
 
 def test_a_ledger_of_no_bytes_is_a_lost_one_for_each_tool(node: Path, data: Path) -> None:
