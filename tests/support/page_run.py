@@ -14,6 +14,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -36,6 +38,11 @@ _LONGER: Final = re.compile(r"\\$|^ |<<", re.MULTILINE)
 _EXPORT: Final = re.compile(r'^declare -x (BOTTOMLESS_\w+)="([^"]*)"$', re.MULTILINE)
 _CURLRC: Final = "no-progress-meter\nfail-with-body\n"
 """As in a terminal, where its answers are no file; and refusals are failures."""
+
+
+def _is_shown(step: Step, printed: str) -> bool:
+    whole = printed if printed.endswith("\n") else f"{printed}\n"
+    return pattern_of(step.text).fullmatch(whole) is not None
 
 
 class PageRun:
@@ -99,17 +106,23 @@ class PageRun:
 
     def take(self, steps: Iterable[Step]) -> None:
         """Do these steps; each must do what is said of it."""
-        printed = ""
-        for step in steps:
+        printed, all_steps = "", list(steps)
+        for step, shown in zip_longest(all_steps, all_steps[1:]):
             try:
                 if step.kind == "text" and not step.word:
-                    whole = printed if printed.endswith("\n") else f"{printed}\n"
-                    assert pattern_of(step.text).fullmatch(whole), printed
+                    assert _is_shown(step, printed), printed
+                elif (step.kind, step.word) == ("sh", "until"):
+                    assert shown is not None
+                    printed = until(partial(self._does_once, step, shown), what="what is shown")
                 else:
                     printed = self._do(step)
             except Exception as error:
                 error.add_note(f"at line {step.line} of the page: {step.text}")
                 raise
+
+    def _does_once(self, step: Step, shown: Step) -> str | None:
+        printed = self._do(step)
+        return printed if _is_shown(shown, printed) else None
 
     def _do(self, step: Step) -> str:
         here = self._here(step.text)

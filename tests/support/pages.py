@@ -4,6 +4,7 @@
 |---|---|
 | `sh` | run in the reader's shell; it succeeds, and complains of nothing |
 | `sh fails` | run there too, and refused: its exit code says so, and what it prints goes to stderr |
+| `sh until` | run there, again and again until it prints what comes after it: it looks for what is true a moment later |
 | `sh stays` | run in another terminal, where it stays |
 | `python` | run; what one block names, the next ones know |
 | `python load.py` | a file of that name, and so is any other block with a name |
@@ -32,7 +33,7 @@ class Step(NamedTuple):
     kind: str
     """The language of a block, or `Ctrl-C`."""
     word: str
-    """What stands behind it: `stays`, a file's name, whose terminal."""
+    """What stands behind it: `stays`, `until`, a file's name, whose terminal."""
     text: str
     line: int
 

@@ -63,6 +63,11 @@ def test_what_stays_is_seen_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     )
 
 
+def test_what_is_true_a_moment_later_is_looked_for_until_it_is_shown(tmp_path: Path) -> None:
+    look = "echo look >> looks; wc -l < looks"
+    follow(tmp_path, f"```sh until\n{look}\n```\n```text\n3\n```\n```sh\ntrue\n```\n")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
