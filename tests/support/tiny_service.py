@@ -3,7 +3,8 @@
     tiny_service.py DIR PORT [BEHAVIOUR…]
 
 It writes what happens to its services into DIR/events. Behaviours: `no-start`, `bug`,
-`hang-start`, `hang-drain`, `bad-stop`.
+`hang-start`, `hang-drain`, `bad-stop`, and `long-drain`: a service has all the time that it wants
+to drain, and takes it until it finds a file of its name in DIR/drained.
 """
 
 import asyncio
@@ -88,6 +89,8 @@ class Tiny:
         self._draining.set()
         if "hang-drain" in BEHAVIOUR:
             await asyncio.Event().wait()
+        while "long-drain" in BEHAVIOUR and not (DIRECTORY / "drained" / self.name).exists():
+            await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
         note(f"stop {self.name}")
@@ -105,7 +108,7 @@ async def main() -> int:
         port=int(sys.argv[2]),
         internal_urls=urls,
         drain_order=["second", "first"],
-        drain_seconds=0.5,
+        drain_seconds=3600 if "long-drain" in BEHAVIOUR else 0.5,
         coordination=[NotingCoordination(lambda: 0)],
     )
 

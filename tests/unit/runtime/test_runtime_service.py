@@ -116,26 +116,41 @@ def test_internal_sockets_belong_to_the_user_alone(directory: Path) -> None:
 def test_while_it_drains_it_is_not_ready_refuses_and_finishes_what_is_in_flight(
     directory: Path,
 ) -> None:
+    drained = directory / "drained"
+    drained.mkdir()
+
     async def scenario(url: str, process: Forked) -> None:
         async with httpx.AsyncClient(base_url=url) as client:
             slow = asyncio.create_task(client.get("/slow"))
             await asyncio.to_thread(until, lambda: "slow" in tiny.events())
             process.send_signal(signal.SIGTERM)
+            await asyncio.to_thread(until, lambda: "drain second" in tiny.events())
+            (drained / "second").touch()
             await asyncio.to_thread(until, lambda: "drain first" in tiny.events())
             refused = await client.get("/where")
             unready = await client.get("/readyz", params={"verbose": "true"})
             finished = await slow
+        (drained / "first").touch()
         assert finished.json() == {"finished": True}
         assert (refused.status_code, refused.json()["code"]) == (503, "draining")
         assert (unready.status_code, unready.json()["code"]) == (503, "draining")
         assert set(unready.json()["services"]) == {"first", "second"}
 
-    with Tiny(directory, "hang-drain") as tiny:
+    with Tiny(directory, "long-drain") as tiny:
         tiny.ready()
         asyncio.run(scenario(tiny.url, tiny.process))
         code, _, err = tiny.ended()
     assert code == 0
+    assert "took too long" not in err
+
+
+def test_a_drain_that_takes_too_long_is_cut_and_that_is_no_failure(directory: Path) -> None:
+    with Tiny(directory, "hang-drain") as tiny:
+        tiny.ready()
+        code, _, err = tiny.stop()
+    assert code == 0
     assert "took too long" in err
+    assert tiny.events()[-2:] == ["stop second", "stop first"]
 
 
 def test_a_read_that_waits_hears_that_the_process_stops(directory: Path) -> None:
@@ -162,7 +177,7 @@ def test_it_serves_and_stops_when_nobody_reads_its_logs(directory: Path) -> None
 
 
 def test_a_second_signal_ends_it_at_once(directory: Path) -> None:
-    with Tiny(directory, "hang-drain") as tiny:
+    with Tiny(directory, "long-drain") as tiny:
         tiny.ready()
         tiny.process.send_signal(signal.SIGINT)
         until(lambda: "drain second" in tiny.events())
