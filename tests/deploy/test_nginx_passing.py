@@ -151,9 +151,10 @@ def test_a_service_that_hangs_up_is_not_asked_again_and_nobody_knows_what_it_wro
 
 def test_while_a_service_is_down_nothing_was_written_and_the_others_go_on(tmp_path: Path) -> None:
     with ExitStack() as running:
-        ports = running.enter_context(socket.create_server(("127.0.0.1", 0)))
-        away = f"http://127.0.0.1:{ports.getsockname()[1]}"
-        ports.close()
+        # Bound, and nobody listens: a port that is free again is soon somebody else's.
+        nobody = running.enter_context(socket.socket())
+        nobody.bind(("127.0.0.1", 0))
+        away = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         urls = {
             "ingest": away,
             "manifest": running.enter_context(echoing("manifest")),

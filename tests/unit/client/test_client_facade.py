@@ -505,9 +505,11 @@ def test_an_end_cancels_what_runs() -> None:
 
 def test_an_error_shows_the_line_of_the_caller_and_no_way_through_this_package() -> None:
     """What was raised ten frames deep, below two libraries, was ten frames of a traceback."""
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
-    with Client(url, retry_seconds=0) as client:
+    # Bound, and nobody listens: a port that is free again is soon somebody else's.
+    nobody = socket.socket()
+    nobody.bind(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with nobody, Client(url, retry_seconds=0) as client:
         for call in (lambda: client.read("orders", 0), lambda: client.describe("orders")):
             with pytest.raises(Unavailable) as refused:
                 call()

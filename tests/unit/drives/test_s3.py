@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import socket
 import ssl
 import tracemalloc
 from base64 import b64decode
@@ -290,13 +291,13 @@ async def test_a_put_that_is_never_answered_is_an_unknown_outcome(
 
 
 async def test_a_server_that_is_not_there_stored_nothing(options: S3Options) -> None:
-    listening = await asyncio.start_server(lambda _, __: None, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    listening.close()
-    await listening.wait_closed()
-    drive = S3Drive(replace(options, endpoint=f"http://127.0.0.1:{port}"))
-    error = await failure_of_put(drive)
-    await drive.aclose()
+    # Bound, and nobody listens: a port that is free again is soon somebody else's.
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        port = nobody.getsockname()[1]
+        drive = S3Drive(replace(options, endpoint=f"http://127.0.0.1:{port}"))
+        error = await failure_of_put(drive)
+        await drive.aclose()
 
     assert (type(error), error.outcome, error.retryable) == (DriveUnavailable, Outcome.NONE, True)
 
