@@ -24,10 +24,11 @@ from support.waiting import until
 from bottomless_server.ingest.producers.super_requests import coordinating_partition
 
 SETTINGS: Final = {
-    "BOTTOMLESS_INGEST_LEASE_MS": "3000",
-    "BOTTOMLESS_INGEST_LEASE_MARGIN_MS": "300",
+    # Whoever lives renews in time, also on a machine on which a process stands still for seconds.
+    "BOTTOMLESS_INGEST_LEASE_MS": "10000",
+    "BOTTOMLESS_INGEST_LEASE_MARGIN_MS": "1000",
     "BOTTOMLESS_INGEST_RENEW_MS": "500",
-    "BOTTOMLESS_INGEST_FORWARD_MS": "5000",
+    "BOTTOMLESS_INGEST_FORWARD_MS": "15000",
     "BOTTOMLESS_READER_ROOT_TTL_MS": "50",
     "BOTTOMLESS_UPLOADER_RETRY_MAX_SECONDS": "1",
     "BOTTOMLESS_UPLOADER_RETRY_JITTER_SECONDS": "0.1",
