@@ -118,7 +118,7 @@ async def test_a_server_that_is_silent_after_exec_is_an_unknown_outcome(
     with another_client(valkey_url) as client:
 
         def change(values: Values) -> tuple[Changes, None]:
-            command(client, "CLIENT", "PAUSE", "1000", "WRITE")
+            command(client, "CLIENT", "PAUSE", "600000", "WRITE")
             return Changes({"a": b"1"}), None
 
         with pytest.raises(CoordinationUnknown):
@@ -253,7 +253,7 @@ async def test_a_transaction_that_is_cancelled_leaves_no_reply_to_the_next(
 ) -> None:
     await set_value(direct, b"1")
     with another_client(valkey_url) as client:
-        command(client, "CLIENT", "PAUSE", "5000", "WRITE")
+        command(client, "CLIENT", "PAUSE", "600000", "WRITE")
         task = asyncio.create_task(set_value(direct, b"2"))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(task, 0.1)

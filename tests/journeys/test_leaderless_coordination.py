@@ -293,8 +293,10 @@ def test_a_store_that_forgets_everything_under_load_gets_it_back(deployment: Dep
         looking = pool.submit(look, ended)
         try:
             goes_on(*streams)
+            until(lambda: 200 in heard, what="a page before the loss")
             flush(deployment.valkey.url)
             await_loss(client)
+            until(lambda: 503 in heard, what="a reader that hears of the loss")
             rebuild(client)
             goes_on(*streams)
         finally:

@@ -15,7 +15,8 @@ SETTINGS = {
     "BOTTOMLESS_MANIFEST_GROUP_CHECK_MS": "100",
     "BOTTOMLESS_MANIFEST_OPERATION_INTERVAL_MS": "50",
 }
-LEASE_MS = 5_000
+LEASE_MS = 10_000
+LONG_LEASE_MS = 300_000
 LAGS = ("lag_records", "lag_seconds", "lag_bytes")
 
 
@@ -118,7 +119,7 @@ def test_the_second_goes_on_at_once_where_the_first_left_off(stream: Stream) -> 
     assert first.commit(6).status_code == 200
 
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(second.beat, 1_500)
+        waiting = pool.submit(second.beat, 20_000)
         first.leave()
         answer = waiting.result()
 
@@ -133,8 +134,8 @@ def test_a_silent_member_is_replaced_after_its_lease_and_not_before(stream: Stre
     """G3 and G4."""
     begun = time.monotonic()
     first = Member(stream, "pod-a", lease_ms=LEASE_MS)
-    second = Member(stream, "pod-b", lease_ms=LEASE_MS)
     assert first.commit(3).status_code == 200
+    second = Member(stream, "pod-b", lease_ms=LONG_LEASE_MS)
 
     def taken() -> bool:
         second.beat(wait_ms=1_000)

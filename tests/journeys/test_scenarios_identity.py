@@ -240,9 +240,14 @@ def test_a_revoked_or_rotated_key_is_refused_at_once_where_that_was_asked_for(
 
 def test_a_key_is_refused_after_its_end(deployment: IdentityDeployment) -> None:
     """H3: expired."""
-    key = deployment.key("*", ttl_seconds=6)
-    assert deployment.status(key["secret"]) == 200
-    until(lambda: deployment.status(key["secret"]) == 401, seconds=REVOKED_SECONDS)
+
+    def let_in() -> str | None:
+        """The secret of a key; None where it had ended before anybody came with it."""
+        secret: str = deployment.key("*", ttl_seconds=6)["secret"]
+        return secret if deployment.status(secret) == 200 else None
+
+    secret = until(let_in, what="a key that is good")
+    until(lambda: deployment.status(secret) == 401, seconds=REVOKED_SECONDS)
 
 
 @pytest.mark.parametrize("kind", ["API key", "signed token"])
@@ -333,17 +338,21 @@ def test_the_rebuild_is_for_the_tenant_whose_the_installation_is(
 
 def test_an_answer_that_stays_open_ends_with_its_token(deployment: IdentityDeployment) -> None:
     deployment.declare("followed")
-    token = deployment.issuer.token(scope="read", exp=round(time.time()) + 6)
-    with (
-        deployment.client(token) as client,
-        client.stream(
-            "GET",
-            "/v1/streams/followed/records?offset=first",
-            headers={"accept": "text/event-stream"},
-        ) as answer,
-    ):
-        assert answer.status_code == 200
-        lines = list(answer.iter_lines())
+
+    def followed() -> list[str] | None:
+        """The lines of an answer; None where its token had ended before it came."""
+        token = deployment.issuer.token(scope="read", exp=round(time.time()) + 6)
+        with (
+            deployment.client(token) as client,
+            client.stream(
+                "GET",
+                "/v1/streams/followed/records?offset=first",
+                headers={"accept": "text/event-stream"},
+            ) as answer,
+        ):
+            return list(answer.iter_lines()) if answer.status_code == 200 else None
+
+    lines = until(followed, what="an answer that was begun in time")
     assert any(line.startswith("data: ") and '"value 0"' in line for line in lines)
     at = lines.index("event: end")
     end = json.loads(lines[at + 1].removeprefix("data: "))

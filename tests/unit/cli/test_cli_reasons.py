@@ -5,6 +5,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,14 +75,18 @@ def test_a_port_that_hangs_up_is_told() -> None:
         listening.listen()
 
         def hang_up() -> None:
-            for _ in range(2):
-                connection, _address = listening.accept()
-                connection.recv(1)
-                connection.close()
+            # Until nobody can come any more.
+            with suppress(OSError):
+                while True:
+                    connection, _address = listening.accept()
+                    with connection, suppress(OSError):
+                        connection.recv(1)
 
         thread = threading.Thread(target=hang_up, daemon=True)
         thread.start()
         line = said(f"http://127.0.0.1:{port}")
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
     assert "hung up" in line
 
 
