@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
+import httpx._config as httpx_config
 import httpx._transports.default as httpx_transports
 import psutil
 import pytest
@@ -85,6 +86,11 @@ os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
 
 # Else each client reads all certificates of the world for itself, which takes longer than a test.
 setattr(httpx_transports, "create_ssl_context", cache(httpx.create_ssl_context))  # noqa: B010
+
+# Else a request that says nothing of it is given up after five seconds, which a server may need on a
+# machine that does much else.
+for step in ("connect", "read", "write", "pool"):
+    setattr(httpx_config.DEFAULT_TIMEOUT_CONFIG, step, 240.0)
 
 # Else each request without a socket looks for this library in every folder of the path.
 if find_spec("sniffio") is None:

@@ -114,7 +114,7 @@ class UnderTest:
             *("--config-file", "schemathesis.toml", "run", "openapi.json"),
             *("--url", self._server.url, "--seed", SEED, *self._headers),
             *("--max-examples", str(EXAMPLES), "--generation-database", "none"),
-            *("--checks", "all", "--request-timeout", "20", "--no-color", *arguments),
+            *("--checks", "all", "--request-timeout", "240", "--no-color", *arguments),
         ]
         told = subprocess.run(
             command,

@@ -69,7 +69,7 @@ def uploads_go_on(client: httpx.Client, producer: Producer) -> None:
         # While a service is away, the bounds are not known.
         return bounds.is_success and bounds.json()["object_store_next_offset"] >= end
 
-    until(uploaded, seconds=60, what=f"offset {end} to be uploaded")
+    until(uploaded, what=f"offset {end} to be uploaded")
 
 
 def everything(client: httpx.Client) -> list[tuple[int, str]]:

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from support.served import PATIENT
 from support.server import AllInOne
 from support.valkey import another_client, running_valkey
 
@@ -135,9 +136,11 @@ def keys_of(coordination: str) -> set[bytes | str]:
 
 @pytest.fixture(scope="module")
 def safe(tmp_path_factory: pytest.TempPathFactory, coordination: str) -> Any:
-    settings = {"BOTTOMLESS_COORDINATION_URL": coordination}
+    settings = {**PATIENT, "BOTTOMLESS_COORDINATION_URL": coordination}
     with AllInOne(tmp_path_factory.mktemp("hostile") / "data", settings) as server:
-        assert send(server, "PUT", "/v1/streams/safe")[0] == 201
+        # What is uploaded meanwhile, or taken up anew after a lapse, would be a change.
+        config = b'{"fragment": {"max_age_ms": 86400000}}'
+        assert send(server, "PUT", "/v1/streams/safe", config, Content_Type=JSON)[0] == 201
         body = b'{"records": [{"value": "the only one"}]}'
         assert send(server, "POST", RECORDS, body, Content_Type=JSON)[0] == 200
         yield server

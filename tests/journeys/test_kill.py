@@ -219,7 +219,6 @@ def go_on(ledger: Ledger) -> None:
     acknowledged, seen = len(ledger.acknowledged) + 10, len(ledger.seen)
     until(
         lambda: len(ledger.acknowledged) >= acknowledged and len(ledger.seen) > seen,
-        seconds=60,
         what="answers after a kill",
     )
 

@@ -146,7 +146,7 @@ def test_what_was_answered_to_pipelined_appends_is_at_its_offset_after_kills(
             for producer in producers:
                 producer.start()
             wanted = ANSWERS * (kill + 1)
-            until(partial(ledger.has, wanted), seconds=120)
+            until(partial(ledger.has, wanted))
             server.kill()
             stop.set()
             for producer in producers:

@@ -330,7 +330,7 @@ def test_a_deep_document_is_refused_quickly(
 
 def expecting(running: Served, stream: Stream, media_type: str, size: int) -> socket.socket:
     where = urlsplit(running.url)
-    connection = socket.create_connection((where.hostname or "", where.port or 0), timeout=10)
+    connection = socket.create_connection((where.hostname or "", where.port or 0), timeout=240)
     head = (
         f"POST {stream.records} HTTP/1.1\r\nHost: x\r\nContent-Type: {media_type}\r\n"
         f"Content-Length: {size}\r\nExpect: 100-continue\r\n\r\n"

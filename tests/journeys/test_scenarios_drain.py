@@ -63,12 +63,11 @@ def stop_under_load(url: str, process: Process) -> list[Writer]:
         writer.start()
     until(
         lambda: sum(len(writer.acked) for writer in writers) >= ACKED_MIN,
-        seconds=60,
         what="appends under way",
     )
     assert process.stop() == 0
     for writer in writers:
-        writer.join(60)
+        writer.join(240)
         assert not writer.is_alive()
     return writers
 

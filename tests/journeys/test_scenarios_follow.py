@@ -171,14 +171,14 @@ def test_r15_who_waits_hears_of_a_deletion(running: Served, client: httpx.Client
 
     def wait() -> httpx.Response:
         with running.client() as mine:
-            return Stream(mine, stream.name).get(1, max_wait_ms=20_000)
+            return Stream(mine, stream.name).get(1, max_wait_ms=30_000)
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait)
         with pytest.raises(TimeoutError):
             waiting.result(0.5)
         assert client.delete(stream.path).status_code == 202
-        problem_of(waiting.result(5), 404, "stream-not-found")
+        problem_of(waiting.result(20), 404, "stream-not-found")
 
 
 def test_r4_what_trim_passed_is_moved_gone_or_the_end(client: httpx.Client) -> None:
@@ -254,7 +254,7 @@ def test_a_stop_ends_what_stays_open_with_a_word(tmp_path_factory: pytest.TempPa
             stopping = pool.submit(server.stop)
             end = list(events)[-1]
             last = json.loads(list(lines)[-1])
-            assert stopping.result(20) == 0
+            assert stopping.result(240) == 0
         assert (end.name, end.data) == ("end", {"reason": "draining", "next_offset": 1})
         assert last == {"_control": {"end": "draining", "next_offset": 1}}
         server.start()

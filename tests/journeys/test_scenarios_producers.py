@@ -144,7 +144,7 @@ def test_a_gap_that_is_filled_in_time_is_none(running: Served, stream: Stream) -
         with suppress(TimeoutError):
             overtaking.result(0.3)
         assert strict(stream, 10).json()["first_offset"] == 10
-        answer = overtaking.result(20)
+        answer = overtaking.result(240)
     if answer.status_code != 200:
         assert problem_of(answer, 409, "producer-sequence-gap")["retryable"] is True
         answer = strict(stream, 20)

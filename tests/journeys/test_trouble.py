@@ -124,7 +124,7 @@ def test_coordination_that_is_away_is_an_answer_and_loses_nothing(server: AllInO
             return answer if answer.status_code != httpx.codes.OK else None
 
         # The lease outlives its store by some seconds; then nothing more is acknowledged.
-        answer = until(stopped, seconds=90, what="the lease to run out")
+        answer = until(stopped, what="the lease to run out")
         assert answer.status_code == httpx.codes.SERVICE_UNAVAILABLE
         assert answer.json()["outcome"] in {"none", "unknown"}
         again = sent(client, "refused")
@@ -169,9 +169,9 @@ def test_coordination_that_dies_is_started_again_and_nothing_is_lost(server: All
             until(lambda: sent(client), what="an append")
             dead = valkey_of(server)
             dead.kill()
-            until(lambda: created(client), seconds=10, what="a stream to be created")
+            until(lambda: created(client), what="a stream to be created")
             assert valkey_of(server).pid != dead.pid
-            until(lambda: sent(client), seconds=10, what="an append")
+            until(lambda: sent(client), what="an append")
             until(lambda: uploaded(client), what="uploads to go on")
         assert values_of(client) == acknowledged
         assert client.get("/v1/streams/another-1").is_success

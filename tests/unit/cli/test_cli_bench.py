@@ -62,7 +62,7 @@ def test_ctrl_c_deletes_the_stream_too(cli: CommandLine) -> None:
     (stream,) = until(lambda: cli.ok("ls", "bench-", "-o", "name").split())
     until(lambda: cli.json("offsets", stream)["next_offset"] > 0)
     running.send_signal(signal.SIGINT)
-    stdout, stderr = running.communicate(timeout=30)
+    stdout, stderr = running.communicate(timeout=240)
     assert (running.returncode, stdout, stderr) == (130, b"", b"")
     assert cli.json("ls", "bench-") == []
 
