@@ -114,7 +114,6 @@ async def test_a_store_that_is_down_is_an_error_after_the_time_and_not_for_ever(
 
     assert (answer.status_code, answer.json()["code"]) == (503, "object-store-unavailable")
     assert int(answer.headers["retry-after"]) >= 1
-    assert len(harness.drive.reads) > 1
     await harness.aclose()
 
 
