@@ -55,7 +55,7 @@ class Stream:
         return self.client.post(self.records, json={"records": list(records)})
 
     def append(self, *values: str) -> dict[str, Any]:
-        answer = self.post(*({"value": value} for value in values))
+        answer = _once_taken(lambda: self.post(*({"value": value} for value in values)))
         assert answer.status_code == 200, answer.text
         acknowledged: dict[str, Any] = answer.json()
         return acknowledged
@@ -103,6 +103,19 @@ def _successful(get: Callable[[], httpx.Response]) -> httpx.Response:
     return answer
 
 
+def _once_taken(send: Callable[[], httpx.Response]) -> httpx.Response:
+    """The answer to an append that was not refused for now, which every client sends again after."""
+
+    def taken() -> httpx.Response | None:
+        answer = send()
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            assert answer.json()["outcome"] == "none", answer.text
+            return None
+        return answer
+
+    return until(taken, what="an append")
+
+
 def new_stream(client: httpx.Client, config: Mapping[str, Any] | None = None) -> Stream:
     stream = Stream(client, f"scenario-{next(_numbers)}")
     created = client.put(stream.path, json=dict(config or {}))
@@ -142,14 +155,6 @@ def pointers(problem: Mapping[str, Any]) -> list[str]:
 
 def first_offset_once_taken(append: Callable[[], httpx.Response]) -> int:
     """The offset of the first record, once a node may take them; until then nothing happened."""
-
-    def taken() -> httpx.Response | None:
-        answer = append()
-        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
-            assert answer.json()["outcome"] == "none", answer.text
-            return None
-        return answer
-
-    answer = until(taken, what="an append")
+    answer = _once_taken(append)
     assert answer.status_code == httpx.codes.OK, answer.text
     return int(answer.json()["first_offset"])
