@@ -13,6 +13,7 @@ from support.command_line import CommandLine
 from support.page_run import PageRun
 from support.pages import ROOT, steps_of
 from support.ports import lasting_ports
+from support.served import PATIENT
 from support.server import AllInOne
 from support.spark_session import spark
 
@@ -40,7 +41,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, st
     (port,) = lasting_ports(1)
     metrics = f"127.0.0.1:{port}"
     directory = tmp_path_factory.mktemp("how-to")
-    with AllInOne(directory / "data", {"BOTTOMLESS_METRICS_LISTEN": metrics}) as server:
+    settings = {**PATIENT, "BOTTOMLESS_METRICS_LISTEN": metrics}
+    with AllInOne(directory / "data", settings) as server:
         yield {SAID: server.url.removeprefix("http://"), SAID_METRICS: metrics}
 
 
@@ -52,7 +54,11 @@ def short_directory() -> Iterator[str]:
 
 def settings_for(place: str) -> dict[str, str]:
     """For who starts a server and for who looks for one."""
-    return {"BOTTOMLESS_PORT": place.rpartition(":")[2], "BOTTOMLESS_URL": f"http://{place}"}
+    return {
+        **PATIENT,
+        "BOTTOMLESS_PORT": place.rpartition(":")[2],
+        "BOTTOMLESS_URL": f"http://{place}",
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
