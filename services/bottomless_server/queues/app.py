@@ -37,7 +37,7 @@ _QUEUE_SHARE: Final = 2
 """One queue may have this part of the room of all publishes, and of all answers to receives."""
 _ANSWER_SIZE_MAX: Final = 6 * RECEIVE_SIZE_MAX + MIB
 """Of another node: as much as one receive takes, each byte of it escaped, and what is said of it."""
-_CONNECTION_COUNT_MAX: Final = 4_096
+CONNECTION_COUNT_MAX: Final = 4_096
 """To one home: receives that wait there have one each, beside as many for all other requests."""
 
 
@@ -144,7 +144,7 @@ def _way(silent_ms: int, secret: str | None) -> Forwarding:
         service="queues",
         owned=OWNED,
         answer_size_max=_ANSWER_SIZE_MAX,
-        connection_count_max=_CONNECTION_COUNT_MAX,
+        connection_count_max=CONNECTION_COUNT_MAX,
     )
 
 

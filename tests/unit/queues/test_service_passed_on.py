@@ -132,7 +132,7 @@ async def test_receives_that_wait_through_another_node_hold_up_nobody(tmp_path: 
 async def test_receives_that_wait_take_no_connection_from_who_publishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "_CONNECTION_COUNT_MAX", 1)
+    monkeypatch.setattr(app, "CONNECTION_COUNT_MAX", 1)
     async with two_nodes(tmp_path) as (home, other):
         await home.create()
         waiting = asyncio.create_task(other.receive(**LONG))

@@ -62,8 +62,7 @@ class Passing(NamedTuple):
     """Ways to other nodes."""
 
     receives: ForwardedRequests
-    """Those that wait have a connection each: they have connections of their own, so that they hold up
-    nobody else."""
+    """Receives that wait have a connection each, and none that others use: so they hold up nobody else."""
     others: ForwardedRequests
 
     async def aclose(self) -> None:
