@@ -3,11 +3,13 @@
 import asyncio
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.waiting import eventually
 
+from bottomless.errors import Overloaded
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.queues.directory import housekeeping
 from unit.queues.engine_harness import SETTINGS, TENANT, Engine, an_engine
@@ -152,6 +154,25 @@ async def test_the_space_of_a_deleted_queue_comes_back(tmp_path: Path) -> None:
         await fill(engine)
         await engine.engine.delete_queue(TENANT, "jobs")
         await eventually(lambda: len(names(tmp_path)) == 1)
+
+
+async def test_the_bound_of_the_disk_counts_and_files_go_while_compaction_takes_its_time(
+    tmp_path: Path,
+) -> None:
+    slow = {**BY_ITSELF, "compact_bytes_per_second": 1, "disk_bytes_max": 40_000}
+    async with an_engine(tmp_path, **slow) as engine:
+        await fill(engine)
+        await ack_most(engine, 5)
+        await eventually(lambda: engine.engine.figures().moved_bytes)
+        # Its pause is of a quarter of an hour at least.
+        for _ in range(50):
+            with suppress(Overloaded):
+                await engine.publish("jobs", values=[bytes(1_000)])
+        await eventually(lambda: engine.engine.figures().disk_bytes >= 40_000)
+        with pytest.raises(Overloaded, match="as many bytes as they may have"):
+            await engine.publish("jobs", values=[bytes(1_000)])
+        await engine.drain("jobs")
+        await eventually(lambda: len(names(tmp_path)) < 3)
 
 
 @pytest.mark.parametrize("size", [100, 5_000_000])

@@ -96,6 +96,8 @@ class Housekeeping:
         left alone in it: one that did not compact is removed at once when nothing in it is needed."""
         self._is_more = False
         """Whether to look again although nothing changes."""
+        self._looked_at = 0.0
+        """When all files were looked at last, on the loop's clock."""
         self._turn = asyncio.Event()
         self._stopping = asyncio.Event()
         self._tending = asyncio.Lock()
@@ -163,15 +165,8 @@ class Housekeeping:
         return await self._rounds.look(look)
 
     async def _tend(self) -> bool:
-        rows, last_v1 = await self._look()
-        self.disk_bytes = sum(row.size for row in rows)
+        rows, did = await self._look_and_remove()
         now = asyncio.get_running_loop().time()
-        self._later = {what: until for what, until in self._later.items() if until > now}
-        did = False
-        for row in rows:
-            is_due = row.state is FileState.DOOMED and not self._is_left(row)
-            if is_due and not self._stopping.is_set():
-                did |= await self._remove(row.number, is_version_1=row.number <= last_v1)
         candidates = [row for row in rows if self._is_wanted(row)]
         self._asked &= {row.number for row in candidates}
         quiet = {row.number: self._quiet_since(row, now) for row in candidates}
@@ -181,8 +176,38 @@ class Housekeeping:
             is_due = row.number in self._asked or (is_quiet and not self._is_left(row))
             if is_due and not self._stopping.is_set():
                 self._asked.discard(row.number)
+                moved = self.moved_bytes
                 did |= await self._compact(row)
+                did |= await self._pause_after(self.moved_bytes - moved)
         self._is_more = bool(candidates or self._later)
+        return did
+
+    async def _look_and_remove(self) -> tuple[list[FileRow], bool]:
+        """All files, after those are removed that nobody needs, and whether there was one."""
+        rows, last_v1 = await self._look()
+        self.disk_bytes = sum(row.size for row in rows)
+        now = self._looked_at = asyncio.get_running_loop().time()
+        self._later = {what: until for what, until in self._later.items() if until > now}
+        did = False
+        for row in rows:
+            is_due = row.state is FileState.DOOMED and not self._is_left(row)
+            if is_due and not self._stopping.is_set():
+                did |= await self._remove(row.number, is_version_1=row.number <= last_v1)
+        return rows, did
+
+    async def _pause_after(self, moved_bytes: int) -> bool:
+        """Wait for as long as moving so much has to take, and go on looking and removing meanwhile: many
+        compactions take minutes, in which files become empty, and the disk fuller.
+        """
+        rate = self._settings.compact_bytes_per_second
+        every = self._settings.housekeeping_ms / 1000
+        loop = asyncio.get_running_loop()
+        until = loop.time() + (moved_bytes / rate if rate else 0)
+        did = False
+        while (left := until - loop.time()) > 0 and not self._stopping.is_set():
+            await self._is_stopped_within(min(left, every))
+            if loop.time() >= self._looked_at + every:
+                did |= (await self._look_and_remove())[1]
         return did
 
     def _is_wanted(self, row: FileRow) -> bool:
@@ -221,9 +246,6 @@ class Housekeeping:
         if result.ended is Ended.REWRITE:
             result = await self._drive(rewrite(files, directory, row.number))
             self._note(row.number, result)
-        rate = self._settings.compact_bytes_per_second
-        if rate and result.moved_bytes:
-            await self._is_stopped_within(result.moved_bytes / rate)
         return result.ended is Ended.COMPACTED
 
     def _has_room(self, size: int) -> bool:
