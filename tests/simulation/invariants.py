@@ -211,9 +211,12 @@ class Watch:
         self._require(claim.epoch == record.epoch, f"{node.name} owns under {claim.epoch}")
         life = f"{node.name} {node.lives}"
         _, before = self._synced.get(life, (claim.epoch, 0))
-        self._require(before <= log.next_offset, f"{node.name}: its end went back from {before}")
-        self._synced[life] = (claim.epoch, log.next_offset)
-        self._require(log.next_offset <= record.reserved_next, f"{node.name} beyond reserved")
+        self._require(before <= log.synced_next, f"{node.name}: its end went back from {before}")
+        self._synced[life] = (claim.epoch, log.synced_next)
+        self._require(log.synced_next <= record.reserved_next, f"{node.name} beyond reserved")
+        self._require(
+            log.committed_next <= log.synced_next, f"{node.name} shows what is not synced"
+        )
         self._require(
             appender.published_next <= record.published_next, f"{node.name} heard of too much"
         )

@@ -150,7 +150,7 @@ class Reborn:
             if node.alive and isinstance(service, IngestService):
                 appender = service.streams.find(stream_id)
                 if appender is not None:
-                    found.append((node.name, appender.log.next_offset))
+                    found.append((node.name, appender.log.committed_next))
         return found
 
 

@@ -41,7 +41,7 @@ from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.producers.producers import Appended
 append_chosen = LocalAppender._append_chosen
 async def answer_first(self, taken, timestamp):
-    first = self.log.next_offset
+    first = self.log.committed_next
     for one in taken:
         count = one.append.record_count
         answer = Appended(first, first + count, timestamp, count, one.duplicates)

@@ -74,7 +74,7 @@ async def test_an_append_that_fails_in_its_round_is_answered_and_not_repeated(
         assert (refused.status, refused.body["code"]) == (412, "offset-mismatch")
         assert side.lane is not None
         assert side.lane.taken == 1
-        assert side.harness.appender.log.next_offset == 1
+        assert side.harness.appender.log.committed_next == 1
 
 
 @as_served
@@ -146,7 +146,7 @@ async def of_a_stranger(directory: Path) -> tuple[int, int]:
     async with served(directory, by_lane=True) as side:
         await warm(side)
         [answer] = await say(side, Sent(request(BODY, JSON, host="pages.example")))
-        return answer.status, side.harness.appender.log.next_offset
+        return answer.status, side.harness.appender.log.committed_next
 
 
 @as_served
@@ -214,8 +214,8 @@ async def slow_over_a_deletion(directory: Path, *, by_lane: bool = True) -> tupl
         told = await reader.readline()
         writer.transport.abort()
         second = harness.service.streams.find(OTHER)
-        end = 0 if second is None else second.log.next_offset
-        return harness.appender.log.next_offset, end, told.rstrip()
+        end = 0 if second is None else second.log.committed_next
+        return harness.appender.log.committed_next, end, told.rstrip()
 
 
 @as_served

@@ -81,7 +81,7 @@ class CommitModel:
         """Keep what can be read of this node: what is published is in no bucket here."""
         appender = self.harness.service.streams.find(STREAM)
         log = None if appender is None else appender.log
-        if log is None or log.next_offset == log.first_offset:
+        if log is None or log.committed_next == log.first_offset:
             return
         for row in await self.harness.rows(log.first_offset):
             value = row["value"].decode().rstrip("x")
@@ -256,7 +256,7 @@ class CommitModel:
             await self.look()
             appender = self.harness.service.streams.find(STREAM)
             if appender is not None:
-                await self.harness.published(appender.log.next_offset)
+                await self.harness.published(appender.log.committed_next)
             await self.harness.aclose()
         before = self.harnesses.pop()
         if not (await before.record()).dirty:

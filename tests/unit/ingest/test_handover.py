@@ -39,7 +39,7 @@ async def another(harness: IngestHarness, tmp_path: Path) -> IngestHarness:
 async def moved(harness: IngestHarness, tmp_path: Path) -> IngestHarness:
     """The next owner, after all was published and the first one stopped."""
     await harness.published(
-        (await harness.record()).published_next or harness.appender.log.next_offset
+        (await harness.record()).published_next or harness.appender.log.committed_next
     )
     await harness.aclose()
     assert not (await harness.record()).dirty

@@ -269,7 +269,7 @@ async def test_an_owner_that_hears_in_the_background_that_it_is_fenced_stops(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fenced_in_background(harness, monkeypatch)
-    before = harness.appender.log.next_offset
+    before = harness.appender.log.committed_next
 
     answer = await harness.append("after the fence")
 
@@ -280,7 +280,7 @@ async def test_without_that_fence_it_acknowledges_what_will_be_lost(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await fenced_in_background(harness, monkeypatch, forgets=True)
-    before = harness.appender.log.next_offset
+    before = harness.appender.log.committed_next
 
     answer = await harness.append("after the fence")
 

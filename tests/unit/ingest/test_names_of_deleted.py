@@ -59,7 +59,7 @@ async def test_a_deleted_stream_takes_nothing_after_the_next_renewal(
 
     await advance(harness, 3_000)
     assert problem(await harness.append("too late")) == (404, "stream-not-found")
-    assert harness.appender.log.next_offset == 2
+    assert harness.appender.log.committed_next == 2
 
 
 async def test_its_name_leads_to_the_stream_that_has_it_by_then(harness: IngestHarness) -> None:
@@ -70,10 +70,10 @@ async def test_its_name_leads_to_the_stream_that_has_it_by_then(harness: IngestH
 
     answer = await harness.append("to the second")
     assert (answer.status_code, answer.json()["first_offset"]) == (200, 0)
-    assert harness.appender.log.next_offset == 1
+    assert harness.appender.log.committed_next == 1
     second = harness.service.streams.find(OTHER)
     assert second is not None
-    assert second.log.next_offset == 1
+    assert second.log.committed_next == 1
 
 
 async def test_where_no_renewal_succeeds_it_takes_nothing_after_the_lease(
@@ -90,7 +90,7 @@ async def test_where_no_renewal_succeeds_it_takes_nothing_after_the_lease(
     harness.manifest.is_away = True
     await advance(harness, BELIEF_MS)
     assert problem(await harness.append("too late"))[0] == 503
-    assert harness.appender.log.next_offset == 1
+    assert harness.appender.log.committed_next == 1
 
 
 @dataclass
@@ -131,7 +131,7 @@ async def check_slow(
     slow.go.set()
 
     assert problem(await asked) == (404, "stream-not-found")
-    assert harness.appender.log.next_offset == 1
+    assert harness.appender.log.committed_next == 1
 
 
 @pytest.mark.parametrize("request_", [_APPEND, _COMMIT], ids=["append", "commit"])

@@ -163,7 +163,7 @@ class OwnedModel(ProducerModel[IngestHarness]):
             return
         harness = self.harness
         harness.files.faults.clear()
-        await harness.published(harness.appender.log.next_offset)
+        await harness.published(harness.appender.log.committed_next)
         await harness.advance(5_000)
         harness.appender.tick()
         freeing = harness.appender._freeing
@@ -175,7 +175,7 @@ class OwnedModel(ProducerModel[IngestHarness]):
             return
         assert (await self.harness.chunks(len(self.stored))).status_code == 200
         log = self.harness.appender.log
-        assert log.next_offset == len(self.stored)
+        assert log.committed_next == len(self.stored)
         for row in await self.harness.rows(log.first_offset):
             assert row["value"].decode() == self.stored[row["offset"]]
         for client in self.clients:

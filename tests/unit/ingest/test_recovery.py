@@ -56,18 +56,18 @@ def add(log: SegmentLog, sizes: Sequence[int], timestamp: int = 1_000) -> None:
         appends = [an_append(size // 16, 16) if size > CHUNK_SIZE_MAX else an_append(size)]
         sealed = seal_round(
             appends,
-            next_offset=log.next_offset,
+            next_offset=log.synced_next,
             timestamp=timestamp + number,
             epoch=3,
             chunk_size_max=CHUNK_SIZE_MAX,
         )
-        log.commit(log.sync(log.write(sealed, epoch=3, elapsed=0)))
+        log.extend(log.sync(log.write(sealed, epoch=3, elapsed=0)))
 
 
 def checkpoint(log: SegmentLog) -> None:
     """Note that everything so far is durable."""
     segment, position = log.synced_place()
-    point = Checkpoint(STREAM, segment, position, log.next_offset, log.last_timestamp, 3, 0, 0, 0)
+    point = Checkpoint(STREAM, segment, position, log.synced_next, log.last_timestamp, 3, 0, 0, 0)
     log.save_checkpoint(point)
 
 
@@ -544,7 +544,7 @@ def test_what_is_offered_after_a_death_behind_a_failed_sync_outlives_a_power_cut
         disk.lose_power(random.Random(seed))
 
         found = recover(disk, directory, STREAM, 0)
-        assert found.next_offset == log.next_offset
+        assert found.next_offset == log.synced_next
         assert places(found)[: len(places(offered))] == places(offered)
     # Nobody was answered, so it may be kept or cut; here it is kept, or this showed nothing.
     assert kept == {max(sync_count - 1, 0)}

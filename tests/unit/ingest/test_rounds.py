@@ -133,14 +133,14 @@ class Bench:
 
     async def append(self, stream: str) -> None:
         log = self.logs[stream]
-        log.commit(await self.write(stream))
+        log.extend(await self.write(stream))
 
     def write(self, stream: str) -> asyncio.Task[Written]:
         log = self.logs[stream]
         rows = Rows([stream.encode() * 100], [Content.BYTES])
         sealed = seal_round(
             [Append(1, rows.size, 7, rows)],
-            next_offset=log.next_offset,
+            next_offset=log.synced_next,
             timestamp=1_000,
             epoch=3,
             chunk_size_max=8_192,
@@ -320,7 +320,7 @@ async def test_what_ends_a_thread_is_told_to_all_of_its_share_and_the_next_one_g
 
     first_written = await first
     assert await asyncio.gather(*tasks, return_exceptions=True) == [end] * 3
-    one_thread.logs["a"].commit(first_written)
+    one_thread.logs["a"].extend(first_written)
     await one_thread.append("a")
 
 

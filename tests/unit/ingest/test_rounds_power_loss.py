@@ -84,14 +84,14 @@ class Node:
         rows = Rows([self.chance.randbytes(40)], [Content.BYTES])
         sealed = seal_round(
             [Append(1, rows.size, 7, rows)],
-            next_offset=log.next_offset,
+            next_offset=log.synced_next,
             timestamp=log.last_timestamp + 1,
             epoch=3,
             chunk_size_max=8_192,
         )
         try:
-            log.commit(await self.writer.write(log, sealed, 3, 0, lambda: None))
-            self.acknowledged[stream_id] = log.next_offset
+            log.extend(await self.writer.write(log, sealed, 3, 0, lambda: None))
+            self.acknowledged[stream_id] = log.synced_next
         except WriteRefused:
             pass
         except LogBroken:

@@ -466,7 +466,7 @@ async def test_a_node_that_slept_sends_no_part_that_may_be_stored_since(
     goes_on.set()
     answer = await first
 
-    stored = sum(appender_of(three, index).log.next_offset for index in range(3))
+    stored = sum(appender_of(three, index).log.committed_next for index in range(3))
     if not guarded:
         assert stored == 20
         return

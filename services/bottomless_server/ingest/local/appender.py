@@ -4,7 +4,8 @@ New appends wait while a round is being synced and share the next one, so that o
 of them; log/rounds.py writes and syncs the rounds of many streams together.
 
 The order of one round, which `tests/unit/ingest/test_append_order.py` records:
-offsets reserved in coordination → bytes written → synced → visible → answered.
+offsets reserved in coordination → bytes written → synced → visible → answered. Synced and visible are
+two steps, `extend` and `commit` of the log: what is known of producers moves with the second.
 After a crash before the sync recovery cuts the round, and nobody had an answer. After a crash that
 comes later the round is there, answered or not.
 
@@ -219,7 +220,7 @@ class LocalAppender:
             self._freeing.count_disk(closed=True)
             if leave and not isinstance(self.stopped, LogBroken) and not self.is_bound():
                 with suppress(StoreError):
-                    await self.claim.leave(self.log.next_offset, self._known_producers())
+                    await self.claim.leave(self.log.synced_next, self._known_producers())
         self.advanced.fire()
 
     @guard("the look at open commits before a stream is left")
@@ -233,7 +234,7 @@ class LocalAppender:
             return None
         sealed = seal_state(
             self.tracking.snapshot(),
-            first_offset=self.log.next_offset,
+            first_offset=self.log.synced_next,
             timestamp=self.log.last_timestamp,
             epoch=self.claim.epoch,
         )
@@ -279,7 +280,7 @@ class LocalAppender:
         self.tracking.begin()
         taken = self._waiting.choose(
             self.tracking,
-            self.log.next_offset,
+            self.log.committed_next,
             self.oldest_layout(),
         )
         if not taken:
@@ -329,12 +330,12 @@ class LocalAppender:
             raise
 
     async def _append_chosen(self, taken: Sequence[Chosen], timestamp: int, term: int) -> None:
-        last_offset = self.log.next_offset + sum(one.append.record_count for one in taken)
+        last_offset = self.log.synced_next + sum(one.append.record_count for one in taken)
         await self.claim.reserve(last_offset)
         self._require_same(term, Outcome.NONE)
         sealed = seal_round(
             [one.append for one in taken],
-            next_offset=self.log.next_offset,
+            next_offset=self.log.synced_next,
             timestamp=timestamp,
             epoch=self.claim.epoch,
             chunk_size_max=self._context.chunk_size_max,
@@ -350,15 +351,15 @@ class LocalAppender:
 
     async def _write_changes(self, chosen: ChosenChanges, timestamp: int, term: int) -> None:
         # Takes no offset, but makes the stream dirty: nobody else may own it without this.
-        await self.claim.reserve(self.log.next_offset)
+        await self.claim.reserve(self.log.synced_next)
         self._require_same(term, Outcome.NONE)
         chunk = seal_state(
             chosen.entries,
-            first_offset=self.log.next_offset,
+            first_offset=self.log.synced_next,
             timestamp=timestamp,
             epoch=self.claim.epoch,
         )
-        await self._write(Round([chunk], [], timestamp, self.log.next_offset))
+        await self._write(Round([chunk], [], timestamp, self.log.synced_next))
         self._require_same(term, Outcome.UNKNOWN)
         chosen.settle()
 
@@ -385,6 +386,7 @@ class LocalAppender:
         written = await self._context.rounds.write(
             self.log, sealed, self.claim.epoch, elapsed, state
         )
+        self.log.extend(written)
         self.log.commit(written)
         self.used_at = elapsed
         self._freeing.count_disk()

@@ -74,7 +74,7 @@ class CommitFeed:
         """Treat everything as old enough to be uploaded from now on, also what was told of before."""
         self.hurried = True
         for _, appender in list(self._changes.values()):
-            if appender.log.next_offset > appender.published_next:
+            if appender.log.committed_next > appender.published_next:
                 self.note(appender)
 
     def note(self, appender: LocalAppender) -> None:
@@ -86,7 +86,7 @@ class CommitFeed:
     def settle(self, appender: LocalAppender) -> None:
         """Forget a stream of which nothing is left to be uploaded from here."""
         _, known = self._changes.get(appender.stream_id, (0, None))
-        published = appender.log.next_offset <= appender.published_next
+        published = appender.log.committed_next <= appender.published_next
         # Another appender of the same stream has news of its own.
         if known is appender and (published or appender.stopped is not None):
             del self._changes[appender.stream_id]
@@ -109,7 +109,9 @@ class CommitFeed:
         after = self._parse(token)
         if after is None:
             # A new follower hears of everything that is not published yet.
-            waiting = [a for _, a in self._changes.values() if a.log.next_offset > a.published_next]
+            waiting = [
+                a for _, a in self._changes.values() if a.log.committed_next > a.published_next
+            ]
             return self._answer(self._count, waiting)
         changed = self._pulse.next()
         found = self._since(after)
@@ -139,9 +141,9 @@ class CommitFeed:
             Commit(
                 stream_id=appender.stream_id,
                 epoch=appender.claim.epoch,
-                committed_next=appender.log.next_offset,
+                committed_next=appender.log.committed_next,
                 published_next=appender.published_next,
-                log_end=appender.log.log_end,
+                log_end=appender.log.committed_end,
                 target_bytes=appender.config.fragment.target_bytes,
                 max_age_ms=0 if self.hurried else appender.config.fragment.max_age_ms,
             )
@@ -157,7 +159,7 @@ def bounds_of(appender: LocalAppender) -> Bounds:
     return Bounds(
         epoch=appender.claim.epoch,
         local_first_offset=appender.log.first_offset,
-        committed_next=appender.log.next_offset,
+        committed_next=appender.log.committed_next,
         published_next=appender.published_next,
         version=appender.version,
         last_chunk_offset=appender.log.last_chunk_offset,
@@ -173,7 +175,7 @@ def locate(appender: LocalAppender, timestamp: int) -> int | None:
         if number < len(segment.index):
             offset = segment.index.place(number).first_offset
             # A chunk without records may stand at the end.
-            return offset if offset < appender.log.next_offset else None
+            return offset if offset < appender.log.committed_next else None
     return None
 
 
@@ -182,12 +184,12 @@ def place_of(appender: LocalAppender, offset: int) -> TailPlace | None:
     is not here."""
     appender.claim.require()
     log = appender.log
-    if not log.first_offset <= offset < log.next_offset:
+    if not log.first_offset <= offset < log.committed_next:
         return None
     segment = _segment_of(appender, offset)
     place = segment.index.place(segment.index.holding(offset))
     before = segment.log_start + place.position - HEADER_SIZE
-    return TailPlace(place.timestamp, max(0, log.log_end - before))
+    return TailPlace(place.timestamp, max(0, log.committed_end - before))
 
 
 async def read_run(
@@ -212,11 +214,11 @@ async def read_run(
     """
     appender.claim.require()
     advanced = appender.advanced.next()
-    if first_offset == appender.log.next_offset:
+    if first_offset == appender.log.committed_next:
         await wait_for(advanced, wait_seconds)
         appender.claim.require()
-    if first_offset >= appender.log.next_offset:
-        bounds, log_end = bounds_of(appender), appender.log.log_end
+    if first_offset >= appender.log.committed_next:
+        bounds, log_end = bounds_of(appender), appender.log.committed_end
         return ChunkRun(bounds, first_offset, first_offset, log_end, b"")
     if first_offset < appender.log.first_offset:
         raise moved(bounds_of(appender))
@@ -228,7 +230,7 @@ async def read_run(
             files,
             appender,
             segment,
-            _Wanted(first_offset, size_max, len(segment.index), by_file),
+            _Wanted(first_offset, size_max, appender.log.committed_count(segment), by_file),
         )
     except FileNotFoundError:
         # It was freed meanwhile.

@@ -97,7 +97,7 @@ class SegmentFreeing:
         self._counted = 0
         self._checkpoint: Checkpoint | None = None
         self._wanted = True
-        self._saved_log_end = local.log_end
+        self._saved_end = local.synced_end
         self._saved_at = clocks.elapsed()
         self._removing: deque[Segment] = deque()
 
@@ -140,18 +140,18 @@ class SegmentFreeing:
             stream_id=self._claim.stream_id,
             segment_first_offset=segment_first_offset,
             synced_position=synced_position,
-            synced_next=self._log.next_offset,
+            synced_next=self._log.synced_next,
             last_timestamp=self._log.last_timestamp,
             epoch=self._claim.epoch,
             version=self.version,
             published_next=self.published_next,
             reserved_next=self._claim.reserved_next,
         )
-        log_end = self._log.log_end
+        end = self._log.synced_end
         self._wanted = False
         await self._hops.call(self._log.save_checkpoint, checkpoint)
         self._checkpoint = checkpoint
-        self._saved_log_end = log_end
+        self._saved_end = end
         self._saved_at = self._clocks.elapsed()
 
     def count_disk(self, *, closed: bool = False) -> None:
@@ -163,7 +163,7 @@ class SegmentFreeing:
     def _checkpoint_due(self) -> bool:
         if self._wanted:
             return True
-        grown = self._log.log_end - self._saved_log_end
+        grown = self._log.synced_end - self._saved_end
         return is_checkpoint_due(grown, self._clocks.elapsed() - self._saved_at, self._bounds)
 
     def _next_to_free(self) -> Segment | None:

@@ -62,4 +62,4 @@ async def _unpublished(streams: OwnedStreams) -> int:
 
 
 def _count_unpublished(streams: OwnedStreams) -> int:
-    return sum(a.log.next_offset > a.published_next for a in streams.opened())
+    return sum(a.log.committed_next > a.published_next for a in streams.opened())

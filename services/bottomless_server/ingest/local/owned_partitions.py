@@ -82,7 +82,9 @@ class OwnedPartition:
             await local.change(lambda *_: ())
         # What is known is that of the owner only as long as this is one.
         local.claim.require()
-        return answer_to_step(local.tracking, asked, local.log.next_offset, local.oldest_layout())
+        return answer_to_step(
+            local.tracking, asked, local.log.committed_next, local.oldest_layout()
+        )
 
     async def fence_layouts(self, layout: int) -> None:
         await self._local.fence_layouts(layout)

@@ -191,7 +191,7 @@ class OwnedStreams:
         self._unopened.drop(stream_id)
         self._context.tell_time()
         self._context.tracking_room.join(appender.tracking, appender.log.last_timestamp)
-        if appender.log.next_offset > appender.published_next:
+        if appender.log.committed_next > appender.published_next:
             self._changed(appender)
         return appender
 
@@ -276,7 +276,7 @@ class OwnedStreams:
         looked at of which something is not uploaded yet: for others it makes no difference. Where
         coordination does not answer, the next look does it.
         """
-        due = [one for one in self.opened() if one.log.next_offset > one.published_next]
+        due = [one for one in self.opened() if one.log.committed_next > one.published_next]
         if not due:
             return
         try:
@@ -369,7 +369,7 @@ class OwnedStreams:
             except StoreError as error:
                 log.warning("a stream was lost", stream_id=appender.stream_id, error=str(error))
                 continue
-            if confirmed.log.next_offset > confirmed.published_next:
+            if confirmed.log.committed_next > confirmed.published_next:
                 self._changed(confirmed)
         if lease.term == term and all(appender.claim.held for appender in self.opened()):
             # Else coordination did not answer for some, and is asked again.

@@ -102,8 +102,8 @@ class Tails:
         # Not opened for this: who opens it reads the record, which says the same.
         appender = self.streams.find(parse_stream_id(stream_id))
         if appender is not None:
-            if published.next_offset > appender.log.next_offset:
-                raise not_committed(appender.log.next_offset)
+            if published.next_offset > appender.log.committed_next:
+                raise not_committed(appender.log.committed_next)
             appender.note_published(published.next_offset, published.version)
             self.feed.settle(appender)
         return message_response({})

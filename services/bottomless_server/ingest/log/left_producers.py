@@ -76,7 +76,7 @@ def begin_with_left(
     written = Round([chunk], [], header.timestamp, header.first_offset)
     try:
         log.save_checkpoint(_seen(record, local, header))
-        log.commit(log.sync(log.write(written, header.epoch, elapsed)))
+        log.extend(log.sync(log.write(written, header.epoch, elapsed)))
     finally:
         log.close()
 

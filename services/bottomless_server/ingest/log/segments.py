@@ -1,15 +1,21 @@
 """The local log of one stream: its segments, their indexes, its checkpoint.
 
 Work is split in two: `write`, `sync`, `save_checkpoint` and `remove` make file calls and run in
-a worker thread, one at a time; `commit` and `forget` then change what is visible and run
-in the event loop. So readers see a chunk only when it is durable, and the order "durable
-first, visible second" is the order of two calls in `local/appender.py`. `commit` takes nothing
-but what a sync has returned.
+a worker thread, one at a time; `extend`, `commit` and `forget` then change what the log says of
+itself and run in the event loop. There are two bounds: what is below `synced_next` is durable on
+this disk, and what is below `committed_next` is durable wherever it has to be, and visible. A
+round passes the first by `extend`, which takes nothing but what a sync has returned, and the
+second by `commit`. So readers see a chunk only when it is durable, and the order "durable first,
+visible second" is the order of these calls in `local/appender.py`.
+
+Checkpoints, recovery, the next round and the disk's room go by the first bound. What others are
+shown goes by the second: readers, the uploader, conditions of appends, producers.
 
 What is on disk after a crash:
 - in `write`, or after it and before the sync: perhaps a new segment with its header or a part of
   it, which recovery removes; perhaps parts of chunks at the end, which recovery cuts.
-- after the sync: the chunks, unanswered; recovery offers them as committed.
+- after the sync, before `commit` or after it: the chunks, unanswered; recovery offers them as
+  committed.
 - after a sync that failed, before the cut: the chunks as the system shows them, perhaps not on
   the disk; recovery writes them once more and syncs before it offers them.
 - in `save_checkpoint`: the old checkpoint or the new one, both true.
@@ -72,7 +78,7 @@ class RollBounds(NamedTuple):
 
 @dataclass(slots=True)
 class Segment:
-    """A file of the log, with whole committed chunks."""
+    """A file of the log, with whole synced chunks."""
 
     first_offset: int
     next_offset: int
@@ -98,7 +104,7 @@ class Unsynced(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A round that is durable but not visible."""
+    """A round that is durable on this disk, but not visible."""
 
     round: Unsynced
 
@@ -119,9 +125,14 @@ class SegmentLog:
     ) -> None:
         self.directory = directory
         self.segments = segments
-        self.next_offset = next_offset
-        """Everything below is durable and visible."""
+        self.synced_next = next_offset
+        """Everything below is durable on this disk; the next round begins there."""
+        self.committed_next = next_offset
+        """Everything below is durable wherever it has to be, and visible; never above the other."""
+        self.committed_end = self.synced_end
+        """Bytes of committed chunks since the log was opened, freed ones included."""
         self.last_timestamp = last_timestamp
+        """The timestamp of the last synced chunk."""
         self._files = files
         self._stream_id = stream_id
         self._bounds = bounds
@@ -134,11 +145,11 @@ class SegmentLog:
 
     @property
     def first_offset(self) -> int:
-        return self.segments[0].first_offset if self.segments else self.next_offset
+        return self.segments[0].first_offset if self.segments else self.synced_next
 
     @property
-    def log_end(self) -> int:
-        """Bytes of committed chunks since the log was opened, freed ones included."""
+    def synced_end(self) -> int:
+        """Bytes of synced chunks since the log was opened, freed ones included."""
         if not self.segments:
             return 0
         return self.segments[-1].log_start + max(self.segments[-1].size - HEADER_SIZE, 0)
@@ -155,14 +166,14 @@ class SegmentLog:
 
     @property
     def last_chunk_offset(self) -> int | None:
-        """Where the last chunk with records begins."""
+        """Where the last committed chunk with records begins."""
         place = self._last_with_records()
         return None if place is None else place.first_offset
 
     @property
     def last_record_timestamp(self) -> int | None:
-        """The timestamp of the last record; `last_timestamp` may be that of a later chunk without
-        any.
+        """The timestamp of the last committed record; `last_timestamp` may be that of a later chunk
+        without any.
         """
         place = self._last_with_records()
         return None if place is None else place.timestamp
@@ -170,10 +181,17 @@ class SegmentLog:
     def _last_with_records(self) -> ChunkPlace | None:
         for segment in reversed(self.segments):
             # The last chunk that begins before the segment's end has records; others have none.
-            number = segment.index.holding(segment.next_offset - 1)
-            if segment.next_offset > segment.first_offset and number >= 0:
+            end = min(segment.next_offset, self.committed_next)
+            number = segment.index.holding(end - 1)
+            if end > segment.first_offset and number >= 0:
                 return segment.index.place(number)
         return None
+
+    def committed_count(self, segment: Segment) -> int:
+        """How many chunks of a segment are committed, and may be shown."""
+        if self.committed_end == self.synced_end:
+            return len(segment.index)
+        return segment.index.before(self.committed_end - segment.log_start + HEADER_SIZE) + 1
 
     def write(
         self,
@@ -242,19 +260,34 @@ class SegmentLog:
         self._write_index(unsynced.segment, unsynced.places)
         return Written(unsynced)
 
-    def commit(self, durable: Written) -> None:
-        """Make a durable round visible; in the event loop."""
+    def extend(self, durable: Written) -> None:
+        """Count a round that is durable here as a part of the log; in the event loop.
+
+        It stays invisible until `commit`. After a restart it is there, and nobody had an answer.
+        """
         written = durable.round
         segment = written.segment
-        assert written.places[0].first_offset == self.next_offset
+        assert written.places[0].first_offset == self.synced_next
         if segment is self._fresh:
             self.segments.append(segment)
             self._fresh = None
         for place in written.places:
             segment.index.append(place)
         segment.size = written.size
-        segment.next_offset = self.next_offset = written.next_offset
+        segment.next_offset = self.synced_next = written.next_offset
         self.last_timestamp = written.timestamp
+
+    def commit(self, durable: Written) -> None:
+        """Make a round visible that `extend` took, once every disk has it that must; in the event
+        loop.
+        """
+        written = durable.round
+        segment = written.segment
+        end = segment.log_start + written.size - HEADER_SIZE
+        assert written.size <= segment.size, "it is no part of the log yet"
+        assert self.committed_end < end
+        self.committed_end = end
+        self.committed_next = written.next_offset
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint; in a worker thread.
@@ -268,7 +301,7 @@ class SegmentLog:
     def synced_place(self) -> tuple[int, int]:
         """The segment and the position up to which everything is durable, for a checkpoint."""
         if not self.segments:
-            return self.next_offset, 0
+            return self.synced_next, 0
         return self.segments[-1].first_offset, self.segments[-1].size
 
     def remove(self, segment: Segment) -> None:
@@ -322,7 +355,7 @@ class SegmentLog:
             raise _refused(error) from error
         self._segment_fd = fd
         self._index_fd = self._begin_index(header)
-        log_start = self.log_end
+        log_start = self.synced_end
         return Segment(first_offset, first_offset, HEADER_SIZE, log_start, elapsed)
 
     def _unmake(self, path: Path, fd: int | None) -> None:

@@ -236,14 +236,14 @@ class StagedCommits:
         verdict = known_of(
             tracking,
             Append(0, 0, 0, conditions=conditions),
-            appender.log.next_offset,
+            appender.log.committed_next,
         )
         if not isinstance(verdict, Appended):
             return None
         before = None if last is None else parts_before(tracking, asked.producer_id, last)
         if last is None or before is None:
             named = self._batches.record_count(appender.stream_id, staged_ids)
-            end = appender.log.next_offset
+            end = appender.log.committed_next
             return Appended(None, end, None, 0, named, replayed=True)
         stored = (*before, last)
         return verdict._replace(

@@ -92,7 +92,7 @@ class OwnedAppender:
 
     @property
     def next_offset(self) -> int:
-        return self._local.log.next_offset
+        return self._local.log.committed_next
 
     def require_space(self) -> None:
         self._owned.disk.require_room()
