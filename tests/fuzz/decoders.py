@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import orjson
 from golden.regenerate import golden
-from unit.formats.examples import a_msg_id, seal
+from unit.formats.examples import REPLICATED_RECORD, a_msg_id, seal
 
 from bottomless.formats import sealed_json
 from bottomless.formats.api_key import (
@@ -92,6 +92,7 @@ from bottomless.formats.segment import (
 )
 from bottomless.formats.stream_record import (
     LEADERLESS,
+    REPLICAS,
     SUPER,
     decode_record,
     decode_registry,
@@ -374,6 +375,8 @@ read_record_2 = partial(decode_record, served=frozenset({LEADERLESS}))
 read_registry_2 = partial(decode_registry, served=frozenset({LEADERLESS}))
 read_record_super = partial(decode_record, served=frozenset({SUPER}))
 read_registry_super = partial(decode_registry, served=frozenset({SUPER}))
+read_record_replicas = partial(decode_record, served=frozenset({REPLICAS}))
+read_registry_replicas = partial(decode_registry, served=frozenset({REPLICAS}))
 INDEX = golden("segment_index")
 INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
 """Of the fragment in the golden file, which has two chunks."""
@@ -486,6 +489,15 @@ DECODERS = {
     ),
     "record of a partition": Decoder(
         and_back(read_record_super, encode_record), golden("stream_record_super"), unsealed
+    ),
+    # Their bytes are not frozen, so there is no golden file of them.
+    "registry with replicas": Decoder(
+        and_back(read_registry_replicas, encode_registry),
+        encode_registry(REPLICATED_RECORD),
+        sealed_object,
+    ),
+    "record with replicas": Decoder(
+        and_back(read_record_replicas, encode_record), encode_record(REPLICATED_RECORD), unsealed
     ),
     "super record": Decoder(and_back(decode_super, encode_super), golden("super_record"), unsealed),
     "super object": Decoder(

@@ -62,15 +62,22 @@ SUPER: Final = "super"
 """The feature of a stream that is a partition of a super stream: the member `super`."""
 FILTER: Final = "filter"
 """The feature of a stream whose fragments get filters: `config.filter`."""
+REPLICAS: Final = "replicas"
+"""The feature of a stream whose tail lies on several nodes: `config.replication`, and the members
+`members` and `in_sync`, of which the registry object has the first. No service serves it yet, and
+its bytes are not frozen."""
 SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, SUPER})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
 _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     FILTER: (),
     LEADERLESS: (),
+    REPLICAS: ("members", "in_sync"),
     SUPER: (SUPER,),
 }
 """The features that are known, in the order of their names, and the members that each has."""
+_IN_RECORDS_ALONE: Final = frozenset({"in_sync"})
+"""Members of features that a registry object lacks: only coordination knows them."""
 _NAME_SIZE_MAX: Final = 32
 """What is longer, or no word, is no feature's name and is not shown."""
 
@@ -102,7 +109,8 @@ def encode_registry(record: StreamRecord) -> bytes:
     check_record(record)
     version, also = _version_of(record)
     whole = _as_json(record)
-    return seal({name: whole[name] for name in REGISTRY_MEMBERS} | also, version)
+    more = {name: value for name, value in also.items() if name not in _IN_RECORDS_ALONE}
+    return seal({name: whole[name] for name in REGISTRY_MEMBERS} | more, version)
 
 
 def decode_registry(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRecord:
@@ -119,6 +127,7 @@ def decode_registry(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRec
     # What a feature brings is known to who knows the feature, so the seal is looked at first.
     members = unseal(what, data, sealed_names(data), version)
     names = _names(what, REGISTRY_MEMBERS, version, members, served)
+    names = [name for name in names if name not in _IN_RECORDS_ALONE]
     check(what, list(members) == names, "its members are not those of its version")
     return _from_json(what, version, members)
 
@@ -129,6 +138,8 @@ def _version_of(record: StreamRecord) -> tuple[int, dict[str, Any]]:
     if not features:
         return VERSION, {}
     also: dict[str, Any] = {"features": features}
+    if REPLICAS in features:
+        also |= {"members": list(record.members), "in_sync": list(record.in_sync)}
     if record.partition_of is not None:
         also[SUPER] = [record.partition_of.super_id, record.partition_of.index]
     return _VERSION_2, also
@@ -139,6 +150,7 @@ def _features_of(record: StreamRecord) -> list[str]:
     needed = {
         FILTER: config.filter != FilterConfig(),
         LEADERLESS: config.leaderless,
+        REPLICAS: record.is_replicated,
         SUPER: record.partition_of is not None,
     }
     return [feature for feature in _FEATURE_MEMBERS if needed[feature]]
@@ -217,10 +229,13 @@ def _lease_as_json(lease: Lease) -> list[Any]:
 
 def _from_json(what: str, version: int, members: dict[str, Any]) -> StreamRecord:
     features = members.pop("features", [])
-    partition_of = members.pop(SUPER, None)
+    also = {name: members.pop(name) for name in _FEATURE_READERS if name in members}
     try:
         read = {name: READERS[name](value) for name, value in members.items()}
-        record = StreamRecord(**read, partition_of=_partition_of(partition_of))
+        more = {
+            _FIELDS.get(name, name): _FEATURE_READERS[name](value) for name, value in also.items()
+        }
+        record = StreamRecord(**read, **more)
         check_record(record)
     except (AssertionError, TypeError, ValueError, InvalidRequest) as error:
         raise corrupt(what, "its members do not fit its schema") from error
@@ -230,6 +245,10 @@ def _from_json(what: str, version: int, members: dict[str, Any]) -> StreamRecord
     if FILTER in features:
         kept = encode_config(record.config)["filter"] == members["config"]["filter"]
         check(what, kept, "its filter is not as it is written")
+    if REPLICAS in features:
+        said = encode_config(record.config).get("replication")
+        kept = said == members["config"].get("replication")
+        check(what, kept, "its replication is not as it is written")
     return record
 
 
@@ -269,3 +288,10 @@ READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "registry_version": _count,
 }
 """How each member of a record is read, in the order in which it is written."""
+_FEATURE_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "members": each(text),
+    "in_sync": each(text),
+    SUPER: _partition_of,
+}
+_FIELDS: Final = {SUPER: "partition_of"}
+"""Members of features that are fields of another name."""

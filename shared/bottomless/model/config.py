@@ -35,6 +35,7 @@ from bottomless.model.limits import (
     LEADERLESS_AGE_MS_MAX,
     LEADERLESS_AGE_MS_MIN,
     OFFSET_MAX,
+    REPLICA_COUNT_MAX,
 )
 
 
@@ -115,6 +116,26 @@ class FilterConfig(Closed):
         return FilterConfig(index=None if index == "none" else index, max_bytes=self.max_bytes)
 
 
+class ReplicationConfig(Closed):
+    """On how many nodes the tail of a stream lies. No request may say it yet, and nothing serves it."""
+
+    replicas: Annotated[int, Field(ge=1, le=REPLICA_COUNT_MAX)] = 1
+    """How many nodes hold the tail, its owner included."""
+    min_in_sync: Annotated[int, Field(ge=1, le=REPLICA_COUNT_MAX)] | None = None
+    """How many of them must have a record before it is acknowledged; None for more than half."""
+
+    @model_validator(mode="after")
+    def _no_more_are_needed_than_there_are(self) -> Self:
+        if self.least_in_sync > self.replicas:
+            raise ValueError("min_in_sync must not be above replicas")
+        return self
+
+    @property
+    def least_in_sync(self) -> int:
+        """How many nodes must have a record before it is acknowledged."""
+        return self.replicas // 2 + 1 if self.min_in_sync is None else self.min_in_sync
+
+
 Profile = Literal["local", "leaderless"]
 """How the newest records of a stream are kept until they are in fragments."""
 _Label = Annotated[str, Field(max_length=LABEL_SIZE_MAX)]
@@ -136,6 +157,7 @@ _SECTIONS: Final[Sections] = {
     "fragment": FragmentConfig,
     "filter": FilterConfig,
 }
+_STORED_SECTIONS: Final[Sections] = {**_SECTIONS, "replication": ReplicationConfig}
 
 
 class _AskedToCreate(_AskedConfig):
@@ -159,11 +181,15 @@ class StreamConfig(_AskedConfig):
     """It never changes."""
     fenced: bool = False
     """Whether a leaderless stream takes no appends, because an operator said so."""
+    replication: ReplicationConfig = ReplicationConfig()
+    """Of a leaderless stream the default: it has no tail on any node."""
 
     @model_validator(mode="after")
-    def _only_leaderless_streams_are_fenced(self) -> Self:
+    def _members_fit_the_profile(self) -> Self:
         if self.fenced and self.profile == "local":
             raise ValueError("only a leaderless stream is fenced")
+        if self.profile != "local" and self.replication != ReplicationConfig():
+            raise ValueError("a leaderless stream has no replicas")
         return self
 
     @property
@@ -212,7 +238,7 @@ def parse_stored_config(value: object) -> StreamConfig:
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault.
     """
-    config = checked(StreamConfig, value, _SECTIONS)
+    config = checked(StreamConfig, value, _STORED_SECTIONS)
     return config.model_copy(update={"filter": config.filter.settled()})
 
 
@@ -225,6 +251,8 @@ def encode_config(config: StreamConfig) -> dict[str, Any]:
         del members["profile"]
     if not config.fenced:
         del members["fenced"]
+    if config.replication == ReplicationConfig():
+        del members["replication"]
     if config.filter == FilterConfig():
         del members["filter"]
     else:
@@ -250,7 +278,11 @@ def patch_config(config: StreamConfig, patch: object, *, leaderless: bool = Fals
     asked = config.model_dump(mode="json", include=set(schema.model_fields))
     patched = checked(schema, merged(asked, patch), _SECTIONS)
     patched = patched.model_copy(update={"filter": patched.filter.settled()})
-    kept = {"profile": config.profile, "fenced": config.fenced}
+    kept = {
+        "profile": config.profile,
+        "fenced": config.fenced,
+        "replication": config.replication,
+    }
     return _of_its_profile(StreamConfig(**{**kept, **dict(patched)}))
 
 

@@ -9,7 +9,8 @@ from enum import StrEnum
 from typing import Final
 
 from bottomless.guards import guard
-from bottomless.model.config import StreamConfig
+from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import FullName, NodeId, StreamId, StreamName, SuperId, Uid
 
 _GENERATION_SHIFT: Final = 40
@@ -130,6 +131,15 @@ class StreamRecord:
     """Number of the newest registry object."""
     partition_of: PartitionOf | None = None
     """It never changes; None of a stream that is no partition."""
+    members: tuple[NodeId, ...] = ()
+    """The nodes that hold the tail, where a stream has replicas; none of another stream."""
+    in_sync: tuple[NodeId, ...] = ()
+    """Those of the members that have all that was acknowledged and is not published."""
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether anything is said of replicas: in its configuration, or of nodes that hold it."""
+        return bool(self.members) or self.config.replication != ReplicationConfig()
 
     @property
     def full_name(self) -> FullName:
@@ -194,6 +204,8 @@ def check_record(record: StreamRecord) -> None:
         assert (record.home, record.owner_url, record.dirty) == (None, None, False)
         assert record.reserved_next == 0
         assert record.partition_of is None
+        assert not record.members
+    _check_members(record)
     live = [intent.uid for intent in (*record.intents, *record.quarantine)]
     assert len(live) == len(set(live))
     assert record.root is None or record.root.version <= record.version
@@ -202,3 +214,13 @@ def check_record(record: StreamRecord) -> None:
     assert len({lease.lease_id for lease in record.leases}) == len(record.leases)
     assert all(lease.first_offset <= lease.next_offset for lease in record.leases)
     assert all(len(lease.holder) <= LEASE_HOLDER_SIZE_MAX for lease in record.leases)
+
+
+def _check_members(record: StreamRecord) -> None:
+    members, in_sync = record.members, record.in_sync
+    assert len(set(members)) == len(members) <= REPLICA_COUNT_MAX
+    assert len(set(in_sync)) == len(in_sync)
+    assert set(in_sync) <= set(members)
+    if members and record.dirty and record.home not in (None, NOBODY):
+        # A claim by any other node goes by this set alone.
+        assert record.home in in_sync

@@ -177,6 +177,14 @@ SUPER_ID = parse_super_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c13")
 PARTITION_RECORD = replace(
     RECORD, name=parse_stream_name("events-1"), partition_of=PartitionOf(SUPER_ID, 1)
 )
+OTHER_NODES = (NodeId("89abcdef" * 4), NodeId("fedcba98" * 4))
+assert RECORD.home is not None
+REPLICATED_RECORD = replace(
+    RECORD,
+    config=parse_stored_config({"replication": {"replicas": 3, "min_in_sync": None}}),
+    members=(RECORD.home, *OTHER_NODES),
+    in_sync=(RECORD.home, OTHER_NODES[1]),
+)
 OTHER_STREAM_ID = parse_stream_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12")
 SUPER_RECORD = SuperRecord(
     super_id=SUPER_ID,
