@@ -19,32 +19,32 @@ def check(world: "Replicas") -> None:
             assert same == one, "two logs hold one epoch at one place with other bytes"
         for one, later in pairwise(chunks):
             assert one.next_offset == later.first, "a log has a gap"
-    for name in world.shared.in_sync:
+    for name in world.record.in_sync:
         node = world.nodes[name]
         lacking = _needed(world) - set(node.disk.chunks[: node.synced])
         if not lacking:
             world.aged.discard(name)
         assert not lacking or name in world.aged, "a node in sync lacks what was shown"
-    record = world.shared.record
+    record = world.record
     bounds = (record.epoch, record.version, record.published_next, record.reserved_next)
     assert all(a <= b for a, b in zip(world.bounds, bounds, strict=True)), "a bound went back"
     world.bounds = bounds
-    home_in_sync = record.home in world.shared.in_sync
+    home_in_sync = record.home in world.record.in_sync
     assert not record.dirty or home_in_sync, "the home is not in sync"
     _check_disks(world)
 
 
 def _needed(world: "Replicas") -> set[Chunk]:
-    published = world.shared.record.published_next
+    published = world.record.published_next
     return {one for one in world.shown.values() if one.next_offset > published}
 
 
 def _check_disks(world: "Replicas") -> None:
     """What was acknowledged is on as many disks as was asked for."""
-    if world.aged or not world.shared.record.dirty or not world.shared.in_sync:
+    if world.aged or not world.record.dirty or not world.record.in_sync:
         return
     if world.events["a member was named by an operator"]:
         return
     for one in _needed(world):
         holders = sum(one in node.disk.chunks[: node.synced] for node in world.nodes.values())
-        assert holders >= world.shared.min_in_sync, "too few disks have what was acknowledged"
+        assert holders >= world.least_in_sync, "too few disks have what was acknowledged"

@@ -12,12 +12,12 @@ from unit.ingest.harness import NAME, STREAM
 
 from bottomless.errors import StoreError
 from bottomless.formats.segment import HEADER_SIZE
-from bottomless.model.config import StreamConfig
+from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.node.core import following, in_sync
 from bottomless_server.node.core.following import OpenRefusal, Sent
-from bottomless_server.node.core.in_sync import Refused, SharedRecord
+from bottomless_server.node.core.in_sync import Refused
 from bottomless_server.node.core.ownership import LocalView
 from bottomless_server.protocol.replica import EpochEnd, Opening, Place, Taken
 from model.replica_nodes import Chunk, Disk, Node, Owner
@@ -30,8 +30,11 @@ class Replicas:
         self.names = [NodeId(f"{number:032x}") for number in range(1, count + 1)]
         self.nodes = {name: Node(name) for name in self.names}
         self.leased = set(self.names)
-        record = StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig())
-        self.shared = SharedRecord(record, min_in_sync or in_sync.majority(count))
+        wanted = ReplicationConfig(replicas=count, min_in_sync=min_in_sync)
+        self.record = StreamRecord(
+            STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig(replication=wanted)
+        )
+        self.least_in_sync = wanted.least_in_sync
         self.messages: list[tuple[Any, ...]] = []
         self.acknowledged: dict[int, Chunk] = {}
         self.shown: dict[tuple[int, Place], Chunk] = {}
@@ -46,7 +49,7 @@ class Replicas:
     # What nodes do.
 
     def claim(self, number: int) -> None:
-        node, record = self._node(number), self.shared.record
+        node, record = self._node(number), self.record
         if not node.running or node.name not in self.leased or node.owner is not None:
             return
         disk = node.disk
@@ -58,18 +61,18 @@ class Replicas:
         held = record.home is not None and record.home in self.leased
         try:
             claimed = in_sync.claim(
-                self.shared, node.name, str(node.name), view, self.names, home_held=held
+                self.record, node.name, str(node.name), view, self.names, home_held=held
             )
         except StoreError:
             return
         self._become_owner(node, disk, claimed)
 
-    def _become_owner(self, node: Node, disk: Disk, claimed: SharedRecord) -> None:
+    def _become_owner(self, node: Node, disk: Disk, claimed: StreamRecord) -> None:
         self.events["a dirty stream changed its home"] += (
-            self.shared.record.dirty and self.shared.record.home != node.name
+            self.record.dirty and self.record.home != node.name
         )
-        self.shared = claimed
-        record = claimed.record
+        self.record = claimed
+        record = claimed
         node.opened = None
         node.disk = replace(
             disk, epoch=record.epoch, version=record.version, published_next=record.published_next
@@ -88,7 +91,7 @@ class Replicas:
         """Written, and neither synced nor sent."""
         node = self._node(number)
         owner = node.owner
-        if owner is None or len(owner.counted - owner.doubted) < self.shared.min_in_sync:
+        if owner is None or len(owner.counted - owner.doubted) < self.least_in_sync:
             return
         chunks = node.disk.chunks
         first = chunks[-1].next_offset if chunks else owner.opening.published_next
@@ -111,9 +114,9 @@ class Replicas:
         """An opening, or what the other lacks as far as its owner knows, with the bounds."""
         node, target = self._node(number), self._node(to)
         owner = node.owner
-        if owner is None or target is node or target.name not in self.shared.members:
+        if owner is None or target is node or target.name not in self.record.members:
             return
-        record = self.shared.record
+        record = self.record
         if target.name not in owner.opened:
             self.sessions += 1
             owner.sessions[target.name] = self.sessions
@@ -180,13 +183,13 @@ class Replicas:
     def read_record(self, number: int) -> None:
         """After a lost reply, or when a lease was taken anew."""
         node = self._node(number)
-        owner, record = node.owner, self.shared.record
+        owner, record = node.owner, self.record
         if owner is None:
             return
         if (record.epoch, record.home) != (owner.epoch, node.name):
             node.owner = None
             return
-        owner.counted, owner.doubted = set(self.shared.in_sync), set()
+        owner.counted, owner.doubted = set(self.record.in_sync), set()
         owner.may_answer = node.name in self.leased
 
     def transfer(self, number: int, to: int) -> None:
@@ -206,15 +209,12 @@ class Replicas:
             self._changed(node, in_sync.transfer, target.name, str(target.name), live=live)
 
     def publish(self, number: int) -> None:
-        owner, record = self._node(number).owner, self.shared.record
+        owner, record = self._node(number).owner, self.record
         if owner is None or owner.epoch != record.epoch:
             return
         if owner.committed_next > record.published_next:
             version = record.version + 1
-            self.shared = replace(
-                self.shared,
-                record=replace(record, version=version, published_next=owner.committed_next),
-            )
+            self.record = replace(record, version=version, published_next=owner.committed_next)
 
     def leave_clean(self, number: int) -> None:
         node = self._node(number)
@@ -225,13 +225,13 @@ class Replicas:
 
     def take_over(self, to: int) -> None:
         """By an operator, who names a member that goes on with what it has."""
-        record, target = self.shared.record, self._node(to)
-        if not record.dirty or target.name not in self.shared.members:
+        record, target = self.record, self._node(to)
+        if not record.dirty or target.name not in self.record.members:
             return
         fenced = replace(record, epoch=record.epoch + 1)
-        alive = self.leased & set(self.shared.in_sync)
+        alive = self.leased & set(self.record.in_sync)
         try:
-            self.shared = in_sync.take_over(self.shared, fenced, self.leased, target.name)
+            self.record = in_sync.take_over(self.record, fenced, self.leased, target.name)
         except Refused:
             return
         assert not alive, "what a living node has was given up"
@@ -240,7 +240,7 @@ class Replicas:
     def _accept_what(self, target: Node) -> None:
         """Nobody lives that has everything, and what is not at the one that was named is given up."""
         held = set(target.disk.chunks)
-        published = self.shared.record.published_next
+        published = self.record.published_next
         for offset, chunk in list(self.acknowledged.items()):
             if offset >= published and chunk not in held:
                 del self.acknowledged[offset]
@@ -295,10 +295,10 @@ class Replicas:
 
     def come_back_older(self, number: int) -> None:
         """One disk at a time, and only what all others in sync were told can be kept by them."""
-        node, record = self._node(number), self.shared.record
-        others = [self.nodes[name] for name in self.shared.in_sync if name != node.name]
+        node, record = self._node(number), self.record
+        others = [self.nodes[name] for name in self.record.in_sync if name != node.name]
         told = min((one.disk.committed_next for one in others), default=0)
-        safe = told > max(self.acknowledged, default=told) and self.shared.min_in_sync > 1
+        safe = told > max(self.acknowledged, default=told) and self.least_in_sync > 1
         if node.running or node.copy in (None, node.disk) or self.aged or not safe:
             return
         assert node.copy is not None
@@ -310,7 +310,7 @@ class Replicas:
 
     def free(self, number: int) -> None:
         node = self._node(number)
-        published = min(self.shared.record.published_next, node.disk.published_next)
+        published = min(self.record.published_next, node.disk.published_next)
         kept = following.freed(node.disk.held, published)
         if kept.segments and node.disk.chunks:
             first = kept.segments[0].first_offset
@@ -325,7 +325,7 @@ class Replicas:
         node = self.nodes[to]
         if not node.running:
             return
-        decided = following.open_log(node.disk.held, opening, in_sync=to in self.shared.in_sync)
+        decided = following.open_log(node.disk.held, opening, in_sync=to in self.record.in_sync)
         if isinstance(decided, OpenRefusal):
             self.events[f"a log was not opened: {decided.value}"] += 1
             self._post("opened", to, sender, session, opening.epoch, decided, None)
@@ -444,7 +444,7 @@ class Replicas:
     def _changed(self, node: Node, change: Any, *arguments: Any, **named: Any) -> bool:
         assert node.owner is not None
         try:
-            self.shared = change(self.shared, node.name, node.owner.epoch, *arguments, **named)
+            self.record = change(self.record, node.name, node.owner.epoch, *arguments, **named)
         except (Refused, StoreError):
             self.read_record(self.names.index(node.name))
             return False
@@ -452,13 +452,13 @@ class Replicas:
 
     def _set_changes(self, node: Node, change: Any, target: NodeId, *, lost: bool) -> None:
         owner = node.owner
-        before = set(self.shared.in_sync)
+        before = set(self.record.in_sync)
         if owner is None or not self._changed(node, change, target):
             return
-        self.events[f"{change.__name__}: a set changed"] += set(self.shared.in_sync) != before
+        self.events[f"{change.__name__}: a set changed"] += set(self.record.in_sync) != before
         if lost:
             # One too many is counted until the record is read; one too few never is.
             owner.counted.add(target)
             owner.doubted.add(target)
         else:
-            owner.counted, owner.doubted = set(self.shared.in_sync), set()
+            owner.counted, owner.doubted = set(self.record.in_sync), set()

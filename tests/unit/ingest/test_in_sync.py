@@ -5,21 +5,19 @@ from dataclasses import replace
 import pytest
 
 from bottomless.errors import Fenced, Unavailable
-from bottomless.model.config import StreamConfig
+from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.node.core import in_sync
 from bottomless_server.node.core.in_sync import (
-    MEMBER_COUNT_MAX,
     Refusal,
     Refused,
-    SharedRecord,
     admit,
     all_have,
     claim,
     evict,
     leave_clean,
-    majority,
     may_append,
     may_be_admitted,
     reserve,
@@ -31,9 +29,8 @@ from bottomless_server.node.core.ownership import LocalView, OwnedElsewhere
 from unit.ingest.harness import NAME, STREAM
 
 A, B, C, D = (NodeId(letter * 32) for letter in "abcd")
-FRESH = SharedRecord(
-    StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, StreamConfig()), min_in_sync=2
-)
+WANTED = StreamConfig(replication=ReplicationConfig(replicas=3))
+FRESH = StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, WANTED)
 EMPTY = LocalView(0, empty=True)
 CLAIMED = claim(FRESH, A, "a:1", EMPTY, [C, B, A], home_held=False)
 BOTH = admit(CLAIMED, A, 1, B)
@@ -43,16 +40,16 @@ HAS_ALL = LocalView(10, empty=False, epoch=1)
 
 def test_who_claims_a_clean_stream_is_in_sync_alone_and_chooses_the_members() -> None:
     assert (CLAIMED.members, CLAIMED.in_sync) == ((A, B, C), (A,))
-    assert (CLAIMED.record.home, CLAIMED.record.epoch) == (A, 1)
+    assert (CLAIMED.home, CLAIMED.epoch) == (A, 1)
     assert not may_append(CLAIMED)
     assert may_append(BOTH)
 
 
 def test_a_node_in_sync_claims_a_dirty_stream_whose_home_is_silent() -> None:
     claimed = claim(ALL, B, "b:1", HAS_ALL, home_held=False)
-    assert (claimed.record.home, claimed.record.epoch, claimed.record.dirty) == (B, 2, True)
+    assert (claimed.home, claimed.epoch, claimed.dirty) == (B, 2, True)
     assert (claimed.in_sync, claimed.members) == (ALL.in_sync, ALL.members)
-    assert claimed.record.epochs[-1].first_offset == 10
+    assert claimed.epochs[-1].first_offset == 10
 
 
 def test_nobody_else_claims_a_dirty_stream() -> None:
@@ -65,12 +62,12 @@ def test_nobody_else_claims_a_dirty_stream() -> None:
 
 
 def test_the_home_claims_under_its_own_lease() -> None:
-    assert claim(ALL, A, "a:1", HAS_ALL, home_held=True).record.epoch == 2
+    assert claim(ALL, A, "a:1", HAS_ALL, home_held=True).epoch == 2
 
 
 @pytest.mark.parametrize("next_offset", [4, 2_000_000])
 def test_a_log_that_ends_where_it_cannot_is_no_log_to_claim_with(next_offset: int) -> None:
-    published = replace(ALL, record=replace(ALL.record, published_next=5))
+    published = replace(ALL, published_next=5)
     view = LocalView(next_offset, empty=False, epoch=1)
     with pytest.raises(Unavailable):
         claim(published, B, "b:1", view, home_held=False)
@@ -87,18 +84,18 @@ def test_only_members_are_admitted_and_only_who_is_not_in_sync_leaves() -> None:
     assert admit(ALL, A, 1, B) == ALL
     assert refusal_of(lambda: admit(ALL, A, 1, D)) is Refusal.NOT_A_MEMBER
     assert refusal_of(lambda: set_members(ALL, A, 1, [A, B])) is Refusal.IN_SYNC
-    many = [NodeId(f"{number:032x}") for number in range(MEMBER_COUNT_MAX)]
+    many = [NodeId(f"{number:032x}") for number in range(REPLICA_COUNT_MAX)]
     assert refusal_of(lambda: set_members(CLAIMED, A, 1, [A, *many])) is Refusal.TOO_MANY
     assert set_members(evict(ALL, A, 1, C), A, 1, [D, B, A]).members == (A, B, D)
 
 
 def test_a_transfer_keeps_the_epoch_and_ends_what_the_old_owner_may() -> None:
     given = transfer(ALL, A, 1, B, "b:1", live=True)
-    assert (given.record.home, given.record.owner_url, given.record.epoch) == (B, "b:1", 1)
+    assert (given.home, given.owner_url, given.epoch) == (B, "b:1", 1)
     for change in (admit, evict):
         assert refusal_of(lambda change=change: change(given, A, 1, C)) is Refusal.NOT_HOME
     assert refusal_of(lambda: reserve(given, A, 1, 11)) is Refusal.NOT_HOME
-    assert claim(given, B, "b:1", HAS_ALL, home_held=True).record.epoch == 2
+    assert claim(given, B, "b:1", HAS_ALL, home_held=True).epoch == 2
 
 
 def test_a_transfer_goes_to_a_living_node_that_has_everything() -> None:
@@ -117,16 +114,16 @@ def test_an_owner_of_the_past_changes_nothing() -> None:
 
 
 def test_a_stop_leaves_a_stream_clean_when_all_is_published() -> None:
-    published = replace(ALL, record=replace(ALL.record, published_next=10))
-    assert not leave_clean(published, A, 1, 10).record.dirty
+    published = replace(ALL, published_next=10)
+    assert not leave_clean(published, A, 1, 10).dirty
 
 
 def test_a_takeover_waits_for_nobody_only_if_nobody_lives_who_has_everything() -> None:
-    fenced = replace(ALL.record, epoch=2)
+    fenced = replace(ALL, epoch=2)
     assert refusal_of(lambda: take_over(ALL, fenced, [C])) is Refusal.IN_SYNC_LIVE
     assert take_over(ALL, fenced, [D]).in_sync == ()
     named = take_over(ALL, fenced, [D], B)
-    assert (named.in_sync, named.record.home, named.record.epoch) == ((B,), B, 2)
+    assert (named.in_sync, named.home, named.epoch) == ((B,), B, 2)
     assert refusal_of(lambda: take_over(ALL, fenced, [], D)) is Refusal.NOT_A_MEMBER
 
 
@@ -143,8 +140,22 @@ def test_a_member_is_admitted_with_everything_or_to_an_empty_log() -> None:
     assert may_be_admitted(None, None)
 
 
-def test_a_majority_is_more_than_half() -> None:
-    assert [majority(count) for count in (1, 2, 3, 4, 5, 9)] == [1, 2, 2, 3, 3, 5]
+def test_a_stream_that_had_no_replicas_lies_at_its_home_alone() -> None:
+    """Its configuration asks for them while it is in use."""
+    alone = replace(ALL, members=(), in_sync=())
+    assert claim(alone, A, "a:1", HAS_ALL, home_held=True).home == A
+    with pytest.raises(Unavailable):
+        claim(alone, B, "b:1", HAS_ALL, home_held=False)
+    wider = set_members(alone, A, 1, [A, B])
+    assert (wider.members, wider.in_sync) == ((A, B), (A,))
+
+
+def test_a_stream_that_wants_no_replicas_any_more_says_nothing_of_them() -> None:
+    one = evict(evict(replace(ALL, config=StreamConfig()), A, 1, C), A, 1, B)
+    assert one.is_replicated
+    assert not set_members(one, A, 1, [A]).is_replicated
+    clean = replace(one, dirty=False, published_next=10)
+    assert not claim(clean, A, "a:1", HAS_ALL, home_held=True).is_replicated
 
 
 def refusal_of(change: object) -> Refusal:

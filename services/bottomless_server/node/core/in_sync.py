@@ -1,6 +1,6 @@
 """Decide who may own a stream with replicas, and what its record says of those that hold it.
 
-Nothing calls this yet: the record has no such members, and an owner has no followers.
+Nothing calls this but stores/replicas.py, which nothing calls: an owner has no followers yet.
 
 Whatever was acknowledged or shown to a reader, and is not published, lies synced on every node that
 is in sync. So each of them may become the owner by one EXEC, without asking another. All functions
@@ -8,17 +8,16 @@ are asked again after a conflict, so they have no effects of their own. A refusa
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from bottomless.guards import guard
+from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.node.core import ownership
 from bottomless_server.node.core.ownership import LocalView, OwnedElsewhere, check_owner, not_owner
-
-MEMBER_COUNT_MAX: Final = 9
 
 _P = TypeVar("_P")
 
@@ -44,42 +43,20 @@ class Refused(Exception):
         self.refusal = refusal
 
 
-@dataclass(frozen=True, slots=True)
-class SharedRecord:
-    """A stream's record, and the nodes that hold the stream."""
-
-    record: StreamRecord
-    min_in_sync: int
-    """No eviction leaves fewer in sync, and with fewer no append is taken."""
-    members: tuple[NodeId, ...] = ()
-    in_sync: tuple[NodeId, ...] = ()
-    """Some of the members; the home is among them while the record is dirty."""
-
-    def __post_init__(self) -> None:
-        assert set(self.in_sync) <= set(self.members)
-        assert len(self.members) <= MEMBER_COUNT_MAX
-        assert 1 <= self.min_in_sync <= MEMBER_COUNT_MAX
-
-
-def majority(count: int) -> int:
-    """More than half of so many nodes."""
-    return count // 2 + 1
-
-
-def may_append(shared: SharedRecord) -> bool:
+def may_append(record: StreamRecord) -> bool:
     """Whether enough nodes are in sync for an append to be taken."""
-    return len(shared.in_sync) >= shared.min_in_sync
+    return len(record.in_sync) >= record.config.replication.least_in_sync
 
 
 def claim(
-    shared: SharedRecord,
+    record: StreamRecord,
     mine: NodeId,
     owner_url: str,
     local: LocalView,
     chosen: Collection[NodeId] = (),
     *,
     home_held: bool,
-) -> SharedRecord:
+) -> StreamRecord:
     """The record after this node claimed the stream, under the next epoch.
 
     A dirty stream is claimed by a node that is in sync and has its log. A clean one by any: all is
@@ -90,12 +67,10 @@ def claim(
         NotFound: the stream is being deleted.
         Unavailable: `not-owner`, `coordination-regressed`, `storage-failed`; nothing changes.
     """
-    record = shared.record
     if not record.dirty:
         claimed = ownership.claim(record, mine, owner_url, local, home_held=home_held)
-        members = (mine, *sorted(set(chosen) - {mine}))
-        return replace(shared, record=claimed, members=members, in_sync=(mine,))
-    if not may_go_on(shared, mine):
+        return _said(claimed, (mine, *sorted(set(chosen) - {mine})), (mine,))
+    if not may_go_on(record, mine):
         raise not_owner()
     if record.home != mine and home_held:
         if record.owner_url not in (None, owner_url):
@@ -104,70 +79,73 @@ def claim(
         raise not_owner()
     # What lies here is the stream's own log, as the home's is, and is held to the same rules.
     moved = replace(record, home=mine)
-    claimed = ownership.claim(moved, mine, owner_url, local, home_held=False)
-    return replace(shared, record=claimed)
+    return ownership.claim(moved, mine, owner_url, local, home_held=False)
 
 
 @guard("the in-sync set in a claim")
-def may_go_on(shared: SharedRecord, mine: NodeId) -> bool:
-    """Whether a node has everything that a dirty stream has acknowledged."""
-    return mine in shared.in_sync
+def may_go_on(record: StreamRecord, mine: NodeId) -> bool:
+    """Whether a node has everything that a dirty stream has acknowledged.
+
+    One that had no replicas so far lies at its home alone.
+    """
+    return mine in record.in_sync if record.members else mine == record.home
 
 
-def admit(shared: SharedRecord, mine: NodeId, epoch: int, node: NodeId) -> SharedRecord:
+def admit(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId) -> StreamRecord:
     """The record after a member that has everything was counted in.
 
     Raises:
         Fenced: somebody claimed the stream since.
         Refused: `not-home`, or `not-a-member`.
     """
-    check_home(shared, mine, epoch)
-    _require(node in shared.members, Refusal.NOT_A_MEMBER)
-    if node in shared.in_sync:
-        return shared
-    return replace(shared, in_sync=(*shared.in_sync, node))
+    check_home(record, mine, epoch)
+    _require(node in record.members, Refusal.NOT_A_MEMBER)
+    if node in record.in_sync:
+        return record
+    return replace(record, in_sync=(*record.in_sync, node))
 
 
-def evict(shared: SharedRecord, mine: NodeId, epoch: int, node: NodeId) -> SharedRecord:
+def evict(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId) -> StreamRecord:
     """The record after a node that does not answer is not waited for any more.
 
     Raises:
         Fenced: somebody claimed the stream since.
         Refused: `not-home`, or `at-the-floor`: too few would be left, so the round waits.
     """
-    check_home(shared, mine, epoch)
+    check_home(record, mine, epoch)
     assert node != mine
-    if node not in shared.in_sync:
-        return shared
-    _require(leaves_enough(shared), Refusal.AT_THE_FLOOR)
-    return replace(shared, in_sync=tuple(one for one in shared.in_sync if one != node))
+    if node not in record.in_sync:
+        return record
+    _require(leaves_enough(record), Refusal.AT_THE_FLOOR)
+    return replace(record, in_sync=tuple(one for one in record.in_sync if one != node))
 
 
 @guard("the floor of the in-sync set")
-def leaves_enough(shared: SharedRecord) -> bool:
+def leaves_enough(record: StreamRecord) -> bool:
     """Whether one node fewer is still enough."""
-    return len(shared.in_sync) > shared.min_in_sync
+    return len(record.in_sync) > record.config.replication.least_in_sync
 
 
 def set_members(
-    shared: SharedRecord, mine: NodeId, epoch: int, members: Collection[NodeId]
-) -> SharedRecord:
+    record: StreamRecord, mine: NodeId, epoch: int, members: Collection[NodeId]
+) -> StreamRecord:
     """The record with other members; those that go have been evicted before.
 
     Raises:
         Fenced: somebody claimed the stream since.
         Refused: `not-home`, `in-sync` or `too-many`.
     """
-    check_home(shared, mine, epoch)
-    _require(set(shared.in_sync) <= set(members), Refusal.IN_SYNC)
-    _require(len(set(members)) <= MEMBER_COUNT_MAX, Refusal.TOO_MANY)
-    kept = [one for one in shared.members if one in members]
-    return replace(shared, members=(*kept, *sorted(set(members) - set(kept))))
+    check_home(record, mine, epoch)
+    _require(set(record.in_sync) <= set(members), Refusal.IN_SYNC)
+    _require(len(set(members)) <= REPLICA_COUNT_MAX, Refusal.TOO_MANY)
+    kept = [one for one in record.members or (mine,) if one in members]
+    said = (*kept, *sorted(set(members) - set(kept)))
+    return _said(record, said, record.in_sync or (mine,))
 
 
 def transfer(
-    shared: SharedRecord, mine: NodeId, epoch: int, target: NodeId, url: str, *, live: bool
-) -> SharedRecord:
+    record: StreamRecord, mine: NodeId, epoch: int, target: NodeId, url: str, *, live: bool
+) -> StreamRecord:
     """The record after an owner that has stopped gave its place to a node in sync, which claims.
 
     The epoch stays, so every EXEC of an owner looks at the home too. `live`: whether the lease of
@@ -177,24 +155,24 @@ def transfer(
         Fenced: somebody claimed the stream since.
         Refused: `not-home`, `not-in-sync` or `not-live`.
     """
-    check_home(shared, mine, epoch)
-    _require(target in shared.in_sync, Refusal.NOT_IN_SYNC)
+    check_home(record, mine, epoch)
+    _require(target in record.in_sync, Refusal.NOT_IN_SYNC)
     _require(live, Refusal.NOT_LIVE)
-    return replace(shared, record=replace(shared.record, home=target, owner_url=url))
+    return replace(record, home=target, owner_url=url)
 
 
-def reserve(shared: SharedRecord, mine: NodeId, epoch: int, next_offset: int) -> SharedRecord:
+def reserve(record: StreamRecord, mine: NodeId, epoch: int, next_offset: int) -> StreamRecord:
     """The record after the owner may acknowledge up to `next_offset`, and more.
 
     Raises:
         Fenced: somebody claimed the stream since.
         Refused: `not-home`.
     """
-    check_home(shared, mine, epoch)
-    return replace(shared, record=ownership.reserve(shared.record, epoch, next_offset))
+    check_home(record, mine, epoch)
+    return ownership.reserve(record, epoch, next_offset)
 
 
-def leave_clean(shared: SharedRecord, mine: NodeId, epoch: int, next_offset: int) -> SharedRecord:
+def leave_clean(record: StreamRecord, mine: NodeId, epoch: int, next_offset: int) -> StreamRecord:
     """The record after a stop at which object storage holds everything.
 
     Raises:
@@ -202,16 +180,16 @@ def leave_clean(shared: SharedRecord, mine: NodeId, epoch: int, next_offset: int
         Unavailable: not everything is published, so the stream stays dirty.
         Refused: `not-home`.
     """
-    check_home(shared, mine, epoch)
-    return replace(shared, record=ownership.leave_clean(shared.record, epoch, next_offset))
+    check_home(record, mine, epoch)
+    return ownership.leave_clean(record, epoch, next_offset)
 
 
 def take_over(
-    shared: SharedRecord,
+    record: StreamRecord,
     fenced: StreamRecord,
     live: Collection[NodeId],
     node: NodeId | None = None,
-) -> SharedRecord:
+) -> StreamRecord:
     """The record after an operator gave up those that are in sync; `fenced` is what a takeover
     makes of the stream's record today.
 
@@ -222,34 +200,34 @@ def take_over(
         Refused: `in-sync-live`: one of those that have everything lives, and can go on;
             `not-a-member`.
     """
-    _require(not is_any_live(shared, live), Refusal.IN_SYNC_LIVE)
+    _require(not is_any_live(record, live), Refusal.IN_SYNC_LIVE)
     if node is None:
-        return replace(shared, record=fenced, in_sync=())
-    _require(node in shared.members, Refusal.NOT_A_MEMBER)
-    return replace(shared, record=replace(fenced, home=node), in_sync=(node,))
+        return replace(fenced, in_sync=())
+    _require(node in record.members, Refusal.NOT_A_MEMBER)
+    return replace(fenced, home=node, in_sync=(node,))
 
 
 @guard("no takeover while a node in sync lives")
-def is_any_live(shared: SharedRecord, live: Collection[NodeId]) -> bool:
+def is_any_live(record: StreamRecord, live: Collection[NodeId]) -> bool:
     """Whether a node lives that has everything which was acknowledged."""
-    return any(node in live for node in shared.in_sync)
+    return any(node in live for node in record.in_sync)
 
 
-def check_home(shared: SharedRecord, mine: NodeId, epoch: int) -> None:
+def check_home(record: StreamRecord, mine: NodeId, epoch: int) -> None:
     """Refuse what an owner of the past asks for, also one that gave its place away.
 
     Raises:
         Fenced: somebody claimed the stream since, or it is being deleted.
         Refused: `not-home`.
     """
-    check_owner(shared.record, epoch)
-    _require(is_home(shared, mine), Refusal.NOT_HOME)
+    check_owner(record, epoch)
+    _require(is_home(record, mine), Refusal.NOT_HOME)
 
 
 @guard("the home in the EXECs of an owner with replicas")
-def is_home(shared: SharedRecord, mine: NodeId) -> bool:
+def is_home(record: StreamRecord, mine: NodeId) -> bool:
     """Whether the stream is still at this node: a transfer keeps the epoch."""
-    return shared.record.home == mine
+    return record.home == mine
 
 
 @guard("waiting for all that are in sync")
@@ -268,6 +246,15 @@ def may_be_admitted(have: _P | None, written: _P | None) -> bool:
     """Whether a member has answered for everything that the owner has written, and not only for
     what came before the round under way. Of an empty log that is nothing: it has been opened."""
     return written is None or (have is not None and have >= written)  # type: ignore[operator]
+
+
+def _said(
+    record: StreamRecord, members: tuple[NodeId, ...], in_sync: tuple[NodeId, ...]
+) -> StreamRecord:
+    """Write down who holds a stream, unless it is one node and no other is wanted: that says `home`."""
+    if len(members) == 1 and record.config.replication.replicas == 1:
+        members = in_sync = ()
+    return replace(record, members=members, in_sync=in_sync)
 
 
 def _require(fact: bool, refusal: Refusal) -> None:
