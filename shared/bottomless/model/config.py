@@ -182,7 +182,7 @@ class StreamConfig(_AskedConfig):
     fenced: bool = False
     """Whether a leaderless stream takes no appends, because an operator said so."""
     replication: ReplicationConfig = ReplicationConfig()
-    """Of a leaderless stream the default: it has no tail on any node."""
+    """A leaderless stream has the default, since no node has a tail of it."""
 
     @model_validator(mode="after")
     def _members_fit_the_profile(self) -> Self:

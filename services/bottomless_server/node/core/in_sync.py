@@ -1,6 +1,6 @@
 """Decide who may own a stream with replicas, and what its record says of those that hold it.
 
-Nothing calls this but stores/replicas.py, which nothing calls: an owner has no followers yet.
+Nothing calls this but replica_records.py, which nothing calls: an owner has no followers yet.
 
 Whatever was acknowledged or shown to a reader, and is not published, lies synced on every node that
 is in sync. So each of them may become the owner by one EXEC, without asking another. All functions
