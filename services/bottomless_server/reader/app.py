@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from bottomless.drives.base import Drive
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.sealed_token import SECRET_SIZE
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.bounds import StreamBounds
@@ -105,15 +106,17 @@ def create_service(
     manifest: PeerPort | None = None,
     ingest: PeersPort | None = None,
     elapsed: Callable[[], int] | None = None,
+    table: DriveTable | None = None,
 ) -> ReaderService:
     """Make the service; `manifest` and `ingest` stand in for the peers that the settings name, and
     `elapsed`, in ms, for the clock by which it remembers names and members of groups.
 
-    `coordination` is for the tails of leaderless streams alone: without it they are 503.
+    `coordination` is for the tails of leaderless streams alone: without it they are 503. `table` has
+    the drives of fragments; without it, as in every deployment so far, all of them are on `drive`.
     """
     peers = _peers(settings, manifest, ingest)
     cache = _cache(settings)
-    blocks = _blocks(settings, drive, cache)
+    blocks = _blocks(settings, drive, cache, table)
     fragments = Fragments(blocks, cache)
     elapsed = elapsed or _elapsed
     streams = Streams(peers.manifest, settings.reader_name_ttl_ms, elapsed)
@@ -154,6 +157,7 @@ def create_service(
         drive,
         secret=_secret(settings),
         url_seconds=settings.reader_url_seconds,
+        drives=table,
     )
     downloads = Downloads(
         reader,
@@ -214,13 +218,16 @@ def _cache(settings: ReaderSettings) -> SharedCache:
     return SharedCache(max(settings.reader_cache_bytes - in_flight, 0))
 
 
-def _blocks(settings: ReaderSettings, drive: Drive, cache: SharedCache) -> Blocks:
+def _blocks(
+    settings: ReaderSettings, drive: Drive, cache: SharedCache, table: DriveTable | None
+) -> Blocks:
     return Blocks(
         drive,
         cache,
         settings.reader_block_bytes,
         settings.reader_fetch_count_max,
         ahead_size_max=settings.reader_read_ahead_bytes,
+        drives=table,
     )
 
 

@@ -40,6 +40,7 @@ from bottomless.model.stream import RootPointer
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.filter_making import make_filters
 from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.protocol.group_members import MemberOf
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.reader.app import ReaderService, create_service
@@ -189,11 +190,16 @@ class ReaderHarness(ServiceHarness):
             manifest=Manifest(self),
             ingest=self.nodes(),
             elapsed=lambda: time.monotonic_ns() // 1_000_000 * self.time_passes + self.now_ms,
+            table=self.given_table(),
         )
         super().__init__(self.service)
 
     def given_coordination(self) -> Coordination | None:
         """What the reader is given of coordination: for a stream with an owner it needs none."""
+        return None
+
+    def given_table(self) -> DriveTable | None:
+        """The drives of fragments that the reader is given: none beside the one of everything."""
         return None
 
     def nodes(self) -> PeersPort:
