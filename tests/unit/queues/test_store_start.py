@@ -77,6 +77,18 @@ def test_what_is_short_or_missing_is_said_and_what_is_doomed_may_be_missing() ->
     assert plan == StartPlan(None, short=(file("1.sqs"), file("2.sqs")))
 
 
+def test_files_of_which_none_is_there_are_elsewhere_and_nothing_is_called_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for found in ({}, {"10.sqs": 64}):
+        with pytest.raises(Refused, match="none of the 2 message files that are needed is there"):
+            planned(ROWS, found, is_clean=True)
+    assert planned(ROWS[:1], {}).short == (file("1.sqs"),), "a disk may lose one"
+    assert planned([(1, 500, 0, DOOMED), (2, 90, 0, OPEN)], {}).short == (file("2.sqs"),)
+    remove(monkeypatch, "message files of which none is there are elsewhere", lambda *_: None)
+    assert planned(ROWS, {}).short == (file("1.sqs"), file("2.sqs"))
+
+
 def test_what_was_being_moved_is_scanned_and_goes_if_nothing_of_it_is_needed() -> None:
     rows = [(1, 500, 300, MOVING), (2, 400, 0, MOVING), (3, 0, 0, MOVING)]
     plan = planned(rows, {"1.sqs": 500, "2.sqs": 400})

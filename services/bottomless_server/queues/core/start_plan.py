@@ -4,6 +4,7 @@
 |---|---|
 | longer than its row | cut to it |
 | shorter, or missing and not `doomed` | its items are damaged where it is short |
+| several are needed, and none is there | refused: their directory is another one, or is not mounted |
 | `moving`, and no message names it | removed, with its row |
 | no row, and its number is the next one | removed: the round that made it was not committed |
 | no row, and another number | refused: the ledger is older than its files |
@@ -117,6 +118,7 @@ def plan_start(
     known = {row.number: row for row in rows}
     stray = sorted(one for one in found if one.number not in known)
     check_age(stray, next_file)
+    check_any([row.number for row in rows if row.valid], {one.number for one in found})
     removals, rows_that_go, cuts, short, scans = list(stray), list[int](), [], [], []
     for row in rows:
         file = NamedFile(row.number, last_v1_file is not None and row.number <= last_v1_file)
@@ -156,6 +158,20 @@ def check_age(stray: Sequence[NamedFile], next_file: int) -> None:
     older = [one.name for one in stray if one.number != next_file or one.is_version_1]
     if older:
         raise Refused(f"the ledger is older than its files: it does not know {', '.join(older)}")
+
+
+@guard("message files of which none is there are elsewhere")
+def check_any(needed: Sequence[int], found: set[int]) -> None:
+    """Refuse a directory that has none of several files that are needed: a disk that breaks does not take
+    all files and leave the ledger beside them. Each message would be called damaged, for good.
+
+    Raises:
+        Refused: they are elsewhere.
+    """
+    if len(needed) > 1 and not found & set(needed):
+        raise Refused(
+            f"none of the {len(needed)} message files that are needed is there: a mount or a link may be gone"
+        )
 
 
 @guard("files of version 1 are up to a boundary")
