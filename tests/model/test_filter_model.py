@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, seed, settings
+from hypothesis import HealthCheck, example, given, seed, settings
 from hypothesis import strategies as st
 from support.guards import remove
 from unit.formats.examples import STREAM_ID, TIMESTAMP, a_chunk
@@ -199,7 +199,12 @@ def run_seed(number: int) -> int:
     taken = 0
 
     @seed(number)
-    @settings(max_examples=60, deadline=None, database=None)
+    @settings(
+        max_examples=60,
+        deadline=None,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     @given(STEPS, st.lists(TEXT, min_size=1, max_size=4), st.booleans())
     @example(MIXED, ["emea"], False)
     def no_record_is_left_out(steps: list[Step], asked: list[str], unfiltered: bool) -> None:

@@ -320,7 +320,9 @@ appends = st.lists(st.lists(records, min_size=1, max_size=30), min_size=1, max_s
     ),
 )
 @settings(
-    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 def test_any_range_of_any_stream_is_what_plain_reads_show(
     streams: Streams,

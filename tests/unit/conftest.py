@@ -1,4 +1,5 @@
-"""Properties are checked without a deadline: how busy the machine is says nothing of the code.
+"""Properties are checked without a deadline, however long it takes to draw examples: how busy the machine
+is says nothing of the code.
 
 Every run looks at the same examples, so that no verdict is a matter of luck, or of what else its
 process has loaded. With BOTTOMLESS_TEST_PROPERTIES it is that many others for each property, drawn
@@ -7,17 +8,14 @@ anew, and also from what stands in the source: `./dev soak`.
 
 import os
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from support.same_examples import read_nothing_in_sources
 
 COUNT = os.environ.get("BOTTOMLESS_TEST_PROPERTIES", "")
 
-settings.register_profile(
-    "everyday", deadline=None, database=None, derandomize=True, max_examples=50
-)
-settings.register_profile(
-    "soak", deadline=None, database=None, print_blob=True, max_examples=int(COUNT or 100)
-)
+_HOWEVER_SLOW = settings(deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("everyday", _HOWEVER_SLOW, derandomize=True, max_examples=50)
+settings.register_profile("soak", _HOWEVER_SLOW, print_blob=True, max_examples=int(COUNT or 100))
 settings.load_profile("soak" if COUNT else "everyday")
 if not COUNT:
     read_nothing_in_sources()

@@ -1,9 +1,12 @@
-"""What Hypothesis draws from a seed does not depend on the modules that a process has loaded."""
+"""What Hypothesis draws from a seed does not depend on the modules that a process has loaded, nor its verdict on
+how long that takes."""
 
 import importlib
 import os
 import subprocess
 import sys
+import time
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -65,3 +68,19 @@ def test_by_itself_the_library_draws_from_what_is_loaded(tmp_path: Path) -> None
         timeout=120,
     )
     assert told.stdout == "False\n"
+
+
+def test_a_property_holds_however_long_its_examples_take_to_draw(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first text that a fresh checkout draws takes a second of a core, since the library makes its
+    table of characters then: beside much other work that alone was longer than it waits by itself."""
+    seconds = count(step=10.0)
+
+    @given(st.integers())
+    def look(number: int) -> None:
+        assert isinstance(number, int)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "perf_counter", lambda: next(seconds))
+        look()
