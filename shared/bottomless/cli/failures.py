@@ -17,7 +17,7 @@ from bottomless.cli.connection import CHOICE, Choice
 from bottomless.cli.either_side import spread_options
 from bottomless.cli.human import printable
 from bottomless.cli.light_options import lighten_options
-from bottomless.cli.meant import reason_in
+from bottomless.cli.meant import NO_QUEUE, reason_in
 from bottomless.cli.reasons import Reason, reason_of
 from bottomless.errors import (
     Code,
@@ -74,7 +74,7 @@ _ADVICE: Final[dict[type[StoreError], str]] = {
 _ADVICE_BY_CODE: Final = {
     Code.NOT_FOUND: "see that --url leads to all services and not to one alone, or give another name",
     Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams, `bottomless create` makes one",
-    Code.QUEUE_NOT_FOUND: "`bottomless queue ls` shows the queues, `bottomless queue create` makes one",
+    Code.QUEUE_NOT_FOUND: NO_QUEUE,
     Code.QUEUE_EXISTS: "`bottomless queue update` changes it, or take another name",
     Code.QUEUE_NOT_EMPTY: "`bottomless queue purge` removes its messages",
     Code.QUEUE_IN_USE: "`bottomless queue update` has the dead letters of the other go elsewhere",
@@ -186,9 +186,10 @@ def sentence_of(
     error: StoreError, choice: Choice | None = None, better: Reason | None = None
 ) -> str:
     """Make the line of a failure: what happened, whether anything was changed, what to do."""
-    sentence, advice = better or advice_for(error, choice)
-    parts = [f"{sentence} ({error.code})"]
-    parts += error.reasons()[:_FAULT_COUNT_MAX]
+    sentence, advice = (better.sentence, better.advice) if better else advice_for(error, choice)
+    own = None if better is None else better.faults
+    faults = error.reasons() if own is None else own
+    parts = [f"{sentence} ({error.code})", *faults[:_FAULT_COUNT_MAX]]
     if error.outcome is Outcome.NONE and error.facts.get("stored_before"):
         parts.append("nothing more was stored")
     elif error.outcome is not None:
@@ -200,7 +201,7 @@ def advice_for(error: StoreError, choice: Choice | None) -> tuple[str, str]:
     """Say what happened, as exactly as possible, and what to do; the advice may be empty."""
     reason = None if choice is None else reason_of(error, choice)
     if reason is not None:
-        return reason
+        return reason.sentence, reason.advice
     if error.retryable and isinstance(error, InvalidRequest):
         return error.summary, _ADVICE[Overloaded]
     advice = _ADVICE_BY_CODE.get(error.code)

@@ -1,7 +1,8 @@
-"""Meant: whether the name on a command line is that of a super stream, so that a failure can name the command.
+"""Meant: what the name on a command line is that of, so that a failure can name it, and the command or the option.
 
 A stream and a super stream share no name. Who takes one for the other is told that there is no such
-stream, which is true and no help.
+stream, which is true and no help. What is wrong with a queue's configuration the server says of the
+members that it was sent, which came from options.
 """
 
 from contextlib import suppress
@@ -10,13 +11,17 @@ from typing import Any, Final, NamedTuple
 import typer
 
 from bottomless.cli.reasons import Reason
-from bottomless.errors import Code, StoreError
-from bottomless.model.names import parse_stream_name
+from bottomless.errors import Code, Fault, StoreError
+from bottomless.model.names import parse_queue_name, parse_stream_name
 
 _MEANT: Final = "bottomless.cli.meant"
 _SECONDS_MAX: Final = 5.0
 """A failure is told after this long even if the server does not say what the name is that of."""
 _SUPER: Final = "super"
+_QUEUE: Final = "queue"
+NO_QUEUE: Final = "`bottomless queue ls` shows the queues, `bottomless queue create` makes one"
+"""What to do where there is no such queue."""
+_NO_TARGET: Final = "needs --dead-letter-queue or --dead-letter-stream"
 _OF_SUPER_STREAMS: Final = {
     "describe": "super describe",
     "rm": "super rm",
@@ -43,13 +48,26 @@ def note_stream(context: typer.Context, text: str | None) -> str | None:
     return parse_stream_name(text)
 
 
+def note_queue(context: typer.Context, text: str) -> str:
+    """Check the name of a queue, before anything is asked or sent, and remember it.
+
+    Raises:
+        InvalidRequest: `bad-name`, which ends the program.
+    """
+    context.meta[_MEANT] = _Meant(text, context.command_path.partition(" ")[2])
+    return parse_queue_name(text)
+
+
 def reason_in(context: Any, error: StoreError) -> Reason | None:
     """Say what the name is that of if it is not that of what the command is for; None if that is no help."""
     meant = context.meta.get(_MEANT)
     if meant is None:
         return None
-    if meant.command.partition(" ")[0] == _SUPER:
+    group = meant.command.partition(" ")[0]
+    if group == _SUPER:
         return _of_super_command(error)
+    if group == _QUEUE:
+        return _of_queue_command(meant, error)
     if error.code is not Code.STREAM_NOT_FOUND:
         return None
     # A server of before does not say it by itself.
@@ -71,6 +89,27 @@ def _of_super_command(error: StoreError) -> Reason | None:
             "more partitions; or take another name",
         )
     return None
+
+
+def _of_queue_command(meant: _Meant, error: StoreError) -> Reason | None:
+    if error.code is Code.QUEUE_NOT_FOUND:
+        # It is another one where a publish or a redrive names more than the one.
+        return Reason(f"there is no queue {error.facts.get('queue', meant.name)}", NO_QUEUE)
+    if error.code is Code.VALIDATION_FAILED and meant.command in (
+        f"{_QUEUE} create",
+        f"{_QUEUE} update",
+    ):
+        told = tuple(map(_of_option, error.faults))
+        return Reason(error.message, "correct it, then try again", told)
+    return None
+
+
+def _of_option(fault: Fault) -> str:
+    """What is wrong with a member of a queue's configuration, said of the option that gave it."""
+    option = f"--{(fault.pointer or '').strip('/').replace('_', '-').replace('/', '-')}"
+    # Of the two that have two parts the one has no second kind.
+    option = option.replace("--archive-stream", "--archive")
+    return f"{option}: {_NO_TARGET if fault.code == 'missing-dead-letter' else fault.detail}"
 
 
 def _advice(meant: _Meant) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from bottomless.cli.meant import note_queue
 from bottomless.cli.stream_config import number_in
 from bottomless.cli.stream_names import COUNT_MAX, SECONDS_MAX
 from bottomless.model.duration import parse_milliseconds
@@ -66,9 +67,7 @@ def message_headers(words: list[str] | None) -> dict[str, str]:
 
 Queue = Annotated[
     str,
-    typer.Argument(
-        help="Name of the queue.", callback=checked_queue, autocompletion=complete_queue
-    ),
+    typer.Argument(help="Name of the queue.", callback=note_queue, autocompletion=complete_queue),
 ]
 Visibility = Annotated[
     str | None,

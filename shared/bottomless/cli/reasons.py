@@ -22,6 +22,8 @@ class Reason(NamedTuple):
 
     sentence: str
     advice: str
+    faults: tuple[str, ...] | None = None
+    """What is said of single faults, in words of the command line; None: what the server says."""
 
 
 def reason_of(error: StoreError, choice: Choice) -> Reason | None:

@@ -56,16 +56,38 @@ class ArrowPage(NamedTuple):
     """Offsets that the page skipped, since they were given up for good."""
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Convert the table to a pandas DataFrame; pandas must be installed."""
-        return self.table.to_pandas()
+        """Convert the table to a pandas DataFrame; pandas must be installed.
+
+        Raises:
+            ModuleNotFoundError: it is not; the message says what to install.
+        """
+        try:
+            return self.table.to_pandas()
+        except ModuleNotFoundError as error:
+            raise _missing(error, "to_pandas", "pandas") from error
 
     def to_polars(self) -> "pl.DataFrame":
-        """Convert the table to a Polars DataFrame; Polars must be installed."""
-        import polars as pl  # noqa: PLC0415  # not everybody has it
+        """Convert the table to a Polars DataFrame; Polars must be installed.
+
+        Raises:
+            ModuleNotFoundError: it is not; the message says what to install.
+        """
+        try:
+            import polars as pl  # noqa: PLC0415  # not everybody has it
+        except ModuleNotFoundError as error:
+            raise _missing(error, "to_polars", "polars") from error
 
         frame = pl.from_arrow(self.table)
         assert isinstance(frame, pl.DataFrame)
         return frame
+
+
+def _missing(error: ModuleNotFoundError, call: str, library: str) -> ModuleNotFoundError:
+    """What is said where a library is not installed; what such a library misses itself stays as it is."""
+    if error.name != library:
+        return error
+    sentence = f"{call}() needs {library}, which is not installed: pip install {library}"
+    return ModuleNotFoundError(sentence, name=library)
 
 
 class ReadCalls(Wire):

@@ -59,6 +59,20 @@ def test_a_queue_is_created_changed_listed_and_deleted(cli: CommandLine) -> None
     cli.ok("queue", "rm", "failed", "--if-empty")
     gone = cli.run("queue", "describe", "bills")
     assert (gone.exit_code, "`bottomless queue ls` shows the queues" in gone.stderr) == (3, True)
+    assert gone.stderr.startswith("bottomless: there is no queue bills (queue-not-found); ")
+
+
+def test_a_failure_names_the_queue_and_the_option_that_it_is_about(
+    cli: CommandLine, queue: str
+) -> None:
+    also = cli.run("queue", "publish", queue, "--also", "nobody", "--value", "x")
+    assert (also.exit_code, "there is no queue nobody (" in also.stderr) == (3, True)
+    for command, name in (("create", "endless"), ("update", queue)):
+        refused = cli.run("queue", command, name, "--max-deliveries", 5)
+        needed = "--max-deliveries: needs --dead-letter-queue or --dead-letter-stream;"
+        assert (refused.exit_code, needed in refused.stderr) == (1, True)
+    circle = cli.run("queue", "update", queue, "--dead-letter-queue", queue)
+    assert "--dead-letter-queue: dead letters of this queue would come back" in circle.stderr
 
 
 def test_messages_are_published_looked_at_received_and_settled(

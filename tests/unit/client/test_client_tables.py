@@ -1,6 +1,7 @@
 """Consumers that take Arrow tables, against answers that break off, end, and point elsewhere."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,8 +12,9 @@ import pyarrow as pa
 import pytest
 from support.raw_server import Asked, Cut, RawServer, answer, problem, raw_server
 
-from bottomless.client import AsyncClient, AsyncConsumer, Client
+from bottomless.client import ArrowPage, AsyncClient, AsyncConsumer, Client
 from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, StoreError, WrongOffset
+from bottomless.model.names import StreamId
 
 STREAM_ID = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11"
 BUSY = problem(503, "overloaded", retryable=True, headers={"Retry-After": "0"})
@@ -218,3 +220,13 @@ async def test_only_the_columns_that_were_asked_for_are_asked_of_the_server() ->
     assert len(found) == 1
     asked = [one.get("columns") for one in pages.asked]
     assert asked == ["value,key", None, "value", "value"], "bounds have no columns"
+
+
+def test_a_table_says_what_to_install_where_polars_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
+    one = ArrowPage(pa.table({}), 0, StreamId(STREAM_ID), up_to_date=True)
+    with pytest.raises(ModuleNotFoundError, match="pip install polars") as raised:
+        one.to_polars()
+    assert raised.value.name == "polars"
