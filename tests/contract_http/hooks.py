@@ -39,9 +39,17 @@ BY_STATE: Final = {
 
 BEYOND_SCHEMA: Final = {
     Code.BAD_OFFSET_SPEC: {"get_records", "get_offsets_resolve"},
-    Code.VALIDATION_FAILED: {"patch_queue"},
 }
-"""Refused for a grammar that is said in words, or for what a merge patch leads to."""
+"""Refused for a grammar that is said in words."""
+
+NOT_THERE: Final = {("put_queue", "stream-not-found"), ("patch_queue", "stream-not-found")}
+"""Operations whose bodies name what has to be there, and the fault of one that is not."""
+
+MERGED: Final = {
+    ("patch_queue", "/dead_letter", "must name either a queue or a stream"),
+    ("patch_queue", "/archive/stream", "must be given"),
+}
+"""What a merge patch may lead to although it fits its schema: a member with nothing in it."""
 
 BETWEEN_PARAMETERS: Final = (
     "goes with",
@@ -154,7 +162,14 @@ def filter_failure(context: Any, failure: Any, case: Any, response: Any) -> bool
     operation = case.operation.definition.raw["operationId"]
     if code in BY_STATE or operation in BEYOND_SCHEMA.get(code, set()):
         return False
-    details = [problem["detail"], *(fault["detail"] for fault in problem.get("errors", []))]
+    faults = problem.get("errors", [])
+    if faults and all(
+        (operation, fault["code"]) in NOT_THERE
+        or (operation, fault.get("pointer"), fault["detail"]) in MERGED
+        for fault in faults
+    ):
+        return False
+    details = [problem["detail"], *(fault["detail"] for fault in faults)]
     return not any(words in detail for detail in details for words in BETWEEN_PARAMETERS)
 
 

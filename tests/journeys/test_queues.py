@@ -77,13 +77,15 @@ def records(client: httpx.Client, stream: str, count: int) -> list[dict[str, Any
 
 def test_acknowledged_messages_and_dead_letters_reach_streams_once(server: AllInOne) -> None:
     with server.client() as client:
-        client.put("/v1/streams/archive").raise_for_status()
+        for stream in ("archive", "dead"):
+            client.put(f"/v1/streams/{stream}").raise_for_status()
         config = {
             "max_deliveries": 1,
             "dead_letter": {"stream": "dead"},
             "archive": {"stream": "archive"},
         }
         client.put(QUEUE, json=config).raise_for_status()
+        client.delete("/v1/streams/dead").raise_for_status()
         sent = [{"json": {"n": 1}, "headers": {"k": "v"}}, {"value_base64": "/wA="}]
         ask(client, f"{QUEUE}/messages", {"messages": sent})
         good, bad = ask(client, f"{QUEUE}/receive", {})["messages"]
@@ -96,7 +98,7 @@ def test_acknowledged_messages_and_dead_letters_reach_streams_once(server: AllIn
         assert archived["headers"]["queue-reason"] == "acknowledged"
         assert archived["headers"]["queue-message-id"] == good["message_id"]
         assert archived["event_time"] == good["published_at"]
-        # There is no such stream yet, so its dead letter waits.
+        # The stream was deleted since, so its dead letter waits.
         assert client.get(QUEUE).json()["outgoing"] == 1
     server.kill()
     server.start()

@@ -105,21 +105,26 @@ def create_service(
         place.there, homes, QueueRoom(room, answers), counts, settings.queues_message_bytes_max
     )
     time = QueueTime(settings.queues_clock_jump_ms_max)
+    appends = StreamAppends(
+        streams, StreamNodes(coordination, clocks.monotonic), to_streams, homes.require_to_send
+    )
     return QueuesService(
         public=create_public_app(
-            place.there, requests, homes, directory, under_way, passing, Paging(coordination)
+            place.there,
+            requests,
+            homes,
+            directory,
+            under_way,
+            passing,
+            Paging(coordination),
+            appends,
         ),
         directory=directory,
         settings=settings.engine(),
         clock=lambda: time.read(clocks.wall(), clocks.since_boot()),
         go_on_from=lambda ms: time.go_on_from(ms, clocks.since_boot()),
         files=files,
-        streams=StreamAppends(
-            streams,
-            StreamNodes(coordination, clocks.monotonic),
-            to_streams,
-            homes.require_to_send,
-        ),
+        streams=appends,
         place=place,
         lease=lease,
         node_start=start,

@@ -125,6 +125,15 @@ class RecordRefused(Exception):
 class OutgoingStreams(Protocol):
     """Streams that messages of queues go to."""
 
+    async def require(self, tenant: str, stream: str) -> None:
+        """Ask whether there is a stream of this name.
+
+        Raises:
+            NotFound: there is none, or a super stream has the name.
+            StoreError: nobody knows.
+        """
+        ...
+
     async def last_id(self, tenant: str, stream: str, producer: str) -> int | None:
         """The highest publishing id that the stream knows of a producer; None where it knows none.
 

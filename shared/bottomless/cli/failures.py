@@ -17,7 +17,7 @@ from bottomless.cli.connection import CHOICE, Choice
 from bottomless.cli.either_side import spread_options
 from bottomless.cli.human import printable
 from bottomless.cli.light_options import lighten_options
-from bottomless.cli.meant import NO_QUEUE, reason_in
+from bottomless.cli.meant import NO_QUEUE, NO_STREAM, OVER_HTTP, reason_in
 from bottomless.cli.reasons import Reason, reason_of
 from bottomless.errors import (
     Code,
@@ -73,7 +73,7 @@ _ADVICE: Final[dict[type[StoreError], str]] = {
 
 _ADVICE_BY_CODE: Final = {
     Code.NOT_FOUND: "see that --url leads to all services and not to one alone, or give another name",
-    Code.STREAM_NOT_FOUND: "`bottomless ls` shows the streams, `bottomless create` makes one",
+    Code.STREAM_NOT_FOUND: NO_STREAM,
     Code.QUEUE_NOT_FOUND: NO_QUEUE,
     Code.QUEUE_EXISTS: "`bottomless queue update` changes it, or take another name",
     Code.QUEUE_NOT_EMPTY: "`bottomless queue purge` removes its messages",
@@ -92,9 +92,6 @@ _ADVICE_BY_CODE: Final = {
 }
 
 _ANOTHER_PROFILE: Final = "take another name; `bottomless spark replay` copies it there"
-
-_OVER_HTTP: Final = "; PUT /v1/"
-"""Here the server begins to say how to do it over HTTP; the advice says it for the command line."""
 
 
 class Guarded(TyperGroup):
@@ -207,7 +204,7 @@ def advice_for(error: StoreError, choice: Choice | None) -> tuple[str, str]:
     advice = _ADVICE_BY_CODE.get(error.code)
     if error.code is Code.STREAM_EXISTS and "/profile" in str(error.facts.get("differences")):
         advice = _ANOTHER_PROFILE
-    sentence = StoreError(error.message.partition(_OVER_HTTP)[0], facts=error.facts).summary
+    sentence = StoreError(error.message.partition(OVER_HTTP)[0], facts=error.facts).summary
     return sentence, advice or _advice_of(error)
 
 

@@ -21,6 +21,10 @@ _SUPER: Final = "super"
 _QUEUE: Final = "queue"
 NO_QUEUE: Final = "`bottomless queue ls` shows the queues, `bottomless queue create` makes one"
 """What to do where there is no such queue."""
+NO_STREAM: Final = "`bottomless ls` shows the streams, `bottomless create` makes one"
+"""What to do where there is no such stream."""
+OVER_HTTP: Final = "; PUT /v1/"
+"""Here the server begins to say how to do it over HTTP; the advice says it for the command line."""
 _NO_TARGET: Final = "needs --dead-letter-queue or --dead-letter-stream"
 _OF_SUPER_STREAMS: Final = {
     "describe": "super describe",
@@ -100,7 +104,8 @@ def _of_queue_command(meant: _Meant, error: StoreError) -> Reason | None:
         f"{_QUEUE} update",
     ):
         told = tuple(map(_of_option, error.faults))
-        return Reason(error.message, "correct it, then try again", told)
+        missing = any(fault.code == Code.STREAM_NOT_FOUND for fault in error.faults)
+        return Reason(error.message, NO_STREAM if missing else "correct it, then try again", told)
     return None
 
 
@@ -109,7 +114,8 @@ def _of_option(fault: Fault) -> str:
     option = f"--{(fault.pointer or '').strip('/').replace('_', '-').replace('/', '-')}"
     # Of the two that have two parts the one has no second kind.
     option = option.replace("--archive-stream", "--archive")
-    return f"{option}: {_NO_TARGET if fault.code == 'missing-dead-letter' else fault.detail}"
+    detail = fault.detail.partition(OVER_HTTP)[0]
+    return f"{option}: {_NO_TARGET if fault.code == 'missing-dead-letter' else detail}"
 
 
 def _advice(meant: _Meant) -> str:

@@ -71,6 +71,9 @@ def test_a_failure_names_the_queue_and_the_option_that_it_is_about(
         refused = cli.run("queue", command, name, "--max-deliveries", 5)
         needed = "--max-deliveries: needs --dead-letter-queue or --dead-letter-stream;"
         assert (refused.exit_code, needed in refused.stderr) == (1, True)
+    missing = cli.run("queue", "update", queue, "--archive", "nowhere")
+    said = "(validation-failed); --archive: there is no such stream; nothing was changed; `bottomless ls`"
+    assert (missing.exit_code, said in missing.stderr) == (1, True)
     circle = cli.run("queue", "update", queue, "--dead-letter-queue", queue)
     assert "--dead-letter-queue: dead letters of this queue would come back" in circle.stderr
 

@@ -73,6 +73,18 @@ class Installation:
         await self.manifest.start()
         return self
 
+    async def create_stream(self, name: str) -> None:
+        """Make a stream, for what leaves queues."""
+        async with client_of(self.manifest.public) as client:
+            answer = await client.put(f"/v1/streams/{name}", json={})
+        assert answer.status_code == 201, answer.text
+
+    async def delete_stream(self, name: str) -> None:
+        """Delete it."""
+        async with client_of(self.manifest.public) as client:
+            answer = await client.delete(f"/v1/streams/{name}")
+        assert answer.status_code in (202, 204), answer.text
+
     def node(self, directory: Path, **settings: Any) -> "QueuesHarness":
         """A node of queues with this data directory."""
         return QueuesHarness(self, directory, **settings)

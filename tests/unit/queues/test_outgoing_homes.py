@@ -81,6 +81,7 @@ async def two_homes(
 ) -> AsyncIterator[tuple[QueuesHarness, QueuesHarness]]:
     """Two nodes whose acknowledged messages go to one stream."""
     installation = await Installation().start()
+    await installation.create_stream("log")
     nodes = [installation.node(directory / name) for name in ("old", "new")]
     for node in nodes:
         settings = node.service.settings

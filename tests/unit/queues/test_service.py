@@ -217,6 +217,73 @@ async def until_waiting(node: QueuesHarness) -> None:
     await eventually(lambda: engine.figures().waiting_receives == 1)
 
 
+# Streams that a configuration names
+
+
+async def test_a_stream_that_is_not_there_is_told_when_a_queue_names_it(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as node:
+        await node.create()
+        both = {"dead_letter": {"stream": "dead"}, "archive": {"stream": "done"}}
+        for asked in (
+            node.client.put("/v1/queues/new", json=both),
+            node.client.patch(QUEUE, json=both, headers={"if-match": "*"}),
+        ):
+            refused = problem(await asked, 422, "validation-failed")
+            told = [(one["code"], one["pointer"]) for one in refused["errors"]]
+            assert told == [
+                ("stream-not-found", "/dead_letter/stream"),
+                ("stream-not-found", "/archive/stream"),
+            ]
+        assert (await node.client.get("/v1/queues/new")).status_code == 404
+        await node.installation.create_stream("dead")
+        await node.create("new", dead_letter={"stream": "dead"})
+        refused = problem(
+            await node.client.put("/v1/queues/newer", json=both), 422, "validation-failed"
+        )
+        assert [one["pointer"] for one in refused["errors"]] == ["/archive/stream"]
+
+
+async def test_a_stream_that_was_deleted_since_refuses_no_repeat_and_no_other_change(
+    tmp_path: Path,
+) -> None:
+    async with one_node(tmp_path) as node:
+        await node.installation.create_stream("done")
+        named: dict[str, Any] = {"archive": {"stream": "done"}}
+        await node.create(**named)
+        await node.installation.delete_stream("done")
+        assert (await node.client.put(QUEUE, json=named)).status_code == 200
+        problem(await node.client.put(QUEUE, json={**named, "delay_ms": 1}), 409, "queue-exists")
+        headers = {"if-match": "*"}
+        for change in ({"delay_ms": 5, **named}, {"archive": None}):
+            answer = await node.client.patch(QUEUE, json=change, headers=headers)
+            assert answer.status_code == 200, answer.text
+        problem(
+            await node.client.patch(QUEUE, json=named, headers=headers), 422, "validation-failed"
+        )
+
+
+async def test_a_stream_is_hidden_from_who_may_not_append_to_it_as_if_it_were_not_there(
+    tmp_path: Path,
+) -> None:
+    async with one_node(tmp_path) as node:
+        await node.create()
+        await node.installation.create_stream("there")
+        headers = {"if-match": "*"}
+        answers = []
+        for scopes, stream in ((["append:nothing"], "there"), (["append"], "nothing")):
+            node.principal = somebody("queue-manage:jobs", *scopes)
+            body = {"archive": {"stream": stream}}
+            answer = await node.client.patch(QUEUE, json=body, headers=headers)
+            refused = problem(answer, 422, "validation-failed")
+            answers.append({**refused, "request_id": ""})
+        assert answers[0] == answers[1]
+        node.principal = somebody("queue-manage:jobs", "describe:there")
+        denied = await node.client.patch(
+            QUEUE, json={"archive": {"stream": "there"}}, headers=headers
+        )
+        assert problem(denied, 403, "forbidden")["errors"][0]["pointer"] == "/archive/stream"
+
+
 # Who may
 
 
@@ -233,13 +300,14 @@ async def test_what_a_body_names_needs_a_credential_for_it(tmp_path: Path) -> No
         match = {"if-match": "*"}
         for config, status, code in (
             ({"dead_letter": {"queue": "dead"}}, 404, "queue-not-found"),
-            ({"dead_letter": {"stream": "other"}}, 404, "stream-not-found"),
-            ({"archive": {"stream": "other"}}, 404, "stream-not-found"),
+            ({"dead_letter": {"stream": "other"}}, 422, "validation-failed"),
+            ({"archive": {"stream": "other"}}, 422, "validation-failed"),
         ):
             problem(await node.client.patch(QUEUE, json=config, headers=match), status, code)
             problem(await node.client.put("/v1/queues/jobs-2", json=config), status, code)
         to = {"to": "dead"}
         problem(await node.client.post(f"{QUEUE}/redrive", json=to), 404, "queue-not-found")
+        await node.installation.create_stream("orders")
         good = {"archive": {"stream": "orders"}}
         assert (await node.client.patch(QUEUE, json=good, headers=match)).status_code == 200
 

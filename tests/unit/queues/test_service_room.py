@@ -54,6 +54,7 @@ async def test_receives_wait_while_answers_are_not_sent_and_are_refused_then(
     tmp_path: Path,
 ) -> None:
     async with one_node(tmp_path, queues_answer_bytes_max=MIB, queues_wait_ms=0) as node:
+        await node.installation.create_stream("dead")
         await node.create(max_deliveries=1, dead_letter={"stream": "dead"})
         for _ in range(2):
             await node.publish(LARGE)

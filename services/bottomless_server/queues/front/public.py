@@ -13,6 +13,7 @@ from bottomless_server.queues.front.placing import Passing, QueueFront
 from bottomless_server.queues.front.queue_routes import add_queue_routes
 from bottomless_server.queues.front.requests import QueueRequests
 from bottomless_server.queues.homes import TenantHomes
+from bottomless_server.queues.ports import OutgoingStreams
 from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.http.contract import describe
 from bottomless_server.runtime.http.paging import Paging
@@ -26,11 +27,12 @@ def create_public_app(
     under_way: RequestsUnderWay,
     passing: Passing,
     paging: Paging,
+    streams: OutgoingStreams,
 ) -> ASGIApp:
     """Everything that the service answers to the public; `engine` gives the engine once it is open."""
     api = create_api("Bottomless queues")
     describe(api)
-    add_queue_routes(api, engine, homes, paging)
+    add_queue_routes(api, engine, homes, paging, streams)
     add_admin_routes(api, engine, homes, directory)
     _state_spoken(api)
     return QueueFront(requests, homes, under_way, passing, api)

@@ -10,9 +10,9 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bottomless.errors import WrongOffset
+from bottomless.errors import Code, NotFound, WrongOffset
 from bottomless.model.limits import KIB, OFFSET_MAX
-from bottomless.model.queue import parse_queue_config
+from bottomless.model.queue import QueueConfig, parse_queue_config, patch_queue_config
 from bottomless_server.core.preconditions import matches, require_match, require_precondition
 from bottomless_server.core.scopes import Operation
 from bottomless_server.node.forwarding import was_taken
@@ -21,7 +21,9 @@ from bottomless_server.queues.bodies.asking import read_purge, read_redrive
 from bottomless_server.queues.calls import QueueDescription
 from bottomless_server.queues.engine import QueueEngine
 from bottomless_server.queues.front.requests import queue_in
+from bottomless_server.queues.front.targets import missing_stream
 from bottomless_server.queues.homes import TenantHomes
+from bottomless_server.queues.ports import OutgoingStreams
 from bottomless_server.runtime.base.principal import principal_of
 from bottomless_server.runtime.http.app import (
     boolean,
@@ -57,9 +59,13 @@ _ATTEMPT_COUNT: Final = 8
 
 
 def add_queue_routes(
-    api: FastAPI, engine: Callable[[], QueueEngine], homes: TenantHomes, paging: Paging
+    api: FastAPI,
+    engine: Callable[[], QueueEngine],
+    homes: TenantHomes,
+    paging: Paging,
+    streams: OutgoingStreams,
 ) -> None:
-    routes = _QueueRoutes(engine, homes, paging)
+    routes = _QueueRoutes(engine, homes, paging, streams)
     path = "/v1/queues/{q}"
     api.add_api_route("/v1/queues", routes.list, methods=["GET"])
     api.add_api_route(path, routes.put, methods=["PUT"])
@@ -74,11 +80,16 @@ def add_queue_routes(
 
 class _QueueRoutes:
     def __init__(
-        self, engine: Callable[[], QueueEngine], homes: TenantHomes, paging: Paging
+        self,
+        engine: Callable[[], QueueEngine],
+        homes: TenantHomes,
+        paging: Paging,
+        streams: OutgoingStreams,
     ) -> None:
         self._engine = engine
         self._homes = homes
         self._paging = paging
+        self._streams = streams
 
     async def list(self, request: Request) -> Response:
         query = parse_query(request.scope, _LIST)
@@ -115,12 +126,26 @@ class _QueueRoutes:
         tenant, name = _place(request)
         negotiate(header(request.scope, b"accept"), [JSON])
         value = await read_json(request, optional=True, size_max=CONFIG_BODY_SIZE_MAX)
-        queue, created = await self._engine().create_queue(tenant, name, parse_queue_config(value))
+        config = parse_queue_config(value)
+        await self._require_targets(tenant, name, config)
+        queue, created = await self._engine().create_queue(tenant, name, config)
         self._homes.require_still(tenant)
         headers = _headers(queue)
         if created:
             headers["location"] = f"/v1/queues/{name}"
         return json_response(queue_members(queue), 201 if created else 200, headers)
+
+    async def _require_targets(self, tenant: str, name: str, config: QueueConfig) -> None:
+        missing = await missing_stream(self._streams, tenant, config)
+        if missing is None:
+            return
+        try:
+            await self._engine().describe_queue(tenant, name)
+        except NotFound as error:
+            if error.code is not Code.QUEUE_NOT_FOUND:
+                raise
+            raise missing from error
+        # It was made while they were there: what is asked for is that very queue, or another one.
 
     async def get(self, request: Request) -> Response:
         parse_query(request.scope, {})
@@ -152,6 +177,10 @@ class _QueueRoutes:
         for attempt in range(_ATTEMPT_COUNT):
             seen = await self._engine().describe_queue(tenant, name)
             require_match(if_match, queue_etag(seen))
+            config = patch_queue_config(seen.config, patch)
+            missing = await missing_stream(self._streams, tenant, config, seen.config)
+            if missing is not None:
+                raise missing
             try:
                 return await self._engine().update_queue(
                     tenant, name, patch, queue_id=seen.queue_id, version=seen.version

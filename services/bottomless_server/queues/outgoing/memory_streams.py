@@ -21,6 +21,10 @@ class MemoryStreams:
         """Make a stream without records."""
         self.records.setdefault((tenant, stream), [])
 
+    async def require(self, tenant: str, stream: str) -> None:
+        """Ask whether there is a stream of this name."""
+        self._there(tenant, stream)
+
     async def last_id(self, tenant: str, stream: str, producer: str) -> int | None:
         """The highest publishing id that a stream knows of a producer."""
         self._there(tenant, stream)

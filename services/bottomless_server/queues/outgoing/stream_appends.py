@@ -51,6 +51,15 @@ class StreamAppends:
         self._nodes = nodes
         self._forwarding = forwarding
 
+    async def require(self, tenant: str, stream: str) -> None:
+        """Ask whether there is a stream of this name.
+
+        Raises:
+            NotFound: there is none, or a super stream has the name.
+            StoreError: coordination does not say.
+        """
+        await self._streams.find(FullName(tenant, parse_stream_name(stream)))
+
     async def last_id(self, tenant: str, stream: str, producer: str) -> int | None:
         """The highest publishing id that the stream knows of a producer; None where it knows none.
 
