@@ -6,6 +6,7 @@ Every answer is held against the lists of the ledger that gave it (queue_expecte
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -31,6 +32,8 @@ class Publisher:
     way: str
     """`key`, `dedup` or `plain`: how repeats are told from new messages."""
     fans_out: bool = False
+    queues: tuple[str, ...] = OPEN
+    """It publishes in one of them, or in all where it fans out."""
     number: int = 0
 
     async def run(self) -> None:
@@ -60,7 +63,7 @@ class Publisher:
     async def _publish(self) -> None:
         messages = self._messages()
         values = [one["value"] for one in messages]
-        queues = list(OPEN) if self.fans_out else [self.chance.choice(OPEN)]
+        queues = list(self.queues) if self.fans_out else [self.chance.choice(self.queues)]
         headers = {"idempotency-key": f"{self.name}-{self.number}"} if self.way == "key" else {}
         body: dict[str, Any] = {"messages": messages}
         path = f"/v1/queues/{queues[0]}/messages"
@@ -99,7 +102,11 @@ class Publisher:
 
     async def _found_none(self, era: QueueAccount, of: Sequence[QueueExpected], told: Any) -> None:
         """No such queue: so it is for a while after a takeover, until somebody has made it."""
-        known = [one.name for one in of if one.queue_id and told.get("queue", one.name) == one.name]
+        known = [
+            one.name
+            for one in of
+            if one.queue_id and told.get("queue", one.name) == one.name and not one.may_be_missing
+        ]
         if self.world.era is era and known:
             raise Broken(f"{known} are gone, and nobody has deleted them: {told}")
         await self.world.create_all()
@@ -142,16 +149,23 @@ class Worker:
             body["visibility_ms"] = visibility
         if wait_ms := self.chance.choice(_WAITS_MS):
             body["max_wait_ms"] = wait_ms
+        over = frozenset(era.queues[self.queue].over)
         told = await self._ask("receive", body, era)
         if told is None:
             return
         messages = told["messages"]
         for message in messages:
+            self._require_not(over, message, "is delivered")
             self._take(era, message)
         if not messages or (not self.calm and self.chance.random() < 0.1):
             # A worker that dies says nothing more of what it has.
             return
         await self._work(era, messages)
+
+    def _require_not(self, over: AbstractSet[str], message: Mapping[str, Any], what: str) -> None:
+        """Whoever asks after a message was done with, purged or deleted gets nothing of it."""
+        if message["value"] in over and message["value"] not in self.world.loose:
+            raise Broken(f"{self.queue}: {message['value'][:40]} was over, and {what}")
 
     def _take(self, era: QueueAccount, message: Mapping[str, Any]) -> None:
         story = self.world.services.story
@@ -207,6 +221,7 @@ class Worker:
         if not messages:
             return
         expected = era.queues[self.queue]
+        over = frozenset(expected.over)
         for message in messages:
             expected.ask_for_ack(message)
         for _ in range(3):
@@ -221,6 +236,7 @@ class Worker:
         if told["acked"] != len(good):
             raise Broken(f"{self.queue}: {len(messages)} receipts were answered {told}")
         for message in good:
+            self._require_not(over, message, "is acknowledged")
             expected.acked(message)
         self.world.services.story.count("messages acknowledged", len(good))
         self.world.services.story.count("receipts stale", len(told["stale"]))

@@ -8,19 +8,31 @@ from support.queue_account import Left, in_queue, left_as, once
 from simulation.clients import LATER
 from simulation.expected import Broken
 from simulation.queue_clients import Publisher, Worker
+from simulation.queue_keeper import Keeper
 from simulation.queue_operator import QueueOperator
 from simulation.queue_programs import queues_program, simulated_ledgers
 from simulation.queue_trouble import QueueTrouble
-from simulation.queue_world import ARCHIVE, DEAD, LETTERS, OPEN, PLANS, QueueWorld
+from simulation.queue_world import (
+    ARCHIVE,
+    DEAD,
+    EMPTIED,
+    LETTERS,
+    MOVED,
+    OPEN,
+    PLANS,
+    QueueWorld,
+)
 from simulation.run import REBUILD_SECONDS, Simulation
 
 _PUBLISHERS: Final = (
-    ("keyed", "key", False),
-    ("fan", "key", True),
-    ("dedup", "dedup", False),
-    ("plain", "plain", False),
+    ("keyed", "key", False, OPEN),
+    ("fan", "key", True, OPEN),
+    ("dedup", "dedup", False, OPEN),
+    ("plain", "plain", False, OPEN),
+    ("scratch", "dedup", False, (EMPTIED,)),
+    ("tasks", "key", False, MOVED[:1]),
 )
-_WORKERS: Final = {"jobs": 2, "mails": 2, DEAD: 1}
+_WORKERS: Final = {"jobs": 2, "mails": 2, DEAD: 1, EMPTIED: 1, MOVED[0]: 1, MOVED[1]: 1}
 _STREAM: Final = {"fragment": {"target_bytes": 65_536, "max_age_ms": 500}}
 
 
@@ -68,10 +80,14 @@ class _Storm:
         await simulation.until(lambda: all(one.started for one in simulation.programs), "a start")
         await self._create()
         publishers = [
-            Publisher(self.world, name, simulation.chance(name), way, fans)
-            for name, way, fans in _PUBLISHERS
+            Publisher(self.world, name, simulation.chance(name), way, fans, queues)
+            for name, way, fans, queues in _PUBLISHERS
         ]
-        publishing = [asyncio.create_task(one.run()) for one in publishers]
+        clients: list[Publisher | Keeper] = [
+            *publishers,
+            Keeper(self.world, simulation.chance("keeper")),
+        ]
+        publishing = [asyncio.create_task(one.run()) for one in clients]
         working = [asyncio.create_task(one.run()) for one in self.workers]
         troubling = asyncio.create_task(trouble.run())
         others = [asyncio.create_task(self._look_now_and_then())]
@@ -134,11 +150,15 @@ class _Storm:
         assert era is not None
         letters, archive = await self._records(LETTERS), await self._records(ARCHIVE)
         for what, records in ((LETTERS, letters), (ARCHIVE, archive)):
-            once(what, (one.value for one in records if one.value not in self.world.loose))
+            unknown = {*self.world.loose, *era.emptied.perhaps}
+            if era.emptied.unsure:
+                unknown |= era.emptied.asked
+            once(what, (one.value for one in records if one.value not in unknown))
             for one in records:
                 if one.value not in self.world.sent:
                     raise Broken(f"{what}: nobody sent {one.value[:40]}")
-        for name in OPEN:
+        era.check_moved(self.world.loose)
+        for name in (*OPEN, EMPTIED):
             totals = await self._totals(name)
             era.check_ends(name, totals, letters, archive, self.world.loose)
         self.simulation.story.count("dead letters in a stream", len(letters))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from support.queue_account import QueueAccount, QueuePlan
+from support.queue_account import QueuePlan, Wrong
 
 from bottomless.formats.queue_home import decode_home
 from bottomless.model.names import NodeId
@@ -18,18 +18,26 @@ from bottomless_server.stores.queue_homes import queue_home_key, queue_node_key
 from simulation.clients import LATER, Services
 from simulation.expected import Broken
 from simulation.programs import Ground, Program
+from simulation.queue_emptied import EmptiedExpected, StormAccount
 
 TENANT: Final = "default"
 LETTERS: Final = "letters"
 ARCHIVE: Final = "archive"
 DEAD: Final = "dead"
+EMPTIED: Final = "scratch"
+"""A queue that is purged, deleted and made anew, and drops what is too much."""
+MOVED: Final = ("tasks", "failed")
+"""A queue, and that of its dead letters, from which they are redriven."""
 PLANS: Final = (
     QueuePlan("jobs", 3, dead_queue=DEAD),
     QueuePlan("mails", 2, dead_stream=LETTERS, archive=ARCHIVE, visibility_ms=1_500),
     QueuePlan(DEAD),
+    QueuePlan(EMPTIED, 4, dead_stream=LETTERS, max_messages=8),
+    QueuePlan(MOVED[0], 1, dead_queue=MOVED[1], visibility_ms=1_000),
+    QueuePlan(MOVED[1]),
 )
-OPEN: Final = tuple(plan.name for plan in PLANS if plan.name != DEAD)
-"""The queues in which clients publish."""
+OPEN: Final = ("jobs", "mails")
+"""The queues in which most publishers publish."""
 Answer = tuple[int, Any]
 
 
@@ -42,7 +50,7 @@ class QueueWorld:
     nodes: list[Program]
     chance: random.Random
     sent: dict[str, dict[str, Any]] = field(default_factory=dict)
-    eras: dict[NodeId, QueueAccount] = field(default_factory=dict)
+    eras: dict[NodeId, StormAccount] = field(default_factory=dict)
     """By the node whose ledger it is."""
     home: QueueHome | None = None
     over: bool = False
@@ -61,7 +69,7 @@ class QueueWorld:
         if before is not None and self.home.term < before.term:
             self.ground.loop.failures.append(Broken(f"{before} is {self.home} now"))
         if self.home.node_id not in self.eras:
-            self.eras[self.home.node_id] = QueueAccount(PLANS, self.sent)
+            self.eras[self.home.node_id] = StormAccount(PLANS, self.sent, EMPTIED, MOVED)
         if before is not None and before.node_id != self.home.node_id:
             if self.ground.coordination.peek(queue_node_key(before.node_id)) is not None:
                 taken = Broken(f"queues were taken from a home that lives: {before}")
@@ -75,7 +83,7 @@ class QueueWorld:
         return None if value is None else decode_home(value)
 
     @property
-    def era(self) -> QueueAccount | None:
+    def era(self) -> StormAccount | None:
         """What the home of now was told."""
         return None if self.home is None else self.eras[self.home.node_id]
 
@@ -122,6 +130,8 @@ class QueueWorld:
     async def described(self, name: str) -> dict[str, Any] | None:
         """A description of a queue, if one comes."""
         era = self.era
+        expected = None if era is None else era.queues[name]
+        buried = frozenset(expected.buried) if isinstance(expected, EmptiedExpected) else ()
         answer = await self.ask("GET", f"/v1/queues/{name}")
         if answer is None or answer[0] in LATER or answer[0] == 404:
             return None
@@ -129,6 +139,8 @@ class QueueWorld:
             raise Broken(f"a description was answered {answer}")
         told: dict[str, Any] = answer[1]
         if era is not None and era is self.era and self.sure:
+            if told["queue_id"] in buried:
+                raise Wrong(f"{name}: {told['queue_id']} was deleted, and is back")
             era.queues[name].note_id(told["queue_id"])
             era.queues[name].describe(told)
         return told

@@ -103,9 +103,9 @@ def test_each_record_of_a_super_stream_is_stored_once_and_in_the_order_of_its_ke
 
 @pytest.mark.timeout(600)
 def test_every_message_of_queues_is_accounted_for() -> None:
-    """Over deaths and losses of power, with dead letters to a queue and to a stream. Takeovers need longer
-    storms: `./dev soak queue-seeds`. A seed found that a node which started while coordination was
-    empty said that there was no queue."""
+    """Over deaths and losses of power, with dead letters to a queue and to a stream, purges, deletions, bounds
+    that drop, and redrives. Takeovers need longer storms: `./dev soak queue-seeds`. A seed found that a node
+    which started while coordination was empty said that there was no queue."""
     ways = (
         "messages delivered again",
         "publishes repeated",
@@ -113,6 +113,9 @@ def test_every_message_of_queues_is_accounted_for() -> None:
         "dead letters in a queue",
         "messages archived",
         "power losses",
+        "queues purged",
+        "queues deleted",
+        "messages redriven",
     )
     told, missing = "", list(ways)
     for seeds in QUEUE_SEEDS:

@@ -29,6 +29,8 @@ class QueuePlan(NamedTuple):
     dead_stream: str | None = None
     archive: str | None = None
     visibility_ms: int = 2_000
+    max_messages: int = 0
+    """Beyond this the first ones are dropped; 0: there is no such bound."""
 
     @property
     def has_dead_letters(self) -> bool:
@@ -40,6 +42,8 @@ class QueuePlan(NamedTuple):
         config: dict[str, Any] = {"visibility_ms": self.visibility_ms}
         if self.max_deliveries:
             config["max_deliveries"] = self.max_deliveries
+        if self.max_messages:
+            config |= {"max_messages": self.max_messages, "overflow": "drop-head"}
         if self.dead_queue is not None:
             config["dead_letter"] = {"queue": self.dead_queue}
         if self.dead_stream is not None:
@@ -104,6 +108,8 @@ class QueueExpected:
     """Of which every answer said that nothing is stored."""
     messages: dict[str, Message] = field(default_factory=dict)
     """By their ids."""
+    over: set[str] = field(default_factory=set)
+    """Values that nobody gets who asks from now on, here or where its dead letters go."""
     _ids: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -151,6 +157,15 @@ class QueueExpected:
         if message.value != value:
             raise Wrong(f"{self.name}: {message_id} was {message.value[:40]}, is {value[:40]}")
         return message
+
+    def forget_id(self, value: str) -> None:
+        """A message with this value may have another id from now on."""
+        self._ids.pop(value, None)
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether it may be deleted at the moment."""
+        return False
 
     def refuse(self, values: Iterable[str]) -> None:
         """Every answer to a publish said that nothing is stored."""
@@ -202,6 +217,7 @@ class QueueExpected:
         if message.acked is not None:
             raise Wrong(f"{self.name}: {message.value[:40]} was acknowledged twice")
         message.acked = told["deliveries"]
+        self.over.add(message.value)
         self._check_acked(message)
 
     def _check_acked(self, message: Message) -> None:
@@ -220,11 +236,13 @@ class QueueExpected:
         there = told["ready"] + told["delayed"] + told["in_flight"] + told["damaged"]
         totals = told["totals"]
         # What expires in a queue of this run becomes a dead letter, and is counted as both.
-        left = totals["acked"] + totals["dead_lettered"]
+        left = totals["acked"] + totals["dead_lettered"] + totals["purged"]
         if there != totals["published"] - left:
             raise Wrong(f"{self.name}: {there} messages are there, and the totals say {totals}")
         if told["damaged"]:
             raise Wrong(f"{self.name}: {told['damaged']} messages are damaged")
+        if self.plan.max_messages and there > self.plan.max_messages:
+            raise Wrong(f"{self.name}: {there} messages are there, beyond its bound")
 
     def check_ends(
         self,
@@ -266,6 +284,8 @@ class QueueExpected:
         message = Message(value) if message_id is None else self.messages[message_id]
         if reason == "rejected" and not message.rejected:
             raise Wrong(f"{self.name}: nobody rejected {value[:40]}")
+        if reason == "max-length" and not self.plan.max_messages:
+            raise Wrong(f"{self.name}: {value[:40]} was dropped, and there is no bound")
         if reason == "expired" and "ttl_ms" not in self.sent[value]:
             raise Wrong(f"{self.name}: {value[:40]} expired, and nobody asked for that")
         if value not in self.asked or value in self.refused:
@@ -287,15 +307,22 @@ class QueueAccount:
     """What one ledger was told of its queues."""
 
     def __init__(
-        self, plans: Sequence[QueuePlan], sent: dict[str, dict[str, Any]] | None = None
+        self,
+        plans: Sequence[QueuePlan],
+        sent: dict[str, dict[str, Any]] | None = None,
+        kinds: Mapping[str, type[QueueExpected]] = {},
     ) -> None:
-        """`sent` has every value that anybody published, in whatever ledger."""
+        """`sent` has every value that anybody published, in whatever ledger; `kinds` the accounts of
+        queues that are no plain ones."""
         self.sent = {} if sent is None else sent
-        self.queues = {plan.name: QueueExpected(plan, self.sent) for plan in plans}
+        self.queues = {
+            plan.name: kinds.get(plan.name, QueueExpected)(plan, self.sent) for plan in plans
+        }
         for queue in self.queues.values():
             if queue.plan.dead_queue is not None:
                 # What may arrive there is what was asked of the other one.
                 self.queues[queue.plan.dead_queue].asked = queue.asked
+                self.queues[queue.plan.dead_queue].over = queue.over
 
     def check_ends(
         self,
