@@ -54,13 +54,13 @@ def _next_number(_: Any) -> int:
 
 QUEUE_GUARDS: Final[dict[str, QueueGuard]] = {
     "the bytes of a round are durable before its rows": QueueGuard(_nothing, [2]),
-    "sync of a new file's directory": QueueGuard(_nothing, [5], "power"),
+    "sync of a new file's directory": QueueGuard(_nothing, [1], "power"),
     "a round whose bytes are not durable is rolled back": QueueGuard(_committed_all_the_same, [1]),
     "a round in doubt is answered after the ledger was opened anew and checkpointed": QueueGuard(
         _as_hoped, [1], "ledgers"
     ),
-    _REPEAT: QueueGuard(_as_new, [2]),
-    "the number of an outgoing row is its publishing id": QueueGuard(_next_number, [10]),
+    _REPEAT: QueueGuard(_as_new, [7]),
+    "the number of an outgoing row is its publishing id": QueueGuard(_next_number, [2]),
     "the home's lease, at a takeover of queues": QueueGuard(_nothing, [1], "clocks"),
     "the reference count of a message": QueueGuard(
         "DELETE FROM message WHERE id = ? AND refs >= ?",
