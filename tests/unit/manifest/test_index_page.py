@@ -56,7 +56,21 @@ async def test_programs_get_an_index_of_what_the_contract_has(
     answer = await client.get("/", headers={"accept": accept})
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["vary"] == "accept"
-    assert set(answer.json()["links"].values()) <= {*bundled(*PUBLIC)["paths"], "/openapi.json"}
+    links = answer.json()["links"]
+    assert set(links.values()) <= {*bundled(*PUBLIC)["paths"], "/openapi.json"}
+    assert (links["streams"], links["queues"]) == ("/v1/streams", "/v1/queues")
+
+
+async def test_every_line_to_copy_asks_for_what_the_contract_has(client: httpx.AsyncClient) -> None:
+    text = (await client.get("/", headers=BROWSER)).text
+    paths = {re.sub(r"{[^}]*}", "*", path) for path in bundled(*PUBLIC)["paths"]}
+    begun = {"stream": "/v1/streams/*", "named": "/v1/streams/*", "queue": "/v1/queues/*"}
+    asked = re.findall(
+        r"""curl [^$\n]*?\$\{(stream|named|queue|location\.origin)\}([/a-z0-9]*)""", text
+    )
+    assert {"queue", "stream"} <= {name for name, _ in asked}
+    found = {re.sub("/billing", "/*", begun.get(name, "") + rest) for name, rest in asked}
+    assert found <= paths
 
 
 async def test_another_form_is_refused_and_head_has_no_body(client: httpx.AsyncClient) -> None:

@@ -172,6 +172,8 @@ def test_a_fan_out_names_each_of_its_queues_once() -> None:
         bad = {**body, "queues": queues}
         refused = places(lambda bad=bad: read_fan_out(bad, encode_json, SIZE_MAX))  # type: ignore[misc]
         assert [pointer for pointer, _ in refused] == found
+        with pytest.raises(InvalidRequest, match=r"^the queues are not valid at /queues"):
+            read_fan_out(bad, encode_json, SIZE_MAX)
 
 
 def test_a_raw_body_is_one_message_whose_headers_say_the_rest() -> None:

@@ -24,6 +24,7 @@ HTML: Final = "text/html"
 JSON: Final = "application/json"
 _INDEX: Final = {
     "streams": "/v1/streams",
+    "queues": "/v1/queues",
     "limits": "/v1/limits",
     "version": "/v1/version",
     "whoami": "/v1/whoami",

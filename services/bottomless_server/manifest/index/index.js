@@ -169,6 +169,7 @@ function showLines() {
   const named = location.origin + "/v1/streams/" + (picked ? chosen : "NAME");
   const who = asked ? ' -H "Authorization: Bearer $BOTTOMLESS_TOKEN"' : "";
   const json = " \\\n  -H 'Content-Type: application/json' -d ";
+  const queue = location.origin + "/v1/queues/jobs";
   const lines = [
     ["Create a stream", `curl -X PUT ${stream}${who}`],
     ["Append records", `curl ${stream}/records${who}${json}'{"records": [{"json": {"id": 7, "total": 12.5}, "key": "cust-9"}, {"value": "hello"}]}'`],
@@ -181,6 +182,9 @@ function showLines() {
     ["Keep a week, and at most 20 GB", `curl -X PATCH ${named} -H 'If-Match: *'${who}${json}'{"retention": {"max_age": "7D", "max_bytes": 20000000000}}'`],
     ["List the streams", `curl ${location.origin}/v1/streams${who}`],
     ["Delete a stream, with all its records", `curl -X DELETE ${named}${who}`],
+    ["Create a queue, whose messages each go to one consumer, and publish to it", `curl -X PUT ${queue}${who}\ncurl ${queue}/messages${who}${json}'{"messages": [{"json": {"invoice": 7}}, {"value": "hello"}]}'`],
+    ["Receive a message, and acknowledge it by its receipt", `curl ${queue}/receive${who}${json}'{"limit": 1, "max_wait_ms": 10000}'\ncurl ${queue}/ack${who}${json}'{"receipts": ["RECEIPT"]}'`],
+    ["List the queues, and what is in them", `curl ${location.origin}/v1/queues${who}`],
   ];
   by("lines").replaceChildren(...lines.map(([title, line]) => {
     const item = document.createElement("li"), head = element("div", null, {className: "line"});

@@ -100,7 +100,8 @@ def read_queues(value: Any) -> tuple[str, ...]:
     """
     named = value.get("queues") if isinstance(value, dict) else None
     if not isinstance(named, list) or not 1 <= len(named) <= FAN_OUT_MAX:
-        raise _refused(f"queues must be an array of 1 to {FAN_OUT_MAX} names", "/queues")
+        sentence = f"queues must be an array of 1 to {FAN_OUT_MAX} names"
+        raise invalid([Fault(Code.VALIDATION_FAILED, sentence, "/queues")], "queues")
     faults: list[Fault] = []
     found: list[str] = []
     for number, text in enumerate(named):
