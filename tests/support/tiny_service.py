@@ -51,6 +51,7 @@ class Tiny:
         self.public.add_api_route("/slow", self.slow)
         self.public.add_api_route("/poll", self.poll)
         self.internal.add_api_route("/where", self.where)
+        self.internal.add_api_route("/poll", self.poll, methods=["GET", "POST"])
 
     async def where(self, request: Request) -> Any:
         if self._draining.is_set():

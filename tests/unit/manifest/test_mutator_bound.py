@@ -6,7 +6,7 @@ import pytest
 from support.collected import left_to_the_collector, only_what_is_new
 from support.manifest import STREAM, ManifestHarness
 
-from bottomless.errors import Overloaded
+from bottomless.errors import Outcome, Overloaded, Unavailable
 from bottomless_server.manifest.mutators.stream_task import MAILBOX_COUNT_MAX, StreamTask
 from bottomless_server.manifest.tree.committer import Committer
 
@@ -38,6 +38,28 @@ async def test_beyond_the_bound_work_is_refused_and_what_waits_is_done() -> None
     await asyncio.gather(first, *waiting)
     assert len(done) == MAILBOX_COUNT_MAX
     await task.aclose()
+
+
+async def test_who_is_ended_hears_whether_its_work_had_begun() -> None:
+    """A stop falls anywhere: what had begun may be done, what still waited is not."""
+    harness = ManifestHarness()
+    await harness.open()
+    task = StreamTask(harness.context, STREAM)
+    begun = asyncio.Event()
+
+    async def never(_: Committer) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    asked = [asyncio.create_task(task.run(never)) for _ in range(2)]
+    await begun.wait()
+    await task.aclose()
+
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    assert [one.outcome for one in told if isinstance(one, Unavailable)] == [
+        Outcome.UNKNOWN,
+        Outcome.NONE,
+    ]
 
 
 async def test_a_task_that_is_closed_leaves_nothing_to_the_collector() -> None:

@@ -14,6 +14,8 @@ import pytest
 from support.nursery import Forked, nursery
 from support.waiting import until
 
+from bottomless_server.runtime.listener.listeners import internal_url
+
 SECONDS = 120
 
 PROGRAM = Path(__file__).parents[2] / "support" / "tiny_service.py"
@@ -165,6 +167,26 @@ def test_a_read_that_waits_hears_that_the_process_stops(directory: Path) -> None
     assert answer.headers["retry-after"] == "1"
     assert code == 0
     assert "Cancel" not in err
+
+
+@pytest.mark.parametrize(("method", "outcome"), [("POST", "unknown"), ("GET", "none")])
+def test_a_peer_that_waits_hears_what_may_have_happened(
+    directory: Path, method: str, outcome: str
+) -> None:
+    with Tiny(directory) as tiny:
+        tiny.ready()
+        url = internal_url(None, directory, "first")
+        transport = httpx.HTTPTransport(uds=url.removeprefix("unix://"))
+        with ThreadPoolExecutor() as threads, httpx.Client(transport=transport) as peer:
+            path = "http://first/poll"
+            asking = threads.submit(peer.request, method, path, timeout=SECONDS)
+            until(lambda: "poll" in tiny.events())
+            code, _, _ = tiny.stop()
+            answer = asking.result()
+    assert (answer.status_code, code) == (503, 0)
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert (problem["code"], problem.get("outcome", "none")) == ("peer-unavailable", outcome)
 
 
 def test_it_serves_and_stops_when_nobody_reads_its_logs(directory: Path) -> None:

@@ -19,6 +19,7 @@ from bottomless.errors import (
     Code,
     Fenced,
     InvalidRequest,
+    Outcome,
     Overloaded,
     StoreError,
     Unavailable,
@@ -86,7 +87,8 @@ class StreamTask:
 
         Raises:
             Overloaded: too much waits already.
-            Unavailable: `draining`: the task was ended meanwhile; a repeat finds a new one.
+            Unavailable: `draining`: the task was ended meanwhile; a repeat finds a new one. The outcome is
+                unknown if the work had begun.
             StoreError: whatever `work` raises.
         """
         if self._closed:
@@ -136,7 +138,8 @@ class StreamTask:
         finally:
             self._busy = False
             if answer is not None and not answer.done():
-                answer.set_exception(draining())
+                # Ended in the middle: it may be done.
+                answer.set_exception(draining(Outcome.UNKNOWN))
         return 0
 
     async def _next(self) -> tuple[Work[Any], asyncio.Future[Any] | None]:
@@ -244,5 +247,5 @@ async def _wake(committer: Committer) -> None:
     await committer.wake()
 
 
-def draining() -> Unavailable:
-    return Unavailable("the service is stopping", code=Code.DRAINING)
+def draining(outcome: Outcome = Outcome.NONE) -> Unavailable:
+    return Unavailable("the service is stopping", code=Code.DRAINING, outcome=outcome)

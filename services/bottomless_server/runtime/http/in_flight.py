@@ -16,11 +16,13 @@ from bottomless_server.runtime.http.app import request_id_of, send_problem
 class InFlight:
     """The requests of one listener that have no answer yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: Code = Code.DRAINING) -> None:
+        """`code` is what they are told at the end."""
+        self._code = code
         self._waiting: set[asyncio.Task[object]] = set()
 
     def cut(self) -> None:
-        """Answer 503 `draining` to all that only read."""
+        """Answer 503 to all that only read."""
         for task in self._waiting:
             task.cancel()
 
@@ -50,7 +52,7 @@ class InFlight:
                 task.uncancel()
                 error = Unavailable(
                     "the server is about to stop",
-                    code=Code.DRAINING,
+                    code=self._code,
                     outcome=Outcome.NONE if reads else Outcome.UNKNOWN,
                     retry_after_seconds=1,
                 )

@@ -207,7 +207,10 @@ def _internal_listeners(
 
     for name, gate in gates.items():
         url = urls[name]
-        app = front.internal(health.around(gate), f"bottomless-{name}", url)
+        # To peers it is as if nobody had answered: they do what they do then, and what they pass on to
+        # a client is a problem that says what may have happened.
+        told = health.around(InFlight(Code.PEER_UNAVAILABLE).around(gate))
+        app = front.internal(told, f"bottomless-{name}", url)
         yield name, listener(app, bind_internal(url))
     if front.metrics_listen is not None:
         bound = _bind_metrics(front.metrics_listen)
