@@ -8,6 +8,7 @@ from starlette.types import Receive, Scope, Send
 from support.asgi import listening
 
 from bottomless_server.runtime.http.in_flight import InFlight
+from bottomless_server.runtime.listener import listeners
 
 
 @pytest.mark.parametrize(("method", "outcome"), [("POST", "unknown"), ("GET", "none")])
@@ -36,8 +37,11 @@ async def test_what_the_listener_ends_is_told_what_may_have_happened(
     )
 
 
-async def test_who_is_slow_to_end_is_told_before_the_connection_is_cut() -> None:
+async def test_who_is_slow_to_end_is_told_before_the_connection_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Work that waits for work of its own takes a turn of the loop for each of them to be cancelled."""
+    monkeypatch.setattr(listeners, "TOLD_SECONDS", 600)
     asked = asyncio.Event()
 
     async def deep(left: int) -> None:
