@@ -1,5 +1,6 @@
 """Garbage collection and verification know super objects."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -96,6 +97,30 @@ async def test_without_the_guard_a_collection_takes_what_coordination_has_lost(
     remove(monkeypatch, guard, deleted_surely)
     assert orphans(await collect(harness)) == 1
     assert await super_objects(harness) == []
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_tombstone_of_before_a_rebuild_takes_nothing_that_the_rebuild_brought_back(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that stood still over the rebuild has put it late, under a higher number: no rebuild
+    believes it. Then coordination is lost once more, and is not rebuilt yet."""
+    if not guarded:
+        name = "the newest generation of super objects, in a collection"
+        remove(monkeypatch, name, lambda records: len(records) - 1)
+    harness, record = await declared()
+    key = super_record_key(record.super_id)
+    rebuilt = replace(record, generation=record.generation + 1, registry_version=2)
+    late = replace(record, state=SuperState.DELETING, registry_version=3)
+    for one in (rebuilt, late):
+        at = super_key(one.super_id, one.registry_version, "default")
+        await put(harness, at, encode_super_object(one))
+    harness.coordination.write(Changes({key: None}))
+
+    found = await collect(harness)
+
+    assert (orphans(found), found["unknown_prefix_count"]) == ((0, 1) if guarded else (3, 0))
+    assert (rebuilt in await super_objects(harness)) is guarded
 
 
 @pytest.mark.parametrize(

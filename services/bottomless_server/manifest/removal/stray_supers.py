@@ -5,6 +5,9 @@ Of one that it does not know objects go only if the newest is a tombstone, or if
 the partitions that the newest names (`left_partitions.py`), and the newest last: they were put by a
 process that stood still while the super stream was deleted. Everything else without a record may be
 what a lost coordination does not know of, and is never touched.
+
+The newest is that with the highest generation, and of these with the highest version, as a rebuild sees
+it: a process that stood still over a rebuild may put a tombstone under a higher version late.
 """
 
 from collections.abc import Sequence
@@ -39,16 +42,33 @@ async def stray_supers(
     try:
         await Supers(context.coordination, context.streams).load(super_id)
     except NotFound:
-        return list(objects) if await _is_of_a_deleted_one(context, objects[-1]) else None
+        return await _of_a_deleted_one(context, objects)
     return []
 
 
-async def _is_of_a_deleted_one(context: Context, newest: ObjectFacts) -> bool:
-    try:
-        record = decode_super_object(bytes(await context.drive.get(newest.object_key)))
-    except (Corrupt, ObjectMissing):
-        return False
-    return record.state is SuperState.DELETING or not await may_be_lost(context.drive, record)
+async def _of_a_deleted_one(
+    context: Context, objects: Sequence[ObjectFacts]
+) -> list[ObjectFacts] | None:
+    """Give all of them, the newest last; None if they may be of one that was not deleted."""
+    records = []
+    for facts in objects:
+        try:
+            records.append(decode_super_object(bytes(await context.drive.get(facts.object_key))))
+        except (Corrupt, ObjectMissing):
+            # It may be the newest.
+            return None
+    at = newest_of(records)
+    if records[at].state is not SuperState.DELETING and await may_be_lost(
+        context.drive, records[at]
+    ):
+        return None
+    return [*objects[:at], *objects[at + 1 :], objects[at]]
+
+
+@guard("the newest generation of super objects, in a collection")
+def newest_of(records: Sequence[SuperRecord]) -> int:
+    """Tell which of these says what became of a super stream; they are in the order of their versions."""
+    return max(range(len(records)), key=lambda at: (records[at].generation, at))
 
 
 @guard("the partitions of a super stream that nobody knows, in a collection")
