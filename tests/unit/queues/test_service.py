@@ -13,6 +13,7 @@ from bottomless.errors import Denied
 from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Changes
 from bottomless_server.queues.calls import PublishAnswer, PublishRequest
+from bottomless_server.queues.homes import TenantHomes
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch
 from bottomless_server.stores.queue_homes import queue_node_key
@@ -564,3 +565,26 @@ async def test_who_leaves_while_its_credential_is_checked_takes_nothing(tmp_path
         assert (message["value"], message["deliveries"]) == ("a", 1)
         may_go_on.set()
         assert await asking == []
+
+
+async def test_a_request_that_is_cancelled_when_it_has_looked_at_its_messages_gives_them_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were its own, and only the watch over its client was still to end."""
+    async with one_node(tmp_path) as node:
+        await node.create()
+        await node.publish("a")
+        require_still = TenantHomes.require_still
+
+        def cancelled(homes: TenantHomes, tenant: str) -> None:
+            require_still(homes, tenant)
+            asking.cancel()
+
+        monkeypatch.setattr(TenantHomes, "require_still", cancelled)
+        asking = asyncio.create_task(node.receive(max_wait_ms=30_000))
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        monkeypatch.undo()
+        (message,) = await node.receive(max_wait_ms=30_000)
+        assert (message["value"], message["deliveries"]) == ("a", 1)
+        assert node.service.counts.given_back == 1

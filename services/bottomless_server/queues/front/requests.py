@@ -291,21 +291,21 @@ class QueueRequests:
         )
         leaving = asyncio.create_task(gone(receive))
         try:
-            await asyncio.wait({taking, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            _require_done(taking)
-            messages = taking.result()
-            _require_there(leaving)
-            await self._require_allowed(scope, asked, leaving)
-            self._homes.require_still(tenant)
+            try:
+                await asyncio.wait({taking, leaving}, return_when=asyncio.FIRST_COMPLETED)
+                _require_done(taking)
+                messages = taking.result()
+                _require_there(leaving)
+                await self._require_allowed(scope, asked, leaving)
+                self._homes.require_still(tenant)
+            finally:
+                await end_tasks(taking, leaving)
         except (StoreError, ClientGone, asyncio.CancelledError):
-            # Also who is cancelled in the moment in which they are there, before looking at them.
+            # Also who is cancelled in the moment in which they are there, before looking at them or after.
             if taking.done() and not taking.cancelled() and taking.exception() is None:
                 self._give_back(tenant, name, [each.receipt for each in taking.result()])
             raise
-        else:
-            return messages
-        finally:
-            await end_tasks(taking, leaving)
+        return messages
 
     async def _require_allowed(
         self, scope: Scope, asked: ReceiveAsked, leaving: "asyncio.Task[None]"
