@@ -80,6 +80,16 @@ class AsyncHeldMessage(Message):
         await self._worker.leave(self, error)
 
 
+@guard("a message is ours from the moment it was asked for")
+def held_until(asked_at: float, answered_at: float, seconds: float) -> float:
+    """Until when a message is nobody else's for certain that was received, all by the monotonic clock.
+
+    Nobody knows when the server has taken it: perhaps at once, and this process has stood still since.
+    """
+    del answered_at
+    return asked_at + seconds
+
+
 class AsyncWorker:
     """Takes messages of one queue; made by `AsyncClient.worker`, for `async with` and `async for`.
 
@@ -289,16 +299,16 @@ class AsyncWorker:
                 raise
             await self._pause(error, left)
             return
-        now = time.monotonic()
         if self._closed:
             await self._give_back([message.receipt for message in messages])
             return
+        until = held_until(asked_at, time.monotonic(), self._working.seconds)
         for message in messages:
-            held = AsyncHeldMessage(message, self, now + self._working.seconds)
+            held = AsyncHeldMessage(message, self, until)
             self._held[held.receipt] = held
             self._waiting.append(held)
         self._taken.set()
-        if messages or now - asked_at >= wait_ms / 2000:
+        if messages or time.monotonic() - asked_at >= wait_ms / 2000:
             self._failures = 0
         else:
             # A server that is about to stop answers at once: it is not asked without a pause.

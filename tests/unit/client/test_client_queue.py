@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -14,6 +15,7 @@ from support.raw_server import NOTHING, Asked, Script, answer, problem, raw_serv
 from support.waiting import eventually
 
 from bottomless.client import AsyncClient, AsyncWorker, Message, Timeouts
+from bottomless.client import worker as worker_module
 from bottomless.errors import Code, InvalidRequest, NotFound, Outcome, StoreError, Unavailable
 
 STORED = answer(value={"messages": [{"message_id": "0" * 32, "sequence": 0, "duplicate": False}]})
@@ -144,9 +146,11 @@ async def given_back_while_it_is_extended(*, guarded: bool = True) -> list[str]:
         queue.asked.append("extended")
         return queue.usual("extend")
 
-    queue.special["extend"] = late
     async with working(queue, visibility_ms=100) as (client, worker):
         held = await anext(worker)
+        queue.special["extend"] = late
+        # Where this machine is slow there were some before.
+        queue.asked.clear()
         await eventually(lambda: "extend" in queue.asked)
         giving = asyncio.ensure_future(held.nack())
         # It could be sent by now; what is asked in between is answered meanwhile.
@@ -224,6 +228,45 @@ async def test_what_was_lost_while_it_waited_for_its_turn_is_not_given(stalled: 
             await eventually(lambda: lost)
         assert (await anext(worker)).text == "3"
         assert (lost, first.lost, worker.in_hand) == ([("2", "stale")], None, 2)
+
+
+async def received_after_a_stall(patch: pytest.MonkeyPatch) -> tuple[str, list[str]]:
+    """What is worked on by a program that stood still after it had asked, and what it lost."""
+    queue, lost, stood_still = Queue(message(1)), list[str](), [0.0]
+    queue.settled["stale"] = ["receipt-1"]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(stood_still))
+    patch.setattr(worker_module, "time", clock)
+
+    async def taken_before() -> bytes:
+        # For longer than the visibility: somebody else gets it meanwhile.
+        stood_still.append(61.0)
+        given = queue.usual("receive")
+        del queue.special["receive"]
+        queue.messages = [message(2)]
+        return given
+
+    queue.special["receive"] = taken_before
+
+    def note(message: Message, _: str) -> None:
+        lost.append(message.text)
+
+    async with working(queue, visibility_ms=60_000, on_lost=note) as (_, worker):
+        return (await anext(worker)).text, lost
+
+
+async def test_what_came_to_a_program_that_stood_still_is_asked_about_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert await received_after_a_stall(monkeypatch) == ("2", ["1"])
+
+
+async def test_without_its_guard_work_begins_on_what_is_somebody_elses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guard = "a message is ours from the moment it was asked for"
+    remove(monkeypatch, guard, lambda _, answered_at, seconds: answered_at + seconds)
+    text, lost = await received_after_a_stall(monkeypatch)
+    assert (text, lost) == ("1", [])
 
 
 async def test_a_worker_ends_with_a_refusal() -> None:
