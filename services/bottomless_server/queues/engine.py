@@ -399,11 +399,22 @@ class QueueEngine:
         limit: int = 10,
         state: StateFilter | None = None,
         bytes_max: int = 4 * 2**20,
+        room: AnswerRoom | None = None,
     ) -> PeekAnswer:
-        """Look at messages in order of their sequences, of those after `after`."""
+        """Look at messages in order of their sequences, of those after `after`. `room` is held for
+        them before they are read; the caller gives it back.
+
+        Raises:
+            Overloaded: there was no room for them in memory.
+        """
         wanted = looks.Wanted(tenant, name, after, limit, state, bytes_max)
+        if room is not None:
+            # Who finds others before it waits for its turn before it looks.
+            await room.take(0)
         seen = await self._rounds.look(lambda look: looks.peeked(look, wanted))
         try:
+            if room is not None:
+                await room.take(sum(each.message.size for each in seen.stored))
             messages = await self._reading.read([each.message for each in seen.stored])
         finally:
             seen.release()

@@ -47,8 +47,8 @@ class QueuesSettings(CommonSettings):
     queues_waiting_bytes_max: Annotated[int, Field(ge=MIB)] = 128 * MIB
     """Bytes of requests that are being received, or wait for their sync."""
     queues_answer_bytes_max: Annotated[int, Field(ge=MIB)] = 128 * MIB
-    """Bytes of messages that receives have taken and that are not sent yet; further receives wait for room,
-    and are refused then (503 `overloaded`)."""
+    """Bytes of messages that receives have taken, or looks have read, and that are not sent yet; further ones
+    wait for room, and are refused then (503 `overloaded`)."""
     queues_waiting_receive_count_max: _Positive = 1_000
     """Receives that wait for messages of one queue; more are refused (503 `overloaded`)."""
     queues_wait_ms: Annotated[int, Field(ge=0)] = 2_000

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from starlette.types import Message
 from support.asgi import scope_of
 from support.waiting import eventually
@@ -75,6 +76,24 @@ async def test_a_node_that_passes_receives_on_holds_room_for_their_answers(tmp_p
         async with slow_receive(other):
             refused = await other.client.post(f"{QUEUE}/receive", json={})
             assert problem(refused, 503, "overloaded")["outcome"] == "none"
+
+
+@pytest.mark.parametrize("passed_on", [False, True])
+async def test_looks_wait_while_answers_are_not_sent_and_are_refused_then(
+    tmp_path: Path, passed_on: bool
+) -> None:
+    small = {"queues_answer_bytes_max": MIB, "queues_wait_ms": 0}
+    async with two_nodes(tmp_path, **small) as (home, other):
+        node = other if passed_on else home
+        await home.create()
+        for _ in range(2):
+            await home.publish(LARGE)
+        async with slow_receive(node):
+            refused = await node.client.get(f"{QUEUE}/messages")
+            assert problem(refused, 503, "overloaded")["outcome"] == "none"
+        async with asyncio.timeout(20):
+            shown = await node.client.get(f"{QUEUE}/messages?limit=1")
+        assert len(shown.json()["messages"]) == 1
 
 
 async def test_what_is_checked_before_it_is_passed_on_is_held_room_for_once(

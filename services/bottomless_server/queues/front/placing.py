@@ -52,6 +52,7 @@ log = structlog.get_logger(__name__)
 
 LIST: Final = "list_queues"
 RECEIVE: Final = "receive_messages"
+PEEK: Final = "peek_messages"
 OF_THE_NODE: Final = frozenset({"get_queue_store", "compact_queue_store", "take_over_queues"})
 """Operations about the node that is asked, and not about the queues of the caller's tenant."""
 
@@ -141,7 +142,10 @@ class QueueFront:
                 await send_whole(send, await self._requests.receive(scope, receive, room))
             return
         handle = self._spoken.get(operation_id)
-        if handle is None:
+        if operation_id == PEEK:
+            with self._requests.answer_room(scope):
+                await self._others(scope, receive, send)
+        elif handle is None:
             await self._others(scope, receive, send)
         else:
             await send_whole(send, await handle(scope, receive))
@@ -164,6 +168,12 @@ class QueueFront:
         if operation_id == RECEIVE:
             with self._requests.answer_room(scope) as room:
                 answer = await self._received(owner, scope, receive, room)
+                await send_forwarded(send, answer)
+            return
+        if operation_id == PEEK:
+            with self._requests.answer_room(scope) as room:
+                await room.take(0)
+                answer = await self._passing.others.ask(owner, scope, receive, room.take)
                 await send_forwarded(send, answer)
             return
         answer = await self._passing.others.ask(owner, scope, receive)

@@ -20,7 +20,7 @@ from bottomless_server.queues.bodies.answers import peeked_members, queue_etag, 
 from bottomless_server.queues.bodies.asking import read_purge, read_redrive
 from bottomless_server.queues.calls import QueueDescription
 from bottomless_server.queues.engine import QueueEngine
-from bottomless_server.queues.front.requests import queue_in
+from bottomless_server.queues.front.requests import answer_room_of, queue_in
 from bottomless_server.queues.front.targets import missing_stream
 from bottomless_server.queues.homes import TenantHomes
 from bottomless_server.queues.ports import OutgoingStreams
@@ -208,6 +208,7 @@ class _QueueRoutes:
             after=query.get("after"),
             limit=query.get("limit", PEEK_COUNT_DEFAULT),
             state=query.get("state"),
+            room=answer_room_of(request.scope),
         )
         shown: Mapping[str, Any] = {
             "messages": [peeked_members(message) for message in found.messages],

@@ -82,6 +82,7 @@ _OF_RAW: Final = b"message-"
 """How headers begin that say something of a message whose value is the body."""
 _REPLAYED: Final = (b"idempotent-replayed", b"true")
 _HELD: Final = "bottomless.body-held"
+_ANSWER_ROOM: Final = "bottomless.answer-room"
 
 
 class QueueRoom(NamedTuple):
@@ -169,8 +170,9 @@ class QueueRequests:
 
     @contextmanager
     def answer_room(self, scope: Scope) -> Iterator[BodyReservation]:
-        """Room for what is answered to a receive, which is given back at the end."""
+        """Room for the messages that are answered, which is given back at the end."""
         room = self._room.answers.nothing_yet((principal_of(scope).tenant, queue_in(scope)))
+        scope[_ANSWER_ROOM] = room
         try:
             yield room
         finally:
@@ -341,6 +343,12 @@ def _require_done(taking: "asyncio.Task[Sequence[ReceivedMessage]]") -> None:
 def _require_there(leaving: "asyncio.Task[None]") -> None:
     if leaving.done():
         raise ClientGone
+
+
+def answer_room_of(scope: Scope) -> BodyReservation:
+    """The room that is held for the answer to a request."""
+    room: BodyReservation = scope[_ANSWER_ROOM]
+    return room
 
 
 def queue_in(scope: Scope) -> str:
