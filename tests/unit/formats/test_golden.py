@@ -161,6 +161,8 @@ NEWEST = dict.fromkeys(
         "record",
         "record 2",
         "record of a partition",
+        "registry with replicas",
+        "record with replicas",
         "tombstone",
         "filtered record",
         "filtered registry",
