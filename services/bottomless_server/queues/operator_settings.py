@@ -53,7 +53,7 @@ class QueuesSettings(CommonSettings):
     """Receives that wait for messages of one queue; more are refused (503 `overloaded`)."""
     queues_wait_ms: Annotated[int, Field(ge=0)] = 2_000
     """How long a publish, or what a receive has found, waits for room before 503 `overloaded`."""
-    queues_sweep_count: _Positive = 2_000
+    queues_sweep_count: _Positive = 500
     """Messages of each kind that are removed, expired or made ready between two rounds of requests."""
     queues_read_thread_count: Annotated[int, Field(ge=1, le=256)] = 8
     """Threads that read messages."""

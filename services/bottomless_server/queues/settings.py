@@ -36,7 +36,7 @@ class EngineSettings(NamedTuple):
     """Bytes of requests that wait for their round; beyond, requests are refused (`overloaded`)."""
     waiting_receive_count_max: int = 1_000
     """Receives that wait for messages of one queue."""
-    sweep_count: int = 2_000
+    sweep_count: int = 500
     """Items of each kind that one round of upkeep does."""
     read_thread_count: int = 8
     open_file_count_max: int = 512

@@ -20,7 +20,7 @@ from bottomless_server.queues.rounds.work import Work
 
 log = structlog.get_logger(__name__)
 
-SWEEP_COUNT: Final = 2_000
+SWEEP_COUNT: Final = 500
 """Items of each kind in one round."""
 ASIDE_MS: Final = 60_000
 """So much later is looked again at what is due in a queue that a later release has configured: neither
