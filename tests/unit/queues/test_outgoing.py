@@ -80,6 +80,18 @@ async def test_a_stream_in_trouble_gets_everything_once_and_in_order(
         assert values(engine) == [b"0", b"1", b"2"]
 
 
+async def test_a_node_that_drains_is_asked_again(tmp_path: Path) -> None:
+    """Its answer is that of a stop, but it is not this service that stops."""
+    async with an_engine(tmp_path, **SOON) as engine:
+        await archive(engine)
+        engine.streams.error = Unavailable("no", code=Code.DRAINING)
+        await work(engine, b"1")
+        await eventually(lambda: engine.engine.figures().outgoing_waiting)
+        engine.streams.error = None
+        await engine.arrived()
+        assert values(engine) == [b"1"]
+
+
 async def test_without_its_guard_what_is_sent_again_is_there_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,15 +226,16 @@ class OutgoingLines:
         pause = backoff(line.failures, least / 1000, most / 1000)
         line.failures += 1
         line.waiting_for = str(error.code)
-        if not self._is_stopping and error.code is not Code.DRAINING:
-            log.warning(
-                "messages that leave a queue wait for their target",
-                kind=line.target.kind,
-                target=line.target.id,
-                code=str(error.code),
-                failures=line.failures,
-            )
-            self._begin_later(line, pause)
+        if self._is_stopping:
+            return
+        log.warning(
+            "messages that leave a queue wait for their target",
+            kind=line.target.kind,
+            target=line.target.id,
+            code=str(error.code),
+            failures=line.failures,
+        )
+        self._begin_later(line, pause)
 
     async def _send_some(self, line: _Line) -> bool:
         """Send the next rows; returns whether there may be more that can be sent now.
