@@ -1,7 +1,8 @@
 """A consumer group as coordination keeps it: its members, and who holds which partition. Pure.
 
-A group shares the partitions of a *scope*: the one partition, number 0, of a stream. What changes
-a group is decided in `manifest/consumers/core/groups.py` and written by `stores/groups.py`.
+A group shares the partitions of a *scope*: the one partition, number 0, of a stream, or those of a super
+stream. What changes a group is decided in `manifest/consumers/core/groups.py` and written by
+`stores/groups.py`.
 Spec: docs/formats.md, "Consumer groups".
 """
 
@@ -21,7 +22,6 @@ MemberId = NewType("MemberId", str)
 """The id of a member, and its capability: 128 random bits, in hex, told to nobody else."""
 
 MEMBER_COUNT_MAX: Final = 256
-PARTITION_COUNT_MAX: Final = 1_000
 GENERATION_MAX: Final = 2**53 - 1
 """The largest whole number that every reader of JSON keeps exactly."""
 _FORMAT: Final = 1

@@ -29,6 +29,7 @@ from bottomless.formats.checks import corrupt
 from bottomless.formats.stream_record import SERVED, decode_record
 from bottomless.formats.super_record import decode_super
 from bottomless.guards import guard
+from bottomless.model.limits import PARTITION_COUNT_MAX
 from bottomless.model.names import Reference, StreamId, parse_reference
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.super_stream import SuperRecord, SuperState
@@ -42,7 +43,6 @@ from bottomless_server.coordination.base import (
     Values,
 )
 from bottomless_server.core.consumer_group import (
-    PARTITION_COUNT_MAX,
     ConsumerGroup,
     GroupMember,
     MemberId,

@@ -79,9 +79,9 @@ NODE_ENTRY_COUNT_MAX: Final = 1_000_000
 """A decoder refuses a node that claims more before it allocates."""
 
 PARTITION_COUNT_MAX: Final = 1_000
+"""Partitions of one super stream: all of them stand in its record, which one EXEC writes."""
 REPLICA_COUNT_MAX: Final = 9
 """Nodes that hold the tail of one stream; each of them is in its record."""
-"""Partitions of one super stream: all of them stand in its record, which one EXEC writes."""
 SUPER_NAME_SIZE_MAX: Final = 120
 """Characters of the name of a super stream, so that its partitions' numbers fit after it."""
 BINDING_KEY_SIZE_MAX: Final = 255

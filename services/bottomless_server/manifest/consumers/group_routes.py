@@ -16,13 +16,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bottomless.errors import Code, Fault, InvalidRequest
-from bottomless.model.limits import KIB
+from bottomless.model.limits import KIB, PARTITION_COUNT_MAX
 from bottomless.model.names import FullName, Reference, parse_reference
 from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.super_stream import SuperRecord
 from bottomless_server.core.consumer_group import (
     GENERATION_MAX,
-    PARTITION_COUNT_MAX,
     ConsumerGroup,
     Partition,
     Strategy,
