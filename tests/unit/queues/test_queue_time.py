@@ -93,6 +93,14 @@ def test_a_wall_clock_that_jumps_ahead_is_not_believed_wherever_the_ledger_is() 
     assert caught.value.code is Code.CLOCK_SKEW
 
 
+def test_a_ledger_that_is_opened_takes_no_time_back() -> None:
+    time = QueueTime(60_000)
+    time.read(HOUR, 0)
+    assert time.read(0, 16_000) == HOUR + 15_000
+    time.go_on_from(HOUR + 1_000, 16_000)
+    assert time.read(0, 16_000) == HOUR + 15_000
+
+
 STEPS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(-HOUR, 50_000)), max_size=30)
 
 

@@ -27,7 +27,7 @@ class QueueTime:
 
     def go_on_from(self, time: int, elapsed: int) -> None:
         """Let no time be before that of a ledger that was opened."""
-        if self._from is None or time > self._from[0]:
+        if self._from is None or time > gone_on(*self._from, elapsed):
             self._from = (time, elapsed)
 
     def read(self, wall: int, elapsed: int) -> int:
