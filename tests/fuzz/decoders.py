@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import orjson
 from golden.regenerate import golden
-from unit.formats.examples import REPLICATED_RECORD, a_msg_id, seal
+from unit.formats.examples import REPLICATED_RECORD, TIERED_RECORD, a_msg_id, seal
 
 from bottomless.formats import sealed_json
 from bottomless.formats.api_key import (
@@ -94,6 +94,7 @@ from bottomless.formats.stream_record import (
     LEADERLESS,
     REPLICAS,
     SUPER,
+    TIERS,
     decode_record,
     decode_registry,
     encode_record,
@@ -377,6 +378,8 @@ read_record_super = partial(decode_record, served=frozenset({SUPER}))
 read_registry_super = partial(decode_registry, served=frozenset({SUPER}))
 read_record_replicas = partial(decode_record, served=frozenset({REPLICAS}))
 read_registry_replicas = partial(decode_registry, served=frozenset({REPLICAS}))
+read_record_tiers = partial(decode_record, served=frozenset({TIERS}))
+read_registry_tiers = partial(decode_registry, served=frozenset({TIERS}))
 INDEX = golden("segment_index")
 INDEX_SIZE = 2 * INDEX_RECORD_SIZE + FOOTER_SIZE
 """Of the fragment in the golden file, which has two chunks."""
@@ -498,6 +501,14 @@ DECODERS = {
     ),
     "record with replicas": Decoder(
         and_back(read_record_replicas, encode_record), encode_record(REPLICATED_RECORD), unsealed
+    ),
+    "registry with tiers": Decoder(
+        and_back(read_registry_tiers, encode_registry),
+        encode_registry(TIERED_RECORD),
+        sealed_object,
+    ),
+    "record with tiers": Decoder(
+        and_back(read_record_tiers, encode_record), encode_record(TIERED_RECORD), unsealed
     ),
     "super record": Decoder(and_back(decode_super, encode_super), golden("super_record"), unsealed),
     "super object": Decoder(

@@ -10,6 +10,7 @@ A record with a feature that the reader does not serve is refused by the feature
 
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -19,6 +20,7 @@ from bottomless.formats.checks import VERSION, check, check_served, corrupt
 from bottomless.formats.json_readers import each, flag, number, optional, row, text
 from bottomless.formats.sealed_json import parse_object, seal, sealed_names, unseal, version_of
 from bottomless.model.config import FilterConfig, encode_config, parse_stored_config
+from bottomless.model.drive import DEFAULT_NUMBER, NUMBER_MAX
 from bottomless.model.limits import (
     OFFSET_MAX,
     PARTITION_COUNT_MAX,
@@ -41,6 +43,7 @@ from bottomless.model.stream import (
     StreamState,
     check_record,
 )
+from bottomless.model.tiers import Move, Promotion, copy_text, parse_copy
 
 REGISTRY_MEMBERS: Final = (
     "stream_id",
@@ -66,6 +69,10 @@ REPLICAS: Final = "replicas"
 """The feature of a stream whose tail lies on several nodes: `config.replication`, and the members
 `members` and `in_sync`, of which the registry object has the first. No service serves it yet, and
 its bytes are not frozen."""
+TIERS: Final = "tiers"
+"""The feature of a stream of which anything lies, or is to lie, on another drive than the first:
+`config.tiers`, the members `moves` and `promoted`, which a registry object lacks, and a drive in each
+row of `intents` and `quarantine`. No service serves it yet, and its bytes are not frozen."""
 SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, SUPER})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
@@ -74,9 +81,10 @@ _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     LEADERLESS: (),
     REPLICAS: ("members", "in_sync"),
     SUPER: (SUPER,),
+    TIERS: ("moves", "promoted"),
 }
 """The features that are known, in the order of their names, and the members that each has."""
-_IN_RECORDS_ALONE: Final = frozenset({"in_sync"})
+_IN_RECORDS_ALONE: Final = frozenset({"in_sync", "moves", "promoted"})
 """Members of features that a registry object lacks: only coordination knows them."""
 _NAME_SIZE_MAX: Final = 32
 """What is longer, or no word, is no feature's name and is not shown."""
@@ -107,8 +115,10 @@ def decode_record(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRecor
 def encode_registry(record: StreamRecord) -> bytes:
     """Encode what of a record must outlive coordination as a registry object: sealed JSON."""
     check_record(record)
-    version, also = _version_of(record)
-    whole = _as_json(record)
+    # What is under way makes no difference to what outlives coordination.
+    lasting = replace(record, moves=(), promoted=(), intents=(), quarantine=())
+    version, also = _version_of(lasting)
+    whole = _as_json(lasting)
     more = {name: value for name, value in also.items() if name not in _IN_RECORDS_ALONE}
     return seal({name: whole[name] for name in REGISTRY_MEMBERS} | more, version)
 
@@ -142,6 +152,9 @@ def _version_of(record: StreamRecord) -> tuple[int, dict[str, Any]]:
         also |= {"members": list(record.members), "in_sync": list(record.in_sync)}
     if record.partition_of is not None:
         also[SUPER] = [record.partition_of.super_id, record.partition_of.index]
+    if TIERS in features:
+        also["moves"] = [[copy_text(move.copy), *move[1:]] for move in record.moves]
+        also["promoted"] = [list(one) for one in record.promoted]
     return _VERSION_2, also
 
 
@@ -152,6 +165,7 @@ def _features_of(record: StreamRecord) -> list[str]:
         LEADERLESS: config.leaderless,
         REPLICAS: record.is_replicated,
         SUPER: record.partition_of is not None,
+        TIERS: record.is_tiered,
     }
     return [feature for feature in _FEATURE_MEMBERS if needed[feature]]
 
@@ -207,8 +221,8 @@ def _as_json(record: StreamRecord) -> dict[str, Any]:
         "published_next": record.published_next,
         "last_timestamp": record.last_timestamp,
         "uploader": record.uploader,
-        "intents": [_intent_as_json(intent) for intent in record.intents],
-        "quarantine": [_intent_as_json(intent) for intent in record.quarantine],
+        "intents": _intents_as_json(record, record.intents),
+        "quarantine": _intents_as_json(record, record.quarantine),
         "condemned_next": record.condemned_next,
         "leases": [_lease_as_json(lease) for lease in record.leases],
         "registry_version": record.registry_version,
@@ -219,8 +233,11 @@ def _root_as_json(root: RootPointer) -> list[Any]:
     return [root.uid, root.generation, root.epoch, root.version, root.size, root.crc]
 
 
-def _intent_as_json(intent: Intent) -> list[Any]:
-    return [intent.uid, intent.first_offset, intent.session]
+def _intents_as_json(record: StreamRecord, intents: tuple[Intent, ...]) -> list[list[Any]]:
+    rows: list[list[Any]] = [[one.uid, one.first_offset, one.session] for one in intents]
+    if record.is_tiered:
+        rows = [[*row_, one.drive] for row_, one in zip(rows, intents, strict=True)]
+    return rows
 
 
 def _lease_as_json(lease: Lease) -> list[Any]:
@@ -230,8 +247,9 @@ def _lease_as_json(lease: Lease) -> list[Any]:
 def _from_json(what: str, version: int, members: dict[str, Any]) -> StreamRecord:
     features = members.pop("features", [])
     also = {name: members.pop(name) for name in _FEATURE_READERS if name in members}
+    readers = {**READERS, **_TIERED_READERS} if TIERS in features else READERS
     try:
-        read = {name: READERS[name](value) for name, value in members.items()}
+        read = {name: readers[name](value) for name, value in members.items()}
         more = {
             _FIELDS.get(name, name): _FEATURE_READERS[name](value) for name, value in also.items()
         }
@@ -245,10 +263,11 @@ def _from_json(what: str, version: int, members: dict[str, Any]) -> StreamRecord
     if FILTER in features:
         kept = encode_config(record.config)["filter"] == members["config"]["filter"]
         check(what, kept, "its filter is not as it is written")
-    if REPLICAS in features:
-        said = encode_config(record.config).get("replication")
-        kept = said == members["config"].get("replication")
-        check(what, kept, "its replication is not as it is written")
+    for feature, section in ((REPLICAS, "replication"), (TIERS, "tiers")):
+        if feature in features:
+            said = encode_config(record.config).get(section)
+            kept = said == members["config"].get(section)
+            check(what, kept, f"its {section} is not as it is written")
     return record
 
 
@@ -257,6 +276,8 @@ _crc = number(0, 2**32 - 1)
 _offset = number(0, OFFSET_MAX + 1)
 _timestamp = number(TIMESTAMP_MIN, TIMESTAMP_MAX)
 _intent = row(Intent, parse_uid, _offset, text)
+_drive = number(DEFAULT_NUMBER, NUMBER_MAX)
+_placed_intent = row(Intent, parse_uid, _offset, text, _drive)
 _partition_of = optional(row(PartitionOf, parse_super_id, number(0, PARTITION_COUNT_MAX - 1)))
 _lease = row(Lease, text, _offset, _offset, _timestamp, text)
 
@@ -292,6 +313,15 @@ _FEATURE_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "members": each(text),
     "in_sync": each(text),
     SUPER: _partition_of,
+    "moves": each(
+        row(Move, parse_copy, _offset, _offset, _drive, _drive, optional(text), _timestamp)
+    ),
+    "promoted": each(row(Promotion, _offset, _offset, _timestamp)),
 }
+_TIERED_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "intents": each(_placed_intent),
+    "quarantine": each(_placed_intent),
+}
+"""Members that the feature `tiers` writes in another way."""
 _FIELDS: Final = {SUPER: "partition_of"}
 """Members of features that are fields of another name."""

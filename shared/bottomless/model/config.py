@@ -37,6 +37,7 @@ from bottomless.model.limits import (
     OFFSET_MAX,
     REPLICA_COUNT_MAX,
 )
+from bottomless.model.tiers import TierConfig, check_tiers
 
 
 def _stored_duration(text: str) -> str:
@@ -136,6 +137,16 @@ class ReplicationConfig(Closed):
         return self.replicas // 2 + 1 if self.min_in_sync is None else self.min_in_sync
 
 
+def _read_tiers(value: object) -> object:
+    """A list is what JSON has for what never changes here."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _checked_tiers(tiers: tuple[TierConfig, ...]) -> tuple[TierConfig, ...]:
+    check_tiers(tiers)
+    return tiers
+
+
 Profile = Literal["local", "leaderless"]
 """How the newest records of a stream are kept until they are in fragments."""
 _Label = Annotated[str, Field(max_length=LABEL_SIZE_MAX)]
@@ -183,6 +194,11 @@ class StreamConfig(_AskedConfig):
     """Whether a leaderless stream takes no appends, because an operator said so."""
     replication: ReplicationConfig = ReplicationConfig()
     """A leaderless stream has the default, since no node has a tail of it."""
+    tiers: Annotated[
+        tuple[TierConfig, ...], BeforeValidator(_read_tiers), AfterValidator(_checked_tiers)
+    ] = ()
+    """The drives of its fragments, the newest first; without any all are on drive 0. No request may
+    say it yet, and nothing serves it."""
 
     @model_validator(mode="after")
     def _members_fit_the_profile(self) -> Self:
@@ -253,6 +269,8 @@ def encode_config(config: StreamConfig) -> dict[str, Any]:
         del members["fenced"]
     if config.replication == ReplicationConfig():
         del members["replication"]
+    if not config.tiers:
+        del members["tiers"]
     if config.filter == FilterConfig():
         del members["filter"]
     else:
@@ -282,6 +300,7 @@ def patch_config(config: StreamConfig, patch: object, *, leaderless: bool = Fals
         "profile": config.profile,
         "fenced": config.fenced,
         "replication": config.replication,
+        "tiers": config.tiers,
     }
     return _of_its_profile(StreamConfig(**{**kept, **dict(patched)}))
 
@@ -305,6 +324,8 @@ def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:
     asks_size = "max_bytes" in mine.filter.model_fields_set
     if asks_size and mine.filter.max_bytes != theirs.filter.max_bytes:
         pointers.append("/filter/max_bytes")
+    if mine.tiers != theirs.tiers:
+        pointers.append("/tiers")
     if orjson.dumps(mine.labels, option=orjson.OPT_SORT_KEYS) != orjson.dumps(
         theirs.labels, option=orjson.OPT_SORT_KEYS
     ):

@@ -82,6 +82,14 @@ PARTITION_COUNT_MAX: Final = 1_000
 """Partitions of one super stream: all of them stand in its record, which one EXEC writes."""
 REPLICA_COUNT_MAX: Final = 9
 """Nodes that hold the tail of one stream; each of them is in its record."""
+TIER_COUNT_MAX: Final = 8
+"""Tiers of one stream."""
+MOVE_COUNT_MAX: Final = 4
+"""Moves of one stream that are under way; each of them is in its record."""
+MOVED_COUNT_MAX: Final = 64
+"""Fragments that one move takes along."""
+PROMOTION_COUNT_MAX: Final = 16
+"""Ranges of one stream that its policy leaves where they are; each of them is in its record."""
 SUPER_NAME_SIZE_MAX: Final = 120
 """Characters of the name of a super stream, so that its partitions' numbers fit after it."""
 BINDING_KEY_SIZE_MAX: Final = 255

@@ -10,8 +10,10 @@ from typing import Final
 
 from bottomless.guards import guard
 from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.drive import DEFAULT_NUMBER, NUMBER_MAX
 from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import FullName, NodeId, StreamId, StreamName, SuperId, Uid
+from bottomless.model.tiers import Move, Promotion, check_moves, check_promotions
 
 _GENERATION_SHIFT: Final = 40
 """An epoch's upper bits are its generation: docs/decisions/0005."""
@@ -49,6 +51,8 @@ class Intent:
     first_offset: int
     session: str
     """The run of the uploader that asked for it."""
+    drive: int = DEFAULT_NUMBER
+    """The number of the drive on which the object is put."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +139,21 @@ class StreamRecord:
     """The nodes that hold the tail, where a stream has replicas; none of another stream."""
     in_sync: tuple[NodeId, ...] = ()
     """Those of the members that have all that was acknowledged and is not published."""
+    moves: tuple[Move, ...] = ()
+    """Fragments that are on their way from one drive to another."""
+    promoted: tuple[Promotion, ...] = ()
+    """Offsets whose fragments the policy leaves where they are for a while."""
 
     @property
     def is_replicated(self) -> bool:
         """Whether anything is said of replicas: in its configuration, or of nodes that hold it."""
         return bool(self.members) or self.config.replication != ReplicationConfig()
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether anything is said of tiers: in its configuration, or of fragments on their way."""
+        on_drives = any(one.drive != DEFAULT_NUMBER for one in (*self.intents, *self.quarantine))
+        return bool(self.config.tiers or self.moves or self.promoted) or on_drives
 
     @property
     def full_name(self) -> FullName:
@@ -206,6 +220,7 @@ def check_record(record: StreamRecord) -> None:
         assert record.partition_of is None
         assert not record.members
     _check_members(record)
+    _check_places(record)
     live = [intent.uid for intent in (*record.intents, *record.quarantine)]
     assert len(live) == len(set(live))
     assert record.root is None or record.root.version <= record.version
@@ -224,3 +239,10 @@ def _check_members(record: StreamRecord) -> None:
     if members and record.dirty and record.home not in (None, NOBODY):
         # A claim by any other node goes by this set alone.
         assert record.home in in_sync
+
+
+def _check_places(record: StreamRecord) -> None:
+    check_moves(record.moves)
+    check_promotions(record.promoted)
+    assert all(move.next_offset <= record.published_next for move in record.moves)
+    assert all(0 <= one.drive <= NUMBER_MAX for one in (*record.intents, *record.quarantine))

@@ -62,6 +62,7 @@ from bottomless.model.stream import (
     StreamState,
 )
 from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperState
+from bottomless.model.tiers import Move, Promotion
 from bottomless.model.wal import Note, Piece, WalFlags
 from bottomless_server.core.filter_making import make_filters
 from bottomless_server.leaderless.instance import WalInstance
@@ -184,6 +185,23 @@ REPLICATED_RECORD = replace(
     config=parse_stored_config({"replication": {"replicas": 3, "min_in_sync": None}}),
     members=(RECORD.home, *OTHER_NODES),
     in_sync=(RECORD.home, OTHER_NODES[1]),
+)
+TIERED_RECORD = replace(
+    RECORD,
+    config=parse_stored_config(
+        {
+            "tiers": [
+                {"drive": "default", "max_age": "1D", "max_bytes": 2**30},
+                {"drive": "cold", "promote_after_reads": 3},
+            ]
+        }
+    ),
+    intents=(Intent(OTHER_UID, 1060, "run-1", drive=2),),
+    moves=(
+        Move(2**63 + 5, 1020, 1030, 0, 2, None, TIMESTAMP),
+        Move(0xC0FFEE, 1030, 1060, 2, 0, "run-1", TIMESTAMP),
+    ),
+    promoted=(Promotion(1000, 1020, TIMESTAMP + 86_400_000),),
 )
 OTHER_STREAM_ID = parse_stream_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12")
 SUPER_RECORD = SuperRecord(

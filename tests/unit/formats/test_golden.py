@@ -163,6 +163,8 @@ NEWEST = dict.fromkeys(
         "record of a partition",
         "registry with replicas",
         "record with replicas",
+        "registry with tiers",
+        "record with tiers",
         "tombstone",
         "filtered record",
         "filtered registry",

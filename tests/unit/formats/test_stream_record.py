@@ -150,7 +150,7 @@ def test_a_record_is_written_in_the_lowest_version_that_can_say_it() -> None:
 @pytest.mark.parametrize(
     ("features", "why"),
     [
-        (["tiers"], "its feature tiers is not known"),
+        (["later"], "its feature later is not known"),
         (["leaderless", "x" * 33], r"its feature \? is not known"),
         (["leaderless", "leaderless"], "not those of its members"),
         ([], "not those of its members"),

@@ -13,10 +13,10 @@ from unit.tree.test_tree import Groups, grow
 
 from bottomless.model.drive import MIXED
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import MOVED_COUNT_MAX
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, Node
 from bottomless.model.names import uid_from_bytes
 from bottomless_server.manifest.tree.core.tiering import (
-    MOVED_COUNT_MAX,
     Held,
     Move,
     Tier,

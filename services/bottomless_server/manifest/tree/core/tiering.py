@@ -16,12 +16,13 @@ A preview is this function, and what happens is its `moves`. Nothing calls it ye
 
 from collections.abc import Generator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bottomless.model.drive import MIXED
+from bottomless.model.limits import MOVE_COUNT_MAX, MOVED_COUNT_MAX, TIER_COUNT_MAX
 from bottomless.model.manifest import Entries, EntryKind, Node
 from bottomless_server.tree.retention import (
     MoreThan,
@@ -32,12 +33,6 @@ from bottomless_server.tree.retention import (
     live_entries,
     totals,
 )
-
-TIER_COUNT_MAX: Final = 8
-MOVES_IN_FLIGHT_MAX: Final = 4
-"""Moves that the record of a stream has room for."""
-MOVED_COUNT_MAX: Final = 64
-"""Fragments that one move takes along."""
 
 
 class Tier(NamedTuple):
@@ -89,7 +84,7 @@ def find_tiering(
     tiers: Sequence[Tier],
     now: int,
     held: Sequence[Held] = (),
-    move_count_max: int = MOVES_IN_FLIGHT_MAX,
+    move_count_max: int = MOVE_COUNT_MAX,
 ) -> Descent:
     """What the policy asks for at the time `now`, in ms since 1970, and the first moves to it.
 

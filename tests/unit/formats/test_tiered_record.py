@@ -1,0 +1,211 @@
+"""The stream record of a stream with tiers, and its registry object. No service serves them yet."""
+
+from dataclasses import replace
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottomless.errors import Corrupt, InvalidRequest, NotServed
+from bottomless.formats.stream_record import (
+    SERVED,
+    TIERS,
+    decode_record,
+    decode_registry,
+    encode_record,
+    encode_registry,
+)
+from bottomless.model.config import (
+    StreamConfig,
+    config_differences,
+    encode_config,
+    parse_config,
+    parse_stored_config,
+    patch_config,
+)
+from bottomless.model.stream import StreamRecord
+from bottomless.model.tiers import copy_text, parse_copy
+from unit.formats.examples import OTHER_UID, RECORD, TIERED_RECORD, UID
+from unit.formats.test_stream_record import DELETED, json_values, sealed
+
+WITH_TIERS = SERVED | {TIERS}
+FIRST, SECOND = orjson.loads(encode_record(TIERED_RECORD))["moves"]
+TIER, LAST = orjson.loads(encode_record(TIERED_RECORD))["config"]["tiers"]
+
+
+def changed(data: bytes, changes: dict[str, Any]) -> dict[str, Any]:
+    """The members of a record or a registry object, with others."""
+    members = {**orjson.loads(data), **changes}
+    return {name: value for name, value in members.items() if value is not DELETED}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        TIERED_RECORD,
+        replace(RECORD, config=TIERED_RECORD.config),
+        replace(RECORD, moves=TIERED_RECORD.moves),
+        replace(RECORD, promoted=TIERED_RECORD.promoted),
+        replace(RECORD, intents=TIERED_RECORD.intents),
+        replace(RECORD, intents=(), quarantine=TIERED_RECORD.intents),
+    ],
+    ids=["all", "a policy", "moves", "promotions", "an intent", "one that was given up"],
+)
+def test_a_record_with_tiers_comes_back(record: StreamRecord) -> None:
+    data = encode_record(record)
+    assert orjson.loads(data)["format"] == 2
+    assert orjson.loads(data)["features"] == ["tiers"]
+    assert decode_record(data, WITH_TIERS) == record
+
+
+def test_a_registry_object_has_the_policy_and_nothing_of_what_is_under_way() -> None:
+    """After a loss of coordination what is on its way is found by listing the drives."""
+    data = encode_registry(TIERED_RECORD)
+    read = decode_registry(data, WITH_TIERS)
+    assert not {"moves", "promoted"} & orjson.loads(data).keys()
+    assert (read.moves, read.promoted, read.config) == ((), (), TIERED_RECORD.config)
+    under_way = replace(TIERED_RECORD, config=RECORD.config)
+    assert encode_registry(under_way) == encode_registry(RECORD)
+
+
+def test_no_release_touches_a_stream_with_tiers_before_it_serves_them() -> None:
+    assert TIERS not in SERVED
+    for decode, data in (
+        (decode_record, encode_record(TIERED_RECORD)),
+        (decode_registry, encode_registry(TIERED_RECORD)),
+    ):
+        with pytest.raises(NotServed, match="feature tiers is not served"):
+            decode(data)
+
+
+def test_without_tiers_nothing_is_written_of_them() -> None:
+    for data in (encode_record(RECORD), encode_registry(RECORD)):
+        assert orjson.loads(data)["format"] == 1
+        assert not {b"tiers", b"moves", b"promoted"} & set(data.split(b'"'))
+    assert orjson.loads(encode_record(RECORD))["intents"] == [[OTHER_UID, 1060, "run-1"]]
+    assert "tiers" not in encode_config(StreamConfig())
+
+
+def tiers(*all_: dict[str, Any]) -> dict[str, Any]:
+    return {"config": {**encode_config(TIERED_RECORD.config), "tiers": list(all_)}}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"features": []},
+        {"features": ["tiers", "tiers"]},
+        {"features": ["filter", "tiers"]},
+        tiers({"drive": "default"}),
+        tiers(TIER),
+        tiers(LAST, TIER),
+        tiers(TIER, {**LAST, "drive": "default"}),
+        tiers(TIER, {**LAST, "drive": "Cold"}),
+        tiers(TIER, {**LAST, "drive": 2}),
+        tiers(TIER, {**LAST, "more": None}),
+        tiers(TIER, {**LAST, "max_bytes": 5}),
+        tiers({**TIER, "max_age": "0s"}, LAST),
+        tiers({**TIER, "max_age": "unlimited"}, LAST),
+        tiers({**TIER, "max_bytes": 0}, LAST),
+        tiers({**TIER, "max_bytes": "1 GiB"}, LAST),
+        tiers({**TIER, "promote_after_reads": 1}, LAST),
+        tiers(*({**TIER, "drive": f"d{number}"} for number in range(8)), LAST),
+        {"config": {**encode_config(RECORD.config), "tiers": None}},
+    ],
+)
+def test_a_stream_says_its_tiers_in_one_way(changes: dict[str, Any]) -> None:
+    record = changed(encode_record(TIERED_RECORD), changes)
+    with pytest.raises(Corrupt):
+        decode_record(orjson.dumps(record), WITH_TIERS)
+    registry = changed(encode_registry(TIERED_RECORD), changes)
+    with pytest.raises(Corrupt):
+        decode_registry(sealed(registry), WITH_TIERS)
+
+
+def with_move(**members: Any) -> dict[str, Any]:
+    names = ("copy", "first", "next", "from", "to", "session", "at")
+    row = dict(zip(names, SECOND, strict=True))
+    return {"moves": [FIRST, [*{**row, **members}.values()]]}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"moves": DELETED},
+        {"moves": None},
+        {"moves": [FIRST, FIRST]},
+        {"moves": [FIRST[:-1]]},
+        with_move(copy="0" * 16),
+        with_move(copy="C0FFEE".zfill(16)),
+        with_move(copy="c0ffee"),
+        with_move(copy=5),
+        with_move(copy=FIRST[0]),
+        with_move(first=1029),
+        with_move(first=1060),
+        with_move(next=1061),
+        with_move(to=2),
+        with_move(to=255),
+        with_move(session=5),
+        with_move(at=None),
+        {"moves": [[copy_text(n), 1000 + n, 1001 + n, 0, 2, None, 0] for n in range(1, 6)]},
+        {"promoted": DELETED},
+        {"promoted": [[5, 5, 0]]},
+        {"promoted": [[n, n + 1, 0] for n in range(17)]},
+        {"intents": [[OTHER_UID, 1060, "run-1"]]},
+        {"intents": [[OTHER_UID, 1060, "run-1", 255]]},
+        {"intents": [[OTHER_UID, 1060, "run-1", None]]},
+        {"quarantine": [[UID, 1050, "run-0"]]},
+    ],
+)
+def test_what_is_under_way_is_said_in_one_way(changes: dict[str, Any]) -> None:
+    record = changed(encode_record(TIERED_RECORD), changes)
+    with pytest.raises(Corrupt):
+        decode_record(orjson.dumps(record), WITH_TIERS)
+
+
+def test_an_intent_of_a_stream_without_tiers_names_no_drive() -> None:
+    record = changed(encode_record(RECORD), {"intents": [[OTHER_UID, 1060, "run-1", 0]]})
+    with pytest.raises(Corrupt):
+        decode_record(orjson.dumps(record), WITH_TIERS)
+
+
+MEMBERS = list(orjson.loads(encode_record(TIERED_RECORD)))
+
+
+@given(st.sampled_from(MEMBERS), json_values)
+def test_any_value_anywhere_is_read_or_refused(name: str, value: Any) -> None:
+    data = orjson.dumps({**orjson.loads(encode_record(TIERED_RECORD)), name: value})
+    try:
+        record = decode_record(data, WITH_TIERS)
+    except Corrupt:
+        return
+    assert decode_record(encode_record(record), WITH_TIERS) == record
+
+
+def test_no_request_says_what_tiers_there_are() -> None:
+    asked = {"tiers": [{"drive": "default"}]}
+    with pytest.raises(InvalidRequest):
+        parse_config(asked, leaderless=True)
+    with pytest.raises(InvalidRequest):
+        patch_config(TIERED_RECORD.config, asked, leaderless=True)
+
+
+def test_a_change_of_a_configuration_keeps_the_tiers() -> None:
+    patched = patch_config(TIERED_RECORD.config, {"labels": {"a": "b"}})
+    assert patched.tiers == TIERED_RECORD.config.tiers
+    assert config_differences(patched, TIERED_RECORD.config) == ["/labels"]
+    assert config_differences(StreamConfig(), TIERED_RECORD.config) == ["/tiers"]
+
+
+def test_limits_are_read_as_those_of_retention_are() -> None:
+    said = {"tiers": [{"drive": "default", "max_age": "36h", "max_bytes": "1 GiB"}, LAST]}
+    first, last = parse_stored_config(said).tiers
+    assert (first.age_limit_ms, first.max_bytes) == (129_600_000, 2**30)
+    assert (last.age_limit_ms, last.is_limited) == (None, False)
+
+
+@pytest.mark.parametrize("copy", [1, 0xC0FFEE, 2**64 - 1])
+def test_the_number_of_a_move_comes_back(copy: int) -> None:
+    assert parse_copy(copy_text(copy)) == copy
