@@ -26,6 +26,7 @@ from bottomless.drives.base import Drive
 from bottomless.model.backoff import backoff
 from bottomless_server.coordination.base import Coordination, CoordinationUnavailable
 from bottomless_server.coordination.embedded import EmbeddedValkey
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.ingest import app as ingest
 from bottomless_server.ingest.leaderless.making import LeaderlessStores
 from bottomless_server.ingest.settings import IngestSettings
@@ -47,12 +48,17 @@ from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.listener.listeners import internal_url
 from bottomless_server.runtime.observe.measured_ports import (
     MeasuredCoordination,
+    MeasuredDrives,
     coordination_calls,
-    measured_drive,
 )
 from bottomless_server.runtime.observe.telemetry import configure_logs
 from bottomless_server.runtime.process.front import Front
-from bottomless_server.runtime.process.parts import open_coordination, open_drive, stores_told
+from bottomless_server.runtime.process.parts import (
+    open_coordination,
+    open_drive,
+    opened_drives,
+    stores_told,
+)
 from bottomless_server.runtime.process.rate_limits import RateLimits, policies_of
 from bottomless_server.runtime.process.service import Service, run_process, serve
 from bottomless_server.uploader import app as uploader
@@ -91,7 +97,8 @@ def run(settings: CommonSettings) -> int:
                 coordination_url = valkey.url
             store_url = settings.store_url or directory_url(settings.data_dir / "objects")
             front = Front(settings)
-            drive = measured_drive(open_drive(store_url, settings), front.metrics, settings.prices)
+            measured = MeasuredDrives(front.metrics, settings.prices).measured
+            drive = measured(open_drive(store_url, settings))
             held.push_async_callback(drive.aclose)
             calls = coordination_calls(front.metrics)
             coordination = MeasuredCoordination(open_coordination(coordination_url), calls)
@@ -99,8 +106,10 @@ def run(settings: CommonSettings) -> int:
             of_writer = MeasuredCoordination(open_coordination(coordination_url), calls)
             held.push_async_callback(of_writer.aclose)
             with stores_told(settings):
+                opening = opened_drives(drive, settings, measured)
+                table = await held.enter_async_context(opening)
                 stores = LeaderlessStores(drive, of_writer)
-                return await _serve(settings, drive, coordination, stores, front)
+                return await _serve(settings, drive, table, coordination, stores, front)
 
     return run_process(main)
 
@@ -179,6 +188,7 @@ async def _keep_running(valkey: EmbeddedValkey) -> None:
 async def _serve(
     settings: CommonSettings,
     drive: Drive,
+    table: DriveTable,
     coordination: Coordination,
     leaderless: LeaderlessStores,
     front: Front,
@@ -197,12 +207,16 @@ async def _serve(
 
     appends = ingest.create_node(IngestSettings(**own("ingest")), coordination, leaderless)
     services: list[Service] = [
-        manifest.create_service(ManifestSettings(**own("manifest")), drive, coordination),
+        manifest.create_service(
+            ManifestSettings(**own("manifest")), drive, coordination, table=table
+        ),
         appends,
         uploader.create_service(
             UploaderSettings(**own("uploader")), drive, coordination=coordination
         ),
-        reader.create_service(ReaderSettings(**own("reader")), drive, coordination=coordination),
+        reader.create_service(
+            ReaderSettings(**own("reader")), drive, coordination=coordination, table=table
+        ),
         queues.create_service(QueuesSettings(**own("queues")), coordination),
     ]
     assert tuple(service.name for service in services) == SERVICES

@@ -7,6 +7,8 @@ where it is for the others. A service's own directory is DIR/<service>, as in th
 """
 
 import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, NamedTuple
 
 import structlog
@@ -14,6 +16,7 @@ import structlog
 from bottomless.drives.base import Drive
 from bottomless.model.config import Profile
 from bottomless_server.coordination.base import Coordination
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.lane import Lane
@@ -21,12 +24,17 @@ from bottomless_server.runtime.identity.build_gate import build_gate
 from bottomless_server.runtime.listener.listeners import internal_url
 from bottomless_server.runtime.observe.measured_ports import (
     MeasuredCoordination,
+    MeasuredDrives,
     coordination_calls,
-    measured_drive,
 )
 from bottomless_server.runtime.observe.telemetry import configure_logs
 from bottomless_server.runtime.process.front import Front
-from bottomless_server.runtime.process.parts import open_coordination, open_drive, stores_told
+from bottomless_server.runtime.process.parts import (
+    open_coordination,
+    open_drive,
+    opened_drives,
+    stores_told,
+)
 from bottomless_server.runtime.process.rate_limits import RateLimits, policies_of
 from bottomless_server.runtime.process.service import Service, run_process, serve
 
@@ -41,6 +49,8 @@ NEEDED: Final = {
 }
 """The settings that a service cannot do without; ingest without leaderless streams does without the
 object store."""
+_WITH_FRAGMENTS: Final = frozenset({"manifest", "uploader", "reader"})
+"""The services that ask drives beside drive 0: what ingest and queues keep is never on one of them."""
 
 
 def run(name: str, settings: CommonSettings) -> int:
@@ -57,8 +67,7 @@ def run(name: str, settings: CommonSettings) -> int:
             kept = settings.data_dir / name
             log.info("data directory", directory=str(kept.absolute()))
         front = Front(settings)
-        stores = _open(name, settings, front)
-        try:
+        async with _opened(name, settings, front) as stores:
             with stores_told(settings):
                 service = _create(name, given, stores)
                 # Ingest alone has one.
@@ -79,11 +88,6 @@ def run(name: str, settings: CommonSettings) -> int:
                         coordination=stores.all_coordination,
                         lane=None if lane is None else front.lane(lane, gate, limits),
                     )
-        finally:
-            if stores.drive is not None:
-                await stores.drive.aclose()
-            for one in stores.all_coordination:
-                await one.aclose()
 
     return run_process(main)
 
@@ -112,6 +116,7 @@ class _Stores(NamedTuple):
     """What a service was given; what its settings do not name is None."""
 
     drive: Drive | None
+    table: DriveTable | None
     coordination: Coordination | None
     of_writer: Coordination | None
     """The writer of leaderless streams has connections that nobody else uses."""
@@ -121,25 +126,41 @@ class _Stores(NamedTuple):
         return [one for one in (self.coordination, self.of_writer) if one is not None]
 
 
-def _open(name: str, settings: CommonSettings, front: Front) -> _Stores:
+@asynccontextmanager
+async def _opened(name: str, settings: CommonSettings, front: Front) -> AsyncIterator[_Stores]:
+    """The stores that the settings name, closed in the end.
+
+    Raises:
+        CannotStart: they contradict each other, or one that is asked at once does not answer.
+    """
     drive: Drive | None = None
+    table: DriveTable | None = None
     coordination: Coordination | None = None
     of_writer: Coordination | None = None
-    if settings.store_url:
-        drive = measured_drive(
-            open_drive(settings.store_url, settings), front.metrics, settings.prices
-        )
-    if settings.coordination_url:
-        calls = coordination_calls(front.metrics)
-        coordination = MeasuredCoordination(open_coordination(settings.coordination_url), calls)
-        if name == "ingest":
-            of_writer = MeasuredCoordination(open_coordination(settings.coordination_url), calls)
-    return _Stores(drive, coordination, of_writer)
+    async with AsyncExitStack() as held:
+        if settings.coordination_url:
+            calls = coordination_calls(front.metrics)
+            coordination = MeasuredCoordination(open_coordination(settings.coordination_url), calls)
+            held.push_async_callback(coordination.aclose)
+            if name == "ingest":
+                of_writer = MeasuredCoordination(
+                    open_coordination(settings.coordination_url), calls
+                )
+                held.push_async_callback(of_writer.aclose)
+        if settings.store_url:
+            measured = MeasuredDrives(front.metrics, settings.prices).measured
+            drive = measured(open_drive(settings.store_url, settings))
+            held.push_async_callback(drive.aclose)
+            if name in _WITH_FRAGMENTS:
+                with stores_told(settings):
+                    opening = opened_drives(drive, settings, measured)
+                    table = await held.enter_async_context(opening)
+        yield _Stores(drive, table, coordination, of_writer)
 
 
 def _create(name: str, given: dict[str, Any], stores: _Stores) -> Service:
     # Only the service that runs is loaded.
-    drive, coordination, of_writer = stores
+    drive, table, coordination, of_writer = stores
     if name == "ingest":
         from bottomless_server.ingest.app import create_node  # noqa: PLC0415
         from bottomless_server.ingest.leaderless.making import LeaderlessStores  # noqa: PLC0415
@@ -161,7 +182,7 @@ def _create(name: str, given: dict[str, Any], stores: _Stores) -> Service:
         from bottomless_server.manifest.settings import ManifestSettings  # noqa: PLC0415
 
         assert coordination is not None
-        return create_service(ManifestSettings(**given), drive, coordination)
+        return create_service(ManifestSettings(**given), drive, coordination, table=table)
     if name == "uploader":
         from bottomless_server.uploader.app import (  # noqa: PLC0415
             create_service as create_uploader,
@@ -172,4 +193,4 @@ def _create(name: str, given: dict[str, Any], stores: _Stores) -> Service:
     from bottomless_server.reader.app import create_service as create_reader  # noqa: PLC0415
     from bottomless_server.reader.settings import ReaderSettings  # noqa: PLC0415
 
-    return create_reader(ReaderSettings(**given), drive, coordination=coordination)
+    return create_reader(ReaderSettings(**given), drive, coordination=coordination, table=table)

@@ -1,4 +1,4 @@
-"""The setting `BOTTOMLESS_DRIVES`: drives beside drive 0, by their names. Not read by anything yet.
+"""The setting `BOTTOMLESS_DRIVES`: drives beside drive 0, by their names.
 
 {"cold": {"number": 2, "url": "s3://bucket/cold"}, "shelf": {"number": 1, "url": "file:///mnt/shelf"}}
 """

@@ -8,9 +8,13 @@ that goes while a call is under way is noticed by the look after the call.
 After a crash of a put at any step: what the drive itself leaves, and nothing else. Where the mount
 went between the look and the put, an object lies on the disk below it that nothing names: the look
 after the put says that its outcome is unknown, and the caller goes on with that.
+
+Which marker a drive has to show is known when a process starts, or found out when the drive is first
+used, for one that is registered meanwhile.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeAlias
 
 from bottomless.drives.base import (
     Body,
@@ -26,6 +30,9 @@ from bottomless.formats.drive_objects import DRIVE_MARKER_KEY, decode_marker
 from bottomless.guards import guard
 from bottomless.model.drive import DriveMarker
 from bottomless.model.object_facts import ObjectFacts
+
+FindMarker: TypeAlias = Callable[[], Awaitable[DriveMarker]]
+"""Finds out which marker a drive has to show; raises DriveUnavailable while it has to show none."""
 
 
 async def read_marker(drive: Drive) -> DriveMarker | None:
@@ -58,9 +65,11 @@ def require_marker(wanted: DriveMarker, found: DriveMarker | None) -> None:
 class MarkedDrive:
     """A drive with all that it promises, and 503 instead of an answer from what is not that drive."""
 
-    def __init__(self, drive: Drive, marker: DriveMarker) -> None:
+    def __init__(self, drive: Drive, marker: DriveMarker | FindMarker) -> None:
+        """Nothing is asked of the drive before its marker was found, where it has to be, and seen."""
         self._drive = drive
-        self._marker = marker
+        self._marker = marker if isinstance(marker, DriveMarker) else None
+        self._find = None if isinstance(marker, DriveMarker) else marker
         # A bucket is there or says that it is not: only what is missing in it asks for a look.
         self._may_vanish = drive.location.kind != "s3"
 
@@ -68,29 +77,35 @@ class MarkedDrive:
         """Look at the marker.
 
         Raises:
-            DriveUnavailable: it is not there, or is another's.
+            DriveUnavailable: it is not there, or is another's, or the drive is not registered.
             DriveRefused: the store refuses for good.
             Corrupt: it is damaged.
         """
-        require_marker(self._marker, await read_marker(self._drive))
+        await self._wanted(anew=True)
+
+    @property
+    def unmarked(self) -> Drive:
+        """The drive itself, whatever it shows: for whoever puts the marker."""
+        return self._drive
 
     @property
     def location(self) -> Location:
         return self._drive.location
 
     async def put(self, object_key: str, body: Body, crc: int) -> None:
-        await self._look_at_mount()
+        marker = await self._look_at_mount()
         await self._drive.put(object_key, body, crc)
         try:
             await self._look_at_mount()
         except StoreError as error:
             raise DriveAmbiguous(
-                "the drive went while an object was put", facts={"drive": self._marker.number}
+                "the drive went while an object was put", facts={"drive": marker.number}
             ) from error
 
     async def get(
         self, object_key: str, start: int = 0, size: int | None = None
     ) -> bytes | memoryview:
+        await self._wanted()
         try:
             return await self._drive.get(object_key, start, size)
         except ObjectMissing:
@@ -98,6 +113,7 @@ class MarkedDrive:
             raise
 
     async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
+        await self._wanted()
         try:
             return await self._drive.head(object_key, checksum=checksum)
         except ObjectMissing:
@@ -133,22 +149,36 @@ class MarkedDrive:
     async def aclose(self) -> None:
         await self._drive.aclose()
 
-    async def _look_at_mount(self) -> None:
-        if self._may_vanish:
-            await self.look()
+    async def _look_at_mount(self) -> DriveMarker:
+        return await self._wanted(anew=self._may_vanish)
+
+    async def _wanted(self, *, anew: bool = False) -> DriveMarker:
+        """The marker that the drive has to show; looked at if it was not known yet, or `anew`."""
+        marker = self._marker
+        if marker is None:
+            assert self._find is not None
+            marker = await self._find()
+            anew = True
+        if anew:
+            require_marker(marker, await read_marker(self._drive))
+        self._marker = marker
+        return marker
 
 
 class _PresigningDrive(MarkedDrive):
-    def __init__(self, drive: Drive, marker: DriveMarker, presigning: Presigning) -> None:
+    def __init__(
+        self, drive: Drive, marker: DriveMarker | FindMarker, presigning: Presigning
+    ) -> None:
         super().__init__(drive, marker)
         self._presigning = presigning
 
     async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
+        await self._wanted()
         return await self._presigning.presigned_get(object_key, valid_seconds=valid_seconds)
 
 
-def marked_drive(drive: Drive, marker: DriveMarker) -> MarkedDrive:
-    """The drive of this marker; it presigns if the given one does."""
+def marked_drive(drive: Drive, marker: DriveMarker | FindMarker) -> MarkedDrive:
+    """The drive of this marker, or of the one that is found; it presigns if the given one does."""
     if isinstance(drive, Presigning):
         return _PresigningDrive(drive, marker, drive)
     return MarkedDrive(drive, marker)

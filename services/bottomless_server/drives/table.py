@@ -1,10 +1,11 @@
 """Drives by their numbers, as settings, the registry and the drives themselves say in agreement.
 
 Drive 0 holds all metadata, with the registry of the others among it. A drive counts once it is in
-the registry; one that the settings name before that is not used yet.
+the registry. One that the settings name before that is opened and not used: what is first asked of
+it looks into the registry, so that a process that was running when the drive was registered needs no
+new start.
 
 Whoever wants the object of a fragment asks a table for the drive that the fragment's entry names.
-Nothing opens one with more than drive 0 yet: all fragments lie there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,16 +28,28 @@ from bottomless.model.drive import (
     RegisteredDrive,
 )
 from bottomless_server.drives.configured import ConfiguredDrive, WrongDrives
-from bottomless_server.drives.marked import MarkedDrive, marked_drive, read_marker
+from bottomless_server.drives.marked import (
+    FindMarker,
+    MarkedDrive,
+    marked_drive,
+    read_marker,
+)
 
 
 class DriveTable:
     """The drives that a process may use. Drive 0 is another's to close; the others are its own."""
 
-    def __init__(self, default: Drive, others: Mapping[int, MarkedDrive]) -> None:
+    def __init__(
+        self,
+        default: Drive,
+        others: Mapping[int, MarkedDrive],
+        configured: Sequence[ConfiguredDrive] = (),
+    ) -> None:
         assert DEFAULT_NUMBER not in others, "drive 0 has no marker"
         self._default = default
         self._others = dict(others)
+        self.configured = tuple(configured)
+        """What the settings say of the others, by rising number."""
 
     @classmethod
     def of_one(cls, default: Drive) -> "DriveTable":
@@ -45,18 +58,22 @@ class DriveTable:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of all drives, rising."""
+        """The numbers of all drives that this process knows, rising; some may not be registered."""
         return (DEFAULT_NUMBER, *sorted(self._others))
 
     def of(self, number: int) -> Drive:
         """The drive of a number, as an entry of a manifest names it.
 
         Raises:
-            DriveUnavailable: this process does not know it. It may have been registered since it
-                started: whatever lies on it is there, and nobody may take it for missing.
+            DriveUnavailable: this process does not know it. Another one may: whatever lies on it is
+                there, and nobody may take it for missing.
         """
         if number == DEFAULT_NUMBER:
             return self._default
+        return self.marked(number)
+
+    def marked(self, number: int) -> MarkedDrive:
+        """A drive beside drive 0, by its number; raises what `of` does."""
         if number not in self._others:
             raise DriveUnavailable(
                 "the drive is not among those that this process started with; "
@@ -87,7 +104,7 @@ async def open_table(
     configured: Sequence[ConfiguredDrive],
     open_drive: Callable[[ConfiguredDrive], Drive],
 ) -> DriveTable:
-    """Open every drive that the registry knows and has not retired.
+    """Open every drive that the settings name.
 
     One that does not answer, or shows no marker, is away and no reason not to start: what lies on
     it is 503 until it is back, and all else is served.
@@ -97,19 +114,40 @@ async def open_table(
         Corrupt: the registry or a marker is damaged, or of a later version.
         DriveUnavailable, DriveRefused: drive 0 did not give the registry.
     """
-    used = drives_to_use(configured, await load_registry(default))
+    used = {
+        setting.number: marker
+        for setting, marker in drives_to_use(configured, await load_registry(default))
+    }
     async with AsyncExitStack() as closing:
         others: dict[int, MarkedDrive] = {}
         locations = {DEFAULT_NAME: default.location}
-        for setting, marker in used:
+        for setting in configured:
             drive = open_drive(setting)
             closing.push_async_callback(drive.aclose)
             locations[setting.name] = drive.location
-            others[marker.number] = marked_drive(drive, marker)
-            await _require_no_other(setting, drive, marker)
+            marker = used.get(setting.number)
+            others[setting.number] = marked_drive(drive, marker or _finder(default, setting))
+            if marker is not None:
+                await _require_no_other(setting, drive, marker)
         require_apart(locations)
         closing.pop_all()
-    return DriveTable(default, others)
+    return DriveTable(default, others, configured)
+
+
+def _finder(default: Drive, setting: ConfiguredDrive) -> FindMarker:
+    """What finds the marker of a drive that the registry did not have, or had as a retired one."""
+
+    async def find() -> DriveMarker:
+        for drive in (await load_registry(default)).drives:
+            if (drive.name, drive.number) == setting[:2] and not drive.retired:
+                return DriveMarker(drive.number, drive.drive_id)
+        raise DriveUnavailable(
+            "the drive is not registered under the name and number that the settings of this "
+            "process say; register it, or mend BOTTOMLESS_DRIVES",
+            facts={"drive": setting.number},
+        )
+
+    return find
 
 
 async def load_registry(default: Drive) -> DriveRegistry:

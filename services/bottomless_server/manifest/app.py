@@ -14,6 +14,7 @@ from bottomless.errors import StoreError
 from bottomless.formats.stream_record import LEADERLESS, SERVED
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.probe import probe
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.metrics import manifest_metrics, stored_metrics
 from bottomless_server.manifest.common.owners import Owners, PeerOwners
@@ -211,10 +212,12 @@ def create_service(
     coordination: Coordination,
     owners: Owners | None = None,
     served: AbstractSet[str] = SERVED,
+    table: DriveTable | None = None,
 ) -> ManifestService:
     """Put the service together; nothing is asked of any store before `start`.
 
-    `served` are the features of streams that it serves.
+    `served` are the features of streams that it serves. `table` has the drives of fragments; without
+    it all of them are on `drive`.
     """
     return ManifestService(
         Context(
@@ -224,5 +227,6 @@ def create_service(
             streams=Streams(coordination, served),
             clock_directory=settings.data_dir,
             owners=owners or PeerOwners(Peers(name="ingest", secret=secret_to_send(settings))),
+            table=table,
         )
     )

@@ -112,7 +112,7 @@ def create_service(
     `elapsed`, in ms, for the clock by which it remembers names and members of groups.
 
     `coordination` is for the tails of leaderless streams alone: without it they are 503. `table` has
-    the drives of fragments; without it, as in every deployment so far, all of them are on `drive`.
+    the drives of fragments; without it all of them are on `drive`.
     """
     peers = _peers(settings, manifest, ingest)
     cache = _cache(settings)

@@ -1,5 +1,6 @@
 """Drives by their numbers: what settings, registry and markers have to agree in."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import orjson
@@ -76,13 +77,74 @@ def stores(tmp_path: Path) -> Stores:
     return Stores(tmp_path)
 
 
-async def test_without_a_registry_there_is_drive_0_alone(stores: Stores) -> None:
+async def test_without_a_registry_all_is_on_drive_0(stores: Stores) -> None:
     table = await open_table(stores.default, [configured("cold", 2, "cold")], stores.open)
 
-    assert table.numbers == (0,)
     assert table.of(0) is stores.default
-    assert stores.opened == [], "a drive that nobody registered is not used yet"
+    assert table.numbers == (0, 2)
+    assert list(await table.away()) == [2], "a drive that nobody registered is not used yet"
+    await table.aclose()
+    assert [each.is_closed for each in stores.opened] == [True]
+
+
+UNREGISTERED: dict[str, Callable[[Drive], Awaitable[object]]] = {
+    "get": lambda drive: drive.get("orders/1"),
+    "head": lambda drive: drive.head("orders/1"),
+    "put": lambda drive: put(drive, "orders/2", b"two"),
+    "tidy": lambda drive: drive.tidy("orders/"),
+}
+
+
+@pytest.mark.parametrize("call", UNREGISTERED)
+async def test_a_drive_is_used_as_soon_as_it_is_registered_without_a_new_start(
+    stores: Stores, call: str
+) -> None:
+    await stores.mark("cold", 2, COLD_ID)
+    table = await open_table(stores.default, [configured("cold", 2, "cold")], stores.open)
+    cold = table.of(2)
+    await put(stores.opened[0], "orders/1", b"one")
+
+    with pytest.raises(DriveUnavailable, match="the drive is not registered"):
+        await UNREGISTERED[call](cold)
+    await put_registry(stores.default, 1, COLD)
+
+    await UNREGISTERED[call](cold)
     assert await table.away() == {}
+    await table.aclose()
+
+
+@pytest.mark.parametrize(
+    "registered",
+    [
+        COLD._replace(name="frost"),
+        COLD._replace(number=3),
+        COLD._replace(retired=True),
+    ],
+)
+async def test_a_drive_that_is_registered_as_another_one_later_is_not_used(
+    stores: Stores, registered: RegisteredDrive
+) -> None:
+    await stores.mark("cold", 2, COLD_ID)
+    table = await open_table(stores.default, [configured("cold", 2, "cold")], stores.open)
+    await put_registry(stores.default, 1, registered)
+
+    with pytest.raises(DriveUnavailable, match="or mend BOTTOMLESS_DRIVES: drive=2"):
+        await put(table.of(2), "orders/1", b"one")
+    assert not (stores.folder / "cold/orders").exists()
+    await table.aclose()
+
+
+async def test_a_url_that_leads_elsewhere_is_found_out_when_a_late_drive_is_first_used(
+    stores: Stores,
+) -> None:
+    table = await open_table(stores.default, [configured("cold", 2, "cold")], stores.open)
+    await put_registry(stores.default, 1, COLD)
+    await stores.mark("cold", 2, SHELF_ID)
+
+    with pytest.raises(DriveUnavailable, match="shows another's marker"):
+        await put(table.of(2), "orders/1", b"one")
+    assert not (stores.folder / "cold/orders").exists()
+    await table.aclose()
 
 
 async def test_a_registered_drive_is_found_by_its_number(stores: Stores) -> None:

@@ -43,6 +43,8 @@ class CommonSettings(IdentitySettings):
 
     store_url: str | None = None
     """The object store: `file:///directory` or `s3://bucket/prefix?…`; docs/settings.md."""
+    drives: str | None = None
+    """Further stores for fragments, as JSON; docs/tiers.md. Manifest, uploader and reader use it."""
     store_connect_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     """How long to wait for a connection to S3."""
     store_read_seconds: Annotated[float, Field(gt=0, le=600)] = 30.0

@@ -96,33 +96,67 @@ class Calls:
 
 def measured_drive(drive: Drive, metrics: Metrics, prices: StorePrices = STORE_PRICES) -> Drive:
     """A drive whose calls are measured, and priced; it presigns if the given one does."""
-    if isinstance(drive, Presigning):
-        return _PresigningDrive(drive, metrics, prices, drive)
-    return _MeasuredDrive(drive, metrics, prices)
+    return MeasuredDrives(metrics, prices).measured(drive)
 
 
-class _MeasuredDrive:
-    def __init__(self, drive: Drive, metrics: Metrics, prices: StorePrices) -> None:
-        self._drive = drive
+class MeasuredDrives:
+    """The calls of all drives of a process: counted together, and priced."""
+
+    def __init__(self, metrics: Metrics, prices: StorePrices = STORE_PRICES) -> None:
         self._prices = prices
-        self._calls_made = Counter[str]()
-        self._requests: Mapping[str, int] = (
-            drive.requests if isinstance(drive, CountsRequests) else self._calls_made
-        )
-        """Requests that were sent; where a drive sends none, those that S3 would have been sent."""
-        self._read = self._written = 0
+        self._drives: list[_MeasuredDrive] = []
         metrics.add(self)
-        self._calls = Calls(metrics, "object_store", "object store")
-        self._read_size = CounterMetric(
+        self.calls = Calls(metrics, "object_store", "object store")
+        self.read_size = CounterMetric(
             "bottomless_object_store_read_bytes",
             "Bytes that the object store gave.",
             registry=metrics.registry,
         )
-        self._written_size = CounterMetric(
+        self.written_size = CounterMetric(
             "bottomless_object_store_written_bytes",
             "Bytes that the object store took.",
             registry=metrics.registry,
         )
+
+    def measured(self, drive: Drive) -> Drive:
+        """The drive, measured with the others; it presigns if the given one does."""
+        if isinstance(drive, Presigning):
+            self._drives.append(_PresigningDrive(drive, self, drive))
+        else:
+            self._drives.append(_MeasuredDrive(drive, self))
+        return self._drives[-1]
+
+    def metrics(self) -> Iterable[Metric]:
+        """What was sent, and what it comes to."""
+        name = "bottomless_object_store"
+        requests = {
+            kind: sum(drive.requests.get(kind, 0) for drive in self._drives) for kind in REQUESTS
+        }
+        yield counted_by(
+            f"{name}_requests", "Requests that a bill names, by kind.", "operation", requests
+        )
+        written = sum(drive.written for drive in self._drives)
+        read = sum(drive.read for drive in self._drives)
+        yield counted_by(
+            f"{name}_dollars",
+            "What requests, and bytes that went in and out, come to.",
+            "operation",
+            dollars_of_calls(self._prices, requests, written=written, read=read),
+        )
+
+
+class _MeasuredDrive:
+    def __init__(self, drive: Drive, all_drives: MeasuredDrives) -> None:
+        self._drive = drive
+        self._calls_made = Counter[str]()
+        self.requests: Mapping[str, int] = (
+            drive.requests if isinstance(drive, CountsRequests) else self._calls_made
+        )
+        """Requests that were sent; where a drive sends none, those that S3 would have been sent."""
+        self.read = self.written = 0
+        self._calls = all_drives.calls
+        self._read_size = all_drives.read_size
+        self._written_size = all_drives.written_size
 
     @property
     def location(self) -> Location:
@@ -132,7 +166,7 @@ class _MeasuredDrive:
         self._calls_made["put"] += 1
         with self._calls.one("put"):
             await self._drive.put(object_key, body, crc)
-        self._written += size_of(body)
+        self.written += size_of(body)
         self._written_size.inc(size_of(body))
 
     async def get(
@@ -141,7 +175,7 @@ class _MeasuredDrive:
         self._calls_made["get"] += 1
         with self._calls.one("get"):
             data = await self._drive.get(object_key, start, size)
-        self._read += len(data)
+        self.read += len(data)
         self._read_size.inc(len(data))
         return data
 
@@ -181,26 +215,10 @@ class _MeasuredDrive:
     async def aclose(self) -> None:
         await self._drive.aclose()
 
-    def metrics(self) -> Iterable[Metric]:
-        """What was sent, and what it comes to."""
-        name = "bottomless_object_store"
-        requests = {kind: self._requests.get(kind, 0) for kind in REQUESTS}
-        yield counted_by(
-            f"{name}_requests", "Requests that a bill names, by kind.", "operation", requests
-        )
-        yield counted_by(
-            f"{name}_dollars",
-            "What requests, and bytes that went in and out, come to.",
-            "operation",
-            dollars_of_calls(self._prices, requests, written=self._written, read=self._read),
-        )
-
 
 class _PresigningDrive(_MeasuredDrive):
-    def __init__(
-        self, drive: Drive, metrics: Metrics, prices: StorePrices, signer: Presigning
-    ) -> None:
-        super().__init__(drive, metrics, prices)
+    def __init__(self, drive: Drive, all_drives: MeasuredDrives, signer: Presigning) -> None:
+        super().__init__(drive, all_drives)
         self._signer = signer
 
     async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:

@@ -3,22 +3,26 @@
 Imports stand inside the functions: a service loads the libraries of the parts it uses.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from bottomless.drives.base import Drive
-from bottomless.errors import Code, Unavailable
+from bottomless.errors import Code, Corrupt, Unavailable
 from bottomless_server.coordination.base import Coordination
+from bottomless_server.drives.configured import ConfiguredDrive, WrongDrives, parse_drives
+from bottomless_server.drives.table import DriveTable, open_table
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
 
 
-def open_drive(url: str, settings: CommonSettings) -> Drive:
+def open_drive(
+    url: str, settings: CommonSettings, said_by: str = "the url in BOTTOMLESS_STORE_URL"
+) -> Drive:
     """The object store at a url: `file:///directory` or `s3://bucket/prefix?endpoint=…`.
 
-    Nothing is asked of it yet.
+    Nothing is asked of it yet. `said_by` is where the url was found, for people.
 
     Raises:
         CannotStart: the url names no store that is known.
@@ -35,10 +39,43 @@ def open_drive(url: str, settings: CommonSettings) -> Drive:
         try:
             return S3Drive(parse_s3_url(url, settings))
         except ValueError as error:
-            raise CannotStart(f"the url in BOTTOMLESS_STORE_URL {error}") from error
+            raise CannotStart(f"{said_by} {error}") from error
     raise CannotStart(
-        "BOTTOMLESS_STORE_URL must look like file:///directory or s3://bucket/prefix?endpoint=…"
+        f"{said_by} must look like file:///directory or s3://bucket/prefix?endpoint=…"
     )
+
+
+@asynccontextmanager
+async def opened_drives(
+    default: Drive, settings: CommonSettings, measured: Callable[[Drive], Drive]
+) -> AsyncIterator[DriveTable]:
+    """The drives of fragments, for as long as the context lasts: drive 0, and what `drives` names.
+
+    Without that setting drive 0 is asked nothing, and is the only one. Each of the others is what
+    `measured` makes of it.
+
+    Raises:
+        CannotStart: setting, registry and drives contradict each other, or cannot be read.
+        DriveUnavailable, DriveRefused: drive 0 did not give the registry.
+    """
+
+    def open_one(drive: ConfiguredDrive) -> Drive:
+        said_by = f"the url of drive {drive.name} in BOTTOMLESS_DRIVES"
+        return measured(open_drive(drive.url, settings, said_by))
+
+    if settings.drives is None:
+        yield DriveTable.of_one(default)
+        return
+    try:
+        table = await open_table(default, parse_drives(settings.drives), open_one)
+    except WrongDrives as error:
+        raise CannotStart(str(error)) from error
+    except Corrupt as error:
+        raise CannotStart(f"the registry or a marker of drives cannot be read: {error}") from error
+    try:
+        yield table
+    finally:
+        await table.aclose()
 
 
 def open_coordination(url: str) -> Coordination:
