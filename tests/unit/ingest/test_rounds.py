@@ -3,7 +3,7 @@ holds nobody who is not in its share."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,6 +22,7 @@ from bottomless_server.ingest.log.segments import (
     LogBroken,
     RollBounds,
     SegmentLog,
+    Unsynced,
     WriteRefused,
     Written,
 )
@@ -135,7 +136,9 @@ class Bench:
         log = self.logs[stream]
         log.extend(await self.write(stream))
 
-    def write(self, stream: str) -> asyncio.Task[Written]:
+    def write(
+        self, stream: str, send: Callable[[Unsynced], None] | None = None
+    ) -> asyncio.Task[Written]:
         log = self.logs[stream]
         rows = Rows([stream.encode() * 100], [Content.BYTES])
         sealed = seal_round(
@@ -145,12 +148,14 @@ class Bench:
             epoch=3,
             chunk_size_max=8_192,
         )
-        return asyncio.create_task(self.writer.write(log, sealed, 3, 0, lambda: None))
+        return asyncio.create_task(self.writer.write(log, sealed, 3, 0, lambda: None, send))
 
-    async def hold(self, stream: str) -> asyncio.Task[Written]:
+    async def hold(
+        self, stream: str, send: Callable[[Unsynced], None] | None = None
+    ) -> asyncio.Task[Written]:
         """Have the sync of a stream wait at the gate, with the thread that makes it."""
         self.disk.held.add(stream)
-        task = self.write(stream)
+        task = self.write(stream, send)
         await eventually(lambda: stream in self.disk.waiting)
         return task
 
@@ -159,8 +164,11 @@ class Bench:
         return self.disk.lies_on is not None
 
     def size(self, stream: str) -> int:
+        return len(self.bytes_of(stream))
+
+    def bytes_of(self, stream: str) -> bytes:
         (path,) = (self._directory / stream).glob("*.segment")
-        return path.stat().st_size
+        return path.read_bytes()
 
     async def aclose(self) -> None:
         self.disk.gate.set()
@@ -248,6 +256,37 @@ async def test_rounds_that_wait_together_share_a_thread_and_come_back_in_one_tur
     syncs = [("syncfs", "all")] if one_thread.syncs_all else [("fdatasync", one) for one in "bcd"]
     expected = [("pwritev", one) for one in "bcd"] + syncs
     assert one_thread.disk.calls[-len(expected) :] == expected
+
+
+async def test_a_round_is_sent_as_it_lies_in_its_file_while_it_is_being_synced(
+    one_thread: Bench,
+) -> None:
+    before, sent = one_thread.size("a"), list[Unsynced]()
+    held = await one_thread.hold("a", sent.append)
+    await eventually(lambda: bool(sent))
+
+    [first] = sent
+    assert b"".join(first.buffers) == one_thread.bytes_of("a")[before:]
+    assert (first.places[0].position, first.size) == (before, one_thread.size("a"))
+    assert not held.done()
+    one_thread.disk.gate.set()
+    assert (await held).round is first
+
+
+async def test_rounds_that_are_not_written_are_not_sent(one_thread: Bench) -> None:
+    """The bytes at their places are others soon, under the same epoch."""
+    first = await one_thread.hold("a")
+    sent = list[Unsynced]()
+    tasks = [one_thread.write(stream, sent.append) for stream in "bcd"]
+    one_thread.disk.faults["pwritev", "b"] = [no_space()]
+    tasks[1].cancel()
+    one_thread.disk.gate.set()
+
+    await first
+    refused, _, well = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(refused, WriteRefused)
+    assert isinstance(well, Written)
+    assert sent == [well.round]
 
 
 async def test_each_round_of_a_share_has_its_own_outcome(one_thread: Bench) -> None:

@@ -46,6 +46,7 @@ class _Job:
     epoch: int
     elapsed: int
     state: Callable[[], SealedChunk | None]
+    send: Callable[[Unsynced], None] | None
     answer: asyncio.Future[Written]
 
 
@@ -88,8 +89,14 @@ class RoundWriter:
         epoch: int,
         elapsed: int,
         state: Callable[[], SealedChunk | None],
+        send: Callable[[Unsynced], None] | None = None,
     ) -> Written:
         """Return when a round is durable; the arguments after `local` are those of its `write`.
+
+        `send` is called in the event loop once the round is written, while it is being synced and
+        before this returns: of a stream with replicas other nodes sync the same bytes meanwhile.
+        Not of a round that could not be written: it is cut, and its place is written anew under the
+        same epoch, of which nobody could tell two contents apart.
 
         Raises:
             WriteRefused: nothing was stored: `storage-full` or `storage-failed`.
@@ -97,7 +104,7 @@ class RoundWriter:
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Written] = loop.create_future()
-        self._waiting.append(_Job(local, sealed, epoch, elapsed, state, answer))
+        self._waiting.append(_Job(local, sealed, epoch, elapsed, state, send, answer))
         if not self._will_deal and not self._shares.is_full:
             # At the end of this turn, so that rounds of the same turn are dealt out together.
             self._will_deal = True
@@ -181,9 +188,12 @@ def _write(job: _Job) -> Unsynced | Exception:
     if job.answer.cancelled():
         return RuntimeError("nobody waits for this round any more")
     try:
-        return job.log.write(job.sealed, job.epoch, job.elapsed, job.state)
+        written = job.log.write(job.sealed, job.epoch, job.elapsed, job.state)
+        if job.send is not None:
+            job.answer.get_loop().call_soon_threadsafe(job.send, written)
     except Exception as error:  # noqa: BLE001 it is that stream's, whatever it is
         return error
+    return written
 
 
 def _synced(

@@ -99,8 +99,11 @@ class Unsynced(NamedTuple):
     segment: Segment
     places: list[ChunkPlace]
     size: int
+    """Bytes of the segment with this round."""
     next_offset: int
     timestamp: int
+    buffers: list[bytes | memoryview]
+    """What was written, in its order: with replicas the same bytes go to other nodes."""
 
 
 class Written(NamedTuple):
@@ -237,7 +240,7 @@ class SegmentLog:
         except OSError as error:
             self._undo(self._segment_fd, segment.size, error)
             raise _refused(error) from error
-        return Unsynced(segment, places, position, sealed.next_offset, sealed.timestamp)
+        return Unsynced(segment, places, position, sealed.next_offset, sealed.timestamp, buffers)
 
     def sync(self, unsynced: Unsynced) -> Written:
         """Make the round that was written last durable; in a worker thread.
