@@ -1,1 +1,1 @@
-"""Drives: where objects are kept, one attempt a call. One port (bottomless.drives.base), some modules a store."""
+"""Drives: where objects are kept, one attempt a call. One port (bottomless.drives.base), a few modules for each store."""

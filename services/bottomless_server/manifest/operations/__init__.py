@@ -1,1 +1,1 @@
-"""Long operations: begun by a request, gone on with by any process, asked for by their id."""
+"""Long operations: begun by a request, continued by any process, asked for by their id."""

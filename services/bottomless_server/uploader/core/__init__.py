@@ -1,1 +1,1 @@
-"""What the uploader decides, without a clock, a loop or a socket."""
+"""What the uploader decides: when a stream is cut, and how much is under way. Pure."""

@@ -1,1 +1,1 @@
-"""What a round of compaction decides, without a clock, a loop or a socket."""
+"""What a round of compaction decides: its objects, its runs, what is set aside. Pure."""
