@@ -78,13 +78,18 @@ async def test_an_object_that_is_there_is_not_replaced_by_a_source(drive: Drive)
 
 async def test_of_sources_put_at_the_same_time_one_wins(drive: Drive) -> None:
     bodies = [bytes([number]) * (2 * MIB + number) for number in range(4)]
-    results = await asyncio.gather(
-        *(drive.put("a/b", Bytes(body), crc32c(body)) for body in bodies), return_exceptions=True
-    )
+
+    async def put(body: bytes) -> Exception | None:
+        # A server may fail where many put at once (one in memory does); then it is asked again.
+        try:
+            await put_object(drive, "a/b", Bytes(body), crc32c(body), deadline_seconds=60)
+        except Corrupt as error:
+            return error
+        return None
+
+    results = await asyncio.gather(*(put(body) for body in bodies))
 
     (winner,) = [number for number, result in enumerate(results) if result is None]
-    losers = [result for result in results if result is not None]
-    assert all(isinstance(result, ObjectExists) for result in losers)
     assert bytes(await drive.get("a/b")) == bodies[winner]
 
 

@@ -23,8 +23,10 @@ FREEING: Final = {
     "BOTTOMLESS_INGEST_SEGMENT_CHUNK_COUNT_MAX": str(SEGMENT_CHUNKS),
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "1",
     "BOTTOMLESS_INGEST_WAL_LINGER_MS": "1",
+    "BOTTOMLESS_READER_FILTER_SCAN_MS": "30000",
 }
-"""Segments that are soon full, and go as soon as they are uploaded; leaderless appends wait for nobody."""
+"""Segments that are soon full, and go as soon as they are uploaded; leaderless appends wait for nobody,
+and no page with a filter ends early because the machine stood still."""
 COLD: Final = {
     "BOTTOMLESS_READER_CACHE_BYTES": "0",
     "BOTTOMLESS_READER_ROOT_TTL_MS": "0",
