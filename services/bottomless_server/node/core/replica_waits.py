@@ -1,0 +1,191 @@
+"""Decide what the owner of a stream with replicas does as long as a round is not on all its disks.
+
+Nothing calls this yet: an owner has no followers. A round is shown when every node has it that is in
+sync. One that is silent is evicted first, by an EXEC on the record, and then the round goes on without
+it: who is in sync may become the owner, and would not have the round. Where too few would be left, the
+round is held until somebody answers, or until another member has caught up and is admitted.
+
+Times are milliseconds of the monotonic clock.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from bottomless.model.names import NodeId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.node.core.in_sync import all_have, may_be_admitted
+from bottomless_server.protocol.replica import Place
+
+JOIN_MS_MAX: Final = 60_000
+"""A node that is evicted again and again is admitted again after this time at the latest."""
+
+
+class WaitBounds(NamedTuple):
+    """How long an owner waits."""
+
+    wait_ms: int
+    """For a node in sync that says nothing, before it is evicted."""
+    commit_ms: int
+    """For a round, before its callers are told that the outcome is unknown; and after a claim for
+    enough nodes in sync, before appends are refused."""
+    join_ms: int
+    """For a member that was evicted once and has everything again, before it is admitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a node has said under this epoch, as its owner heard it."""
+
+    end: Place | None = None
+    """Where its synced log ends; None before it was opened."""
+    at: int = 0
+    """When it was heard last, with something that this owner did not know."""
+    failed: bool = False
+    """Whether it said, or its connection, that it takes nothing now."""
+    evictions: int = 0
+    """How often it was evicted under this epoch."""
+    caught_up_at: int = 0
+    """When it had everything for the first time since it was evicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """The nodes that hold a stream, by the newest record that its owner has read."""
+
+    mine: NodeId
+    members: tuple[NodeId, ...]
+    in_sync: tuple[NodeId, ...]
+    least: int
+    """Nodes in sync below which none is evicted, and no append is taken."""
+    doubted: frozenset[NodeId] = frozenset()
+    """Those whose admission or eviction had no reply."""
+
+    @classmethod
+    def of(cls, record: StreamRecord, mine: NodeId) -> "Holders":
+        """Those that a record names."""
+        least = record.config.replication.least_in_sync
+        return cls(mine, record.members, record.in_sync, least)
+
+    @property
+    def counted(self) -> frozenset[NodeId]:
+        """Those that may be in sync: one too many is only waited for."""
+        return frozenset(self.in_sync) | self.doubted
+
+    @property
+    def are_enough(self) -> bool:
+        """Whether so many are in sync, beyond doubt, that a round may be begun."""
+        return len(set(self.in_sync) - self.doubted) >= self.least
+
+
+class Waited(NamedTuple):
+    """A round that this disk has synced, or the log as it was found at the claim."""
+
+    end: Place
+    """Where the log ends with it."""
+    since: int
+    """When it was sent."""
+
+
+class Do(StrEnum):
+    """What an owner does next about a round."""
+
+    SHOW = "show"
+    """All have it: it is committed."""
+    EVICT = "evict"
+    """The round may go on without a node once the record says that it is not in sync."""
+    ADMIT = "admit"
+    """A member has everything, and is needed so that another may be evicted."""
+    WAIT = "wait"
+
+
+class Step(NamedTuple):
+    """The next thing to do; after an EXEC, a word of a node, or at `again_at` it is decided anew."""
+
+    do: Do
+    node: NodeId | None = None
+    again_at: int | None = None
+    """When a node has been silent for too long; None if only the word of somebody can change this."""
+
+
+def next_step(
+    holders: Holders,
+    said: Mapping[NodeId, Said],
+    waited: Waited,
+    now: int,
+    bounds: WaitBounds,
+) -> Step:
+    """Decide what is done about a round that is synced here."""
+    have = {node: one.end for node, one in said.items() if one.end is not None}
+    have[holders.mine] = waited.end
+    if all_have(holders.counted, have, waited.end):
+        return Step(Do.SHOW)
+    due = sorted(_due(holders, said, have, waited, bounds))
+    if due and due[0][0] <= now:
+        silent = [node for at, node in due if at <= now]
+        for node in silent:
+            if len(holders.in_sync) > holders.least or node in holders.doubted:
+                return Step(Do.EVICT, node)
+        joining = joiner(holders, said, waited.end, now, bounds)
+        if joining is not None:
+            return Step(Do.ADMIT, joining)
+    later = [at for at, _ in due if at > now]
+    return Step(Do.WAIT, again_at=min(later, default=None))
+
+
+def joiner(
+    holders: Holders,
+    said: Mapping[NodeId, Said],
+    written: Place | None,
+    now: int,
+    bounds: WaitBounds,
+) -> NodeId | None:
+    """A member that may be counted in now: it has all that was written, and was not evicted a short
+    time ago. The same at all times where there are several: in the order of the record."""
+    for node in holders.members:
+        if node in holders.counted or node not in said:
+            continue
+        one = said[node]
+        waits = now - one.caught_up_at < join_wait(one.evictions, bounds)
+        if one.end is not None and may_be_admitted(one.end, written) and not waits:
+            return node
+    return None
+
+
+def join_wait(evictions: int, bounds: WaitBounds) -> int:
+    """How long a member has had everything before it is admitted, in ms: twice as long after each
+    eviction. After a claim nobody waits, or the first append to a new stream would be refused."""
+    if not evictions:
+        return 0
+    return min(bounds.join_ms << min(evictions - 1, 16), JOIN_MS_MAX)
+
+
+def is_late(waited: Waited, now: int, bounds: WaitBounds) -> bool:
+    """Whether callers are answered before the round is: it is stored here and may be shown later."""
+    return now - waited.since >= bounds.commit_ms
+
+
+def refuses(holders: Holders, claimed_at: int, now: int, bounds: WaitBounds) -> bool:
+    """Whether appends are refused, since too few nodes are in sync; for a while after a claim they
+    wait for the first ones instead."""
+    return not holders.are_enough and now - claimed_at >= bounds.commit_ms
+
+
+def _due(
+    holders: Holders,
+    said: Mapping[NodeId, Said],
+    have: Mapping[NodeId, Place],
+    waited: Waited,
+    bounds: WaitBounds,
+) -> Iterator[tuple[int, NodeId]]:
+    """When each node that lacks something has been silent for too long."""
+    for node in holders.counted - {holders.mine}:
+        if node in have and have[node] >= waited.end:
+            continue
+        one = said.get(node, Said())
+        # Who catches up a long log says something all the time, and is not silent.
+        yield (
+            waited.since if one.failed else max(one.at, waited.since) + bounds.wait_ms,
+            node,
+        )
