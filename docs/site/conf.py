@@ -60,6 +60,7 @@ GROUPS = {
         "docs/deployment",
         "docs/runbooks",
         "docs/settings",
+        "docs/tiers",
         "docs/errors",
         "docs/metrics",
         "docs/performance",
