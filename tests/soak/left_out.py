@@ -139,6 +139,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     f"{_CONTRACT}[locked-manifest]": f"{_CONTRACT}[open-manifest]",
     f"{_CONTRACT}[open-ingest]": f"{_CONTRACT}[locked-ingest]",
     f"{_CONTRACT}[locked-reader]": f"{_CONTRACT}[open-reader]",
+    f"{_CONTRACT}[open-queues]": f"{_CONTRACT}[locked-queues]",
     f"{_CHAINS}[open]": f"{_CHAINS}[locked]",
     f"{_FOLLOW}[all in one on files]": f"{_FOLLOW}[four processes on S3]",
     # Those on S3 are killed by chaos too.

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,19 @@ _SIMULATION = "simulation/test_simulation.py"
 SOURCES = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
 
 
+@cache
+def functions(path: str) -> frozenset[str]:
+    """The names at the top of a file, which is read once for all tests that are named in it."""
+    tree = ast.parse((ROOT / path).read_text())
+    return frozenset(node.name for node in tree.body if hasattr(node, "name"))
+
+
 def there_is(test: str) -> bool:
     path, _, case = test.partition("::")
     function = case.partition("[")[0]
     if not function:
         return (ROOT / path).exists()
-    tree = ast.parse((ROOT / path).read_text())
-    return function in [node.name for node in tree.body if hasattr(node, "name")]
+    return function in functions(path)
 
 
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
