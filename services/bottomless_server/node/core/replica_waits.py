@@ -26,12 +26,12 @@ class WaitBounds(NamedTuple):
     """How long an owner waits."""
 
     wait_ms: int
-    """For a node in sync that says nothing, before it is evicted."""
+    """A node in sync that says nothing for so long is evicted."""
     commit_ms: int
-    """For a round, before its callers are told that the outcome is unknown; and after a claim for
-    enough nodes in sync, before appends are refused."""
+    """After so long the callers of a round are told that its outcome is unknown. Appends wait for so
+    long after a claim until enough nodes are in sync, and are refused from then on."""
     join_ms: int
-    """For a member that was evicted once and has everything again, before it is admitted."""
+    """A member that was evicted once has had everything for so long before it is admitted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +60,17 @@ class Holders:
     least: int
     """Nodes in sync below which none is evicted, and no append is taken."""
     doubted: frozenset[NodeId] = frozenset()
-    """Those whose admission or eviction had no reply."""
+    """Nodes whose admission or eviction had no reply."""
 
     @classmethod
     def of(cls, record: StreamRecord, mine: NodeId) -> "Holders":
-        """Those that a record names."""
+        """Read who holds a stream from its record."""
         least = record.config.replication.least_in_sync
         return cls(mine, record.members, record.in_sync, least)
 
     @property
     def counted(self) -> frozenset[NodeId]:
-        """Those that may be in sync: one too many is only waited for."""
+        """Nodes that may be in sync: one too many is only waited for."""
         return frozenset(self.in_sync) | self.doubted
 
     @property
