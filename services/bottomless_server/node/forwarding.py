@@ -6,8 +6,9 @@ that it came with. Headers of our own name the principal that sent it: the crede
 here and stays here. A request that was passed on is never passed on again, so two nodes that each
 take the other for the owner answer 503 `not-owner` and form no loop.
 
-Nothing is repeated. Where no connection came about nothing was sent, so the outcome is none;
-where the connection ended without an answer a write may have happened, and that is said.
+No change is repeated. Where no connection came about nothing was sent, so the outcome is none;
+where the connection ended without an answer a write may have happened, and that is said. What only
+looks is asked once more where the connection that was kept turns out to be closed.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -20,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 
 from bottomless.client.problems import error_from_problem
 from bottomless.errors import Code, Outcome, Unavailable
+from bottomless.guards import guard
 from bottomless.model.limits import MIB
 from bottomless_server.core.principal import Principal
 from bottomless_server.core.restated import restated
@@ -183,7 +185,8 @@ class Forwarding:
         if scope["query_string"]:
             target += "?" + scope["query_string"].decode("ascii")
         body = _ForwardedBody(receive)
-        try:
+
+        async def asked() -> Answer:
             async with self._session(owner_url).request(
                 scope["method"],
                 target,
@@ -196,6 +199,9 @@ class Forwarding:
                     size = 0 if answer.status == 204 else answer.content_length
                     await hold(self._answer_size_max if size is None else size)
                 return await self._whole(answer, owner_url)
+
+        try:
+            return await _with_a_repeat(asked, scope["method"] in _READS)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise not_owner(owned=self._owned) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -215,7 +221,8 @@ class Forwarding:
             Unavailable: `not-owner`, outcome none: the owner cannot be reached;
                 `peer-unavailable`, outcome unknown: it may have the request, and does not answer.
         """
-        try:
+
+        async def asked() -> Answer:
             async with self._session(owner_url).request(
                 method,
                 _base_of(owner_url) + target,
@@ -225,6 +232,9 @@ class Forwarding:
                 timeout=self._timeout,
             ) as answer:
                 return await self._whole(answer, owner_url)
+
+        try:
+            return await _with_a_repeat(asked, method in _READS)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise not_owner(owned=self._owned) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -257,6 +267,7 @@ class Forwarding:
                 auto_decompress=False,
                 skip_auto_headers=("accept", "accept-encoding", "content-type", "user-agent"),
             )
+            send_once(session)
         return session
 
     async def _whole(self, answer: aiohttp.ClientResponse, owner_url: str) -> Answer:
@@ -300,6 +311,29 @@ def said_in(answer: Answer) -> Any:
     # An answer that says nothing of the outcome came from no owner that we know.
     says = isinstance(value, dict) and "outcome" in value
     raise error if says else restated(error, Outcome.UNKNOWN)
+
+
+@guard("a change is passed on once")
+def send_once(session: aiohttp.ClientSession) -> None:
+    """Let a session send each request once.
+
+    aiohttp sends a PUT or a DELETE again, unasked, when the kept connection that it took breaks before
+    the answer. The first may have been done: then the second deletes what was created since, or finds
+    nobody there, and it would be said that nothing was done.
+    """
+    # aiohttp has no public name for it; the test of this guard sees whether it still works.
+    session._retry_connection = False  # noqa: SLF001
+
+
+async def _with_a_repeat(ask: Callable[[], Awaitable[Answer]], is_read: bool) -> Answer:
+    try:
+        return await ask()
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError):
+        if not is_read:
+            raise
+    return await ask()
 
 
 async def send_forwarded(send: Send, answer: Answer) -> None:

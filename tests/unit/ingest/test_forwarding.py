@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import client_of, on_tcp
+from support.guards import remove
 from support.raw_server import NOTHING, Asked, Script, raw_server
+from support.raw_server import answer as raw_answer
 from support.raw_server import problem as raw_problem
 
+from bottomless.errors import Unavailable
 from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.core.principal import Principal
+from bottomless_server.node.forwarding import Forwarding
 from bottomless_server.protocol.forwarding import ACTOR, TENANT
 from bottomless_server.runtime.base.principal import note_principal
 from bottomless_server.runtime.http.app import wrap
@@ -246,6 +250,35 @@ async def test_an_owner_that_cannot_be_reached_got_nothing(tmp_path: Path) -> No
     assert (answer.json()["outcome"], answer.headers["retry-after"]) == ("none", "1")
     await other.aclose()
     await owner.aclose()
+
+
+async def asked_of_an_owner(method: str) -> list[str]:
+    """What arrives where an owner ends the connection that was kept, without an answer, and lives on."""
+    answers = [raw_answer(), NOTHING, raw_answer()]
+    passing = Forwarding(60.0)
+    async with raw_server(lambda _: answers.pop(0)) as server:
+        await passing.send(server.url, "GET", "/", b"", {})
+        with suppress(Unavailable):
+            await passing.send(server.url, method, "/", b"", {})
+        await passing.aclose()
+        return [asked.method for asked in server.asked]
+
+
+@pytest.mark.parametrize("method", ["DELETE", "PUT", "PATCH", "POST"])
+async def test_a_change_is_passed_on_once(method: str) -> None:
+    """The first may have been done. A second would be refused, or delete what was created since."""
+    assert await asked_of_an_owner(method) == ["GET", method]
+
+
+async def test_without_its_guard_a_deletion_is_passed_on_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "a change is passed on once", lambda _: None)
+    assert await asked_of_an_owner("DELETE") == ["GET", "DELETE", "DELETE"]
+
+
+async def test_what_only_looks_is_asked_once_more() -> None:
+    assert await asked_of_an_owner("GET") == ["GET", "GET", "GET"]
 
 
 async def test_an_owner_that_gives_its_streams_up_is_not_remembered(tmp_path: Path) -> None:
