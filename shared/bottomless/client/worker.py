@@ -90,6 +90,18 @@ def held_until(asked_at: float, answered_at: float, seconds: float) -> float:
     return asked_at + seconds
 
 
+@guard("a message whose time was over is not acknowledged by its absence")
+def is_late(until: float, now: float) -> bool:
+    """Whether a message may have been somebody else's when its acknowledgement was sent, by the monotonic
+    clock: one that is gone then was acknowledged by that one, or became a dead letter.
+    """
+    return until <= now
+
+
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline - time.monotonic())
+
+
 class AsyncWorker:
     """Takes messages of one queue; made by `AsyncClient.worker`, for `async with` and `async for`.
 
@@ -148,32 +160,37 @@ class AsyncWorker:
         If more were given than that, the caller has never received the last one, and it is given
         again. It raises what the iteration would raise.
         """
-        if received != self._given and self._last is not None:
-            return self._last
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         async with self._receiving:
+            if received != self._given and self._last is not None:
+                if self._last.receipt in self._held:
+                    # Whether it is still ours is looked at once more.
+                    self._waiting.appendleft(self._last)
+                self._given = received
             while True:
                 self._require()
-                given = await self._take()
+                given = await self._take(deadline)
                 if given is not None:
                     self._last = given
                     self._given += 1
                     return given
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                await self._receive(left)
-                if left == 0 and not self._waiting:
+                left = _left(deadline)
+                if not self._waiting:
+                    await self._receive(left)
+                if left == 0 and (not self._waiting or self._waiting[0].until <= time.monotonic()):
                     return None
 
     async def ack(self, message: AsyncHeldMessage) -> bool:
         """Acknowledge a message in hand; tells whether it was still this worker's."""
         if message.settled or message.lost:
             return False
+        late = is_late(message.until, time.monotonic()) and not message.acknowledging
         # It is extended on until the answer is there: it could be long in coming.
         message.acknowledging = True
         answer = await self._client.ack(self._working.queue, message.receipt)
         self._drop(message)
-        if answer.stale:
-            self._lose(message, "stale")
+        if answer.stale or (answer.gone and late):
+            self._lose(message, "stale" if answer.stale else "gone")
             return False
         # One that is gone was acknowledged by an attempt whose answer was lost.
         message.settled = True
@@ -259,8 +276,9 @@ class AsyncWorker:
             # A callback raised: it ends the worker, and not silently.
             self._upkeep.result()
 
-    async def _take(self) -> AsyncHeldMessage | None:
-        """One of those that are in hand and wait."""
+    async def _take(self, deadline: float | None) -> AsyncHeldMessage | None:
+        """One of those that are in hand and wait; None without one, or where nobody says in time whether
+        the first of them still is."""
         while self._waiting:
             first = self._waiting[0]
             if first.lost is None and first.until <= time.monotonic():
@@ -270,7 +288,10 @@ class AsyncWorker:
                 except StoreError as error:
                     if not error.retryable:
                         raise
-                    await self._pause(error, None)
+                    left = _left(deadline)
+                    if left == 0:
+                        return None
+                    await self._pause(error, left)
                 continue
             self._waiting.popleft()
             if first.lost is None:

@@ -16,6 +16,7 @@ from support.waiting import eventually
 
 from bottomless.client import AsyncClient, AsyncWorker, Message, Timeouts
 from bottomless.client import worker as worker_module
+from bottomless.client.worker import AsyncHeldMessage
 from bottomless.errors import Code, InvalidRequest, NotFound, Outcome, StoreError, Unavailable
 
 STORED = answer(value={"messages": [{"message_id": "0" * 32, "sequence": 0, "duplicate": False}]})
@@ -267,6 +268,79 @@ async def test_without_its_guard_work_begins_on_what_is_somebody_elses(
     remove(monkeypatch, guard, lambda _, answered_at, seconds: answered_at + seconds)
     text, lost = await received_after_a_stall(monkeypatch)
     assert (text, lost) == ("1", [])
+
+
+@pytest.fixture
+def stood_still(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Seconds for which a program stood still, for the clock of its workers."""
+    seconds = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + sum(seconds))
+    monkeypatch.setattr(worker_module, "time", clock)
+    return seconds
+
+
+async def acknowledged_after_a_stall(
+    stood_still: list[float],
+) -> tuple[bool, list[tuple[str, str]]]:
+    """Whether a message counts as acknowledged that left the queue while its worker stood still, and what
+    was told as lost."""
+    queue, lost = Queue(message()), list[tuple[str, str]]()
+    queue.settled["gone"] = ["receipt-1"]
+
+    def note(message: Message, loss: str) -> None:
+        lost.append((message.text, loss))
+
+    async with working(queue, visibility_ms=3_600_000, on_lost=note) as (_, worker):
+        held = await anext(worker)
+        stood_still.append(3_601.0)
+        return await held.ack(), lost
+
+
+async def test_what_left_the_queue_during_a_stall_was_not_acknowledged(
+    stood_still: list[float],
+) -> None:
+    """It became a dead letter, with `max_deliveries`; or another consumer has acknowledged it."""
+    assert await acknowledged_after_a_stall(stood_still) == (False, [("1", "gone")])
+
+
+async def test_without_its_guard_a_dead_letter_counts_as_acknowledged(
+    stood_still: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = "a message whose time was over is not acknowledged by its absence"
+    remove(monkeypatch, guard, lambda *_: False)
+    assert await acknowledged_after_a_stall(stood_still) == (True, [])
+
+
+async def test_a_poll_ends_in_time_where_nobody_says_whether_a_message_is_still_ours(
+    stood_still: list[float],
+) -> None:
+    queue = Queue(message(1), message(2))
+
+    async def away() -> bytes:
+        return NOTHING
+
+    async with working(queue, visibility_ms=3_600_000, limit=2) as (_, worker):
+        first = await anext(worker)
+        stood_still.append(3_601.0)
+        queue.special["extend"] = away
+        assert await worker.poll(0.0) is None
+        assert "extend" in queue.asked
+        del queue.special["extend"]
+        second = await worker.poll(240.0)
+        assert second is not None
+        assert (first.text, second.text) == ("1", "2")
+
+
+async def test_what_a_caller_never_received_is_not_given_once_it_is_somebody_elses(
+    stood_still: list[float],
+) -> None:
+    queue, given = Queue(message(1)), list[AsyncHeldMessage | None]()
+    async with working(queue, visibility_ms=3_600_000) as (_, worker):
+        given += [await worker.fetch(0), await worker.fetch(0)]
+        stood_still.append(3_601.0)
+        queue.settled["stale"], queue.messages = ["receipt-1"], [message(2)]
+        given.append(await worker.fetch(0))
+    assert [one and one.text for one in given] == ["1", "1", "2"]
 
 
 async def test_a_worker_ends_with_a_refusal() -> None:
