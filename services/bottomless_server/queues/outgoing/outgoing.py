@@ -23,7 +23,7 @@ anything else the target waits, longer each time.
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -99,6 +99,8 @@ class _Batch(NamedTuple):
     """Rows that are sent now."""
     later: Sequence[Outgoing]
     """Rows before them that stand aside still."""
+    gone: Sequence[int]
+    """Numbers that stood aside and that no row has any more."""
     pins: Sequence[Pin]
 
     def release(self) -> None:
@@ -252,6 +254,8 @@ class OutgoingLines:
                 await self._ask(line, self._streams)
         now = asyncio.get_running_loop().time()
         batch = await self._rounds.look(lambda look: _look(look, line, now))
+        for number in batch.gone:
+            line.aside.pop(number, None)
         try:
             return await self._send_batch(line, batch)
         finally:
@@ -387,7 +391,9 @@ def may_be_there(line: _Line, number: int) -> bool:
 
 def _look(look: Look, line: _Line, now: float) -> _Batch:
     """The next rows of a target, as many as are sent together, with pins on their files."""
-    there = look.ledger.outgoing(line.target.id, BATCH_COUNT_MAX + len(line.aside))
+    count = BATCH_COUNT_MAX + len(line.aside)
+    there = look.ledger.outgoing(line.target.id, count)
+    gone = no_more(line.aside, [row.number for row in there], is_all=len(there) < count)
     rows: list[Outgoing] = []
     later: list[Outgoing] = []
     size = 0
@@ -400,7 +406,19 @@ def _look(look: Look, line: _Line, now: float) -> _Batch:
             break
         rows.append(row)
     files = sorted({row.message.file for row in rows})
-    return _Batch(rows, later, [look.pin(file) for file in files])
+    return _Batch(rows, later, gone, [look.pin(file) for file in files])
+
+
+@guard("a row that is gone stands aside no more")
+def no_more(aside: Iterable[int], there: Sequence[int], *, is_all: bool) -> list[int]:
+    """Numbers that stand aside and that no row has any more, by the first numbers that are `there`.
+
+    A round may have taken a row, or renumbered it, and the answer was an error: a registry object beside it
+    could not be written, say. Such a number would be due for ever, and looked for without a pause.
+    """
+    last = NUMBER_MAX if is_all else there[-1]
+    known = set(there)
+    return [number for number in aside if number not in known and number <= last]
 
 
 @guard("the last id of a stream is asked after a start, and numbers go on above it")

@@ -56,7 +56,7 @@ async def redrive(
     """Move up to `limit` ready messages, the oldest first.
 
     Raises:
-        NotFound: the queue is not there; or nothing moves, since where it would go is no queue.
+        NotFound: the queue is not there; or nothing moves, and where it would go is no queue.
         StoreError: nothing moves; or with the outcome unknown, some may have moved.
     """
     moved, after, missing, left = 0, -1, None, 0
@@ -118,7 +118,8 @@ def _find(look: Look, queue_id: bytes, to: str | None, after: int, count: int) -
     row = _row(look, queue_id)
     there = look.ledger.page(row.inside, after + 1, _PAGE)
     found: list[tuple[Stored, str]] = []
-    missing: str | None = None
+    # Also where nothing would move: who names a queue hears that there is none of that name.
+    missing = to if to is not None and not look.ledger.queue_named(row.tenant, to) else None
     size = 0
     for stored in there:
         name = to if to is not None else _origin(stored)
