@@ -276,6 +276,18 @@ async def test_only_so_many_wait_for_one_queue() -> None:
     assert await waits == []
 
 
+async def test_of_those_that_come_together_no_more_wait_for_one_queue_either() -> None:
+    asking = Asking(Limits(waiting_receive_count_max=2))
+    await asking.rounds.start()
+    asked = [asking.ask(asking.rounds.take(Take(QUEUE), LONG)) for _ in range(5)]
+    await eventually(lambda: sum(each.done() for each in asked) == 3)
+    assert asking.waiting() == 2
+    await asking.rounds.stop()
+    told = await asyncio.gather(*asked, return_exceptions=True)
+    assert sum(isinstance(each, Overloaded) for each in told) == 3
+    assert told.count([]) == 2
+
+
 # Disks that fail
 
 

@@ -158,10 +158,8 @@ class Rounds:
             Overloaded: too much waits, or too many wait for this queue; nothing is taken.
             StoreError: it is refused, with the outcome that is known.
         """
-        if wait_seconds and (
-            self._waiting.count(change.queue_id) >= self._limits.waiting_receive_count_max
-        ):
-            raise Overloaded("too many wait for messages of this queue", retry_after_seconds=1)
+        if wait_seconds and self._is_full(change.queue_id):
+            raise _too_many_wait()
         loop = asyncio.get_running_loop()
         job = Job(change, loop.create_future(), change, loop.time() + wait_seconds)
         self._put(job)
@@ -292,10 +290,17 @@ class Rounds:
             if verdict.answer is not None:
                 self.give_back(taking, verdict.answer)
         elif taking.is_empty(verdict.answer) and self._may_wait(job):
+            if job.found is None and self._is_full(taking.queue_id):
+                # There was room when it came, and others that came with it have taken that.
+                job.future.set_exception(_too_many_wait())
+                return
             job.found = verdict.answer
             self._waiting.add(taking.queue_id, job)
         else:
             _answer(job, verdict.answer)
+
+    def _is_full(self, queue_id: bytes) -> bool:
+        return self._waiting.count(queue_id) >= self._limits.waiting_receive_count_max
 
     def _may_wait(self, job: Job) -> bool:
         loop = asyncio.get_running_loop()
@@ -360,6 +365,10 @@ def _unheard(change: Change) -> Job:
     job = Job(change, asyncio.get_running_loop().create_future())
     job.future.add_done_callback(_look)
     return job
+
+
+def _too_many_wait() -> Overloaded:
+    return Overloaded("too many wait for messages of this queue", retry_after_seconds=1)
 
 
 def _stopped() -> Unavailable:
