@@ -133,7 +133,7 @@ def create_service(
         passing=passing,
         to_streams=to_streams,
         counts=counts,
-        measures=QueueMeasures(clocks.wall),
+        measures=QueueMeasures(lambda: time.shown(clocks.wall(), clocks.since_boot())),
     )
 
 

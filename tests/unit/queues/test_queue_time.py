@@ -8,7 +8,12 @@ from hypothesis import strategies as st
 from support.guards import remove
 
 from bottomless.errors import Code, Unavailable
+from bottomless_server.node.file_calls import RealFileCalls
+from bottomless_server.queues.calls import OutMessage
 from bottomless_server.queues.core.queue_time import QueueTime
+from bottomless_server.queues.offline.rebuild import Rebuilding, rebuild_store
+from bottomless_server.queues.offline.store_directory import StoreDirectory
+from unit.queues.engine_harness import Engine
 from unit.queues.service_harness import Installation, QueuesHarness, one_node
 
 HOUR = 3_600_000
@@ -68,6 +73,65 @@ async def test_it_goes_on_from_where_the_ledger_is_if_that_is_ahead_at_a_start(
     assert other["published_at"] > first["published_at"]
     await node.aclose()
     await installation.manifest.stop()
+
+
+async def test_what_waits_on_its_way_out_grows_old_though_the_wall_clock_is_set_back(
+    tmp_path: Path,
+) -> None:
+    async with one_node(tmp_path) as node:
+        await node.installation.create_stream("log")
+        await node.create(archive={"stream": "log"})
+        await node.publish("a")
+        (message,) = await node.receive()
+        await node.client.post("/v1/queues/jobs/ack", json={"receipts": [message["receipt"]]})
+        node.installation.clocks.wall -= HOUR
+        await after(node, LATER)
+        await node.service.measures.look()
+        ages = [
+            sample.value
+            for metric in node.service.measures.metrics()
+            for sample in metric.samples
+            if sample.name.endswith("outgoing_age_seconds")
+        ]
+        assert ages == [pytest.approx(LATER * 15 / 16_000, abs=0.01)]
+
+
+def test_what_is_shown_goes_on_where_the_wall_clock_is_not_believed() -> None:
+    time = QueueTime(60_000)
+    assert time.shown(1_000, 0) == 1_000
+    assert time.shown(HOUR, 16_000) == 1_000 + 15_000
+
+
+async def after_a_rebuild(directory: Path) -> list[bytes]:
+    """What is ready of messages that were published before a clock was set back, once their ledger was lost
+    and made anew."""
+    engine = Engine(directory)
+    await engine.open()
+    await engine.create("jobs")
+    delayed = OutMessage(b"delayed", delay_ms=HOUR)
+    await engine.send("jobs", messages=[OutMessage(b"ready"), delayed])
+    await engine.close()
+    engine.now -= HOUR
+    store = StoreDirectory(RealFileCalls(), directory)
+    store.remove_ledger()
+    rebuild_store(store, Rebuilding(), now=engine.now, stray_id=b"s" * 16)
+    await engine.open()
+    await engine.engine.upkeep()
+    found = await engine.drain("jobs")
+    await engine.close()
+    return found
+
+
+async def test_a_ledger_that_is_made_anew_goes_on_from_its_last_message(tmp_path: Path) -> None:
+    assert await after_a_rebuild(tmp_path) == [b"ready"]
+
+
+async def test_without_the_guard_what_was_published_is_delayed_by_a_rebuild(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = "the time of a ledger that is made anew is not before its messages"
+    remove(monkeypatch, guard, lambda now, _: now)
+    assert await after_a_rebuild(tmp_path) == []
 
 
 def test_it_is_the_wall_clock_while_that_goes_on() -> None:

@@ -8,6 +8,7 @@ elapsed time, a little slower, until both are the same.
 
 from typing import Final
 
+from bottomless.errors import Unavailable
 from bottomless.guards import guard
 from bottomless_server.node.core.clock import CommitClock
 
@@ -42,6 +43,13 @@ class QueueTime:
             return time
         self._from = (believed, elapsed)
         return believed
+
+    def shown(self, wall: int, elapsed: int) -> int:
+        """The time now, for what is only shown: where the wall clock is not believed, what was goes on."""
+        try:
+            return self.read(wall, elapsed)
+        except Unavailable:
+            return wall if self._from is None else gone_on(*self._from, elapsed)
 
 
 @guard("the time of queues goes on where the wall clock is set back")

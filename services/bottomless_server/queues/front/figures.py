@@ -41,9 +41,9 @@ _TOTALS: Final = {
 class QueueMeasures:
     """Measures one engine: each of its rounds, and now and then what is in its queues."""
 
-    def __init__(self, wall: Callable[[], int]) -> None:
-        """`wall` gives the time in ms since 1970."""
-        self._wall = wall
+    def __init__(self, clock: Callable[[], int]) -> None:
+        """`clock` gives the time of queues in ms since 1970, of which the moments in them are."""
+        self._clock = clock
         self._engine: QueueEngine | None = None
         self._gauges: Gauges | None = None
         self._seconds = Histogram(
@@ -80,7 +80,7 @@ class QueueMeasures:
         yield from self._seconds.collect()
         yield from self._changes.collect()
         if self._gauges is not None:
-            yield from gauge_metrics(self._gauges, self._wall())
+            yield from gauge_metrics(self._gauges, self._clock())
 
     def _note_round(self, seconds: float, changes: int) -> None:
         self._seconds.observe(seconds)
@@ -88,7 +88,7 @@ class QueueMeasures:
 
 
 def gauge_metrics(gauges: Gauges, now: int) -> Iterable[Metric]:
-    """What is in all queues together, at one moment; `now` in ms since 1970."""
+    """What is in all queues together; `now`, by the time of queues, in ms since 1970."""
     sums, oldest = gauges.sums, gauges.oldest_outgoing_at
     states = {
         "ready": sums.ready,

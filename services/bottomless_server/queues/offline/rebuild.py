@@ -29,6 +29,7 @@ from bottomless.formats.message_file import (
 )
 from bottomless.formats.queue_object import QueueObject
 from bottomless.formats.rdq import FoundTerm, scan_strays
+from bottomless.guards import guard
 from bottomless.model.queue import QueueConfig, QueueMessage, encode_queue_config
 from bottomless_server.node.file_calls import read_exactly
 from bottomless_server.queues.core.states import FileState, ItemState
@@ -178,6 +179,8 @@ class _Run:
         self._rows: dict[bytes, QueueRow] = {}
         self._old_ids: set[bytes] = set()
         """The ids of messages of version 1 that are in a file of version 2 already."""
+        self._latest = now
+        """When the last message was published that has a checksum, by the time of queues, or `now`."""
         self.report = RebuildReport()
 
     def run(self) -> None:
@@ -201,7 +204,7 @@ class _Run:
             if old:
                 self.report.last_v1_file = max(old)
                 self._ledger.set_last_v1_file(self.report.last_v1_file)
-            self._ledger.set_clock(self._now)
+            self._ledger.set_clock(goes_on_from(self._now, self._latest))
         self.report.file_count = len(files)
         self.report.queue_count = len(self._rows)
 
@@ -310,6 +313,8 @@ class _Run:
         except Corrupt as error:
             self.report.findings.add(DAMAGED, f"{number}.sqs: at {one.position}: {error.message}")
             return None
+        if one.checked:
+            self._latest = max(self._latest, message.published_at)
         items = list(self._items(message))
         if not items:
             return None
@@ -403,6 +408,14 @@ class _Run:
             with a_round(self._ledger):
                 row = self._make_queue(made)
         return row
+
+
+@guard("the time of a ledger that is made anew is not before its messages")
+def goes_on_from(now: int, latest: int) -> int:
+    """The time from which that of queues goes on. It may have been ahead of a wall clock that was set back: what
+    was published then would else be delayed until that has caught up.
+    """
+    return max(now, latest)
 
 
 def _is_message(term: memoryview) -> bool:
