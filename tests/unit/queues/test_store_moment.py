@@ -36,8 +36,10 @@ def copied(store: Store) -> tuple[PowerLossDisk, DyingLedger]:
     return copy.deepcopy((store.disk, store.ledger))
 
 
-def two_moments(work: Work) -> tuple[Store, Store]:
-    """A store of which two of eight messages are needed, and the same one after they were moved."""
+def two_moments(work: Work, *, is_removed: bool = True) -> tuple[Store, Store]:
+    """A store of which two of eight messages are needed, and the same one after they were moved; then what
+    is not needed any more is removed too.
+    """
     store = Store()
     ids = store.publish([bytes([number]) * 300 for number in range(8)]) or []
     store.ack(one for number, one in enumerate(ids) if number not in (5, 7))
@@ -46,7 +48,7 @@ def two_moments(work: Work) -> tuple[Store, Store]:
     before.disk, before.ledger = copied(store)
     assert store.drive(work(store)).ended is Ended.COMPACTED
     for row in store.ledger.files():
-        if row.state is FileState.DOOMED:
+        if is_removed and row.state is FileState.DOOMED:
             store.drive(remove_doomed(store.disk, ROOT, row.number, store.descriptors))
     after = copy.copy(store)
     after.disk, after.ledger = copied(store)
@@ -74,6 +76,13 @@ def test_a_ledger_and_files_of_different_moments_are_refused_and_nothing_is_chan
     with pytest.raises(Refused, match=r"different moments|it does not know"):
         store.started()
     assert (contents(store), store.ledger.files()) == (found, rows)
+
+
+def test_a_file_that_is_about_to_be_removed_is_looked_into_too() -> None:
+    """Its messages are in a new file for the ledger, which was copied after the files."""
+    before, after = two_moments(anew, is_removed=False)
+    with pytest.raises(Refused, match=r"different moments: 0.sqs"):
+        together(after, before).started()
 
 
 @pytest.mark.parametrize("work", [in_place, anew])

@@ -16,6 +16,7 @@ from bottomless_server.queues.core.start_plan import (
     plan_start,
 )
 from bottomless_server.queues.core.states import FileState, ItemState
+from bottomless_server.queues.store.start import start_store
 from unit.formats.examples import QUEUE_MESSAGE
 from unit.queues.store_harness import ROOT, DyingLedger, Store
 
@@ -234,12 +235,32 @@ def envelope(published_at: int, size: int = 100) -> bytes:
     return b"".join(encode_envelope(message))
 
 
-def rounds_after_a_backup(store: Store, *times: int) -> DyingLedger:
+def rounds_after_a_backup(store: Store, *times: int, checksum: bool = True) -> DyingLedger:
     """Rounds of one message each, at these times; returns the ledger as it was before them."""
     backup = copy.deepcopy(store.ledger)
     for at in times:
-        assert store.publish([envelope(at)])
+        assert store.publish([envelope(at)], checksum=checksum)
     return backup
+
+
+@pytest.mark.parametrize(
+    ("times", "checksum", "is_refused"),
+    [((7, 8), False, True), ((7, 7), False, False), ((0, 7), False, False), ((7, 8), True, False)],
+    ids=["several rounds", "one round", "a torn one", "not asked for"],
+)
+def test_messages_without_checksums_tell_their_rounds_where_none_are_written(
+    times: tuple[int, int], checksum: bool, is_refused: bool
+) -> None:
+    store = Store()
+    assert store.publish([envelope(1)], checksum=False)
+    store.ledger.tick = lambda: None
+    store.ledger = rounds_after_a_backup(store, *times, checksum=False)
+    if is_refused:
+        with pytest.raises(Refused, match="messages of several rounds"):
+            start_store(store.disk, ROOT, store.ledger, checksum=checksum)
+    else:
+        report = start_store(store.disk, ROOT, store.ledger, checksum=checksum)
+        assert report.cut == ("0.sqs",)
 
 
 @pytest.mark.parametrize("is_new_file", [False, True])

@@ -3,7 +3,7 @@
 A crash leaves a file longer than its row, never shorter, and everything that is needed of it where the
 ledger says: both copies of a record are whole when its new place is committed. So where a file has
 another size than in its row, and a message is not in its place but in another one, or in a file that
-would be removed, then ledger and files are of different moments: one of them was put back without the
+would be removed, now or soon after the start, then ledger and files are of different moments: one of them was put back without the
 other. A start would cut or remove the only copy of a message, or say that it is damaged; a rebuild
 finds each of them.
 
@@ -19,6 +19,7 @@ from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 from bottomless_server.queues.core.compaction_plan import LiveRecord
 from bottomless_server.queues.core.start_plan import NamedFile, Refused, StartPlan
+from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import Ledger
 from bottomless_server.queues.store.compaction import MisplacedRecord, check_place
 
@@ -39,7 +40,14 @@ def check_moment(files: FileCalls, directory: Path, ledger: Ledger, plan: StartP
     if not missed:
         return
     removed = [file for file in plan.removals if not file.is_version_1]
-    for file in sorted({*other, *removed}):
+    last_v1 = -1 if plan.last_v1_file is None else plan.last_v1_file
+    # Nothing is needed of these by this ledger, and they are removed soon after the start.
+    doomed = [
+        NamedFile(row.number)
+        for row in ledger.files()
+        if row.state is FileState.DOOMED and row.number > last_v1
+    ]
+    for file in sorted({*other, *removed, *doomed}):
         if _shows(files, directory / file.name, missed):
             raise Refused(
                 f"the ledger and its files are of different moments: {file.name} has messages which the"

@@ -99,7 +99,8 @@ def start_store(
         last_v1_file=store.last_v1_file,
         is_clean=store.clean,
     )
-    _check_age(files, directory, ledger, plan)
+    # Nothing that the ledger does not know was published before its last round.
+    _check_age(files, directory, ledger, plan, None if checksum else store.clock)
     check_moment(files, directory, ledger, plan)
     unfinished = [name for name in names if name.endswith(FRESH)]
     removed = [*unfinished, *(file.name for file in plan.removals)]
@@ -134,7 +135,12 @@ def start_store(
     )
 
 
-def _check_age(files: FileCalls, directory: Path, ledger: Ledger, plan: StartPlan) -> None:
+def _check_age(
+    files: FileCalls, directory: Path, ledger: Ledger, plan: StartPlan, since: int | None
+) -> None:
+    """Refuse a ledger that does not know what several rounds have written. Where messages are written
+    without checksums, those are believed that say a time from `since` on: a torn one hardly does.
+    """
     rows = {row.number: row for row in ledger.files()}
     for file in (*plan.cuts, *plan.removals):
         row = rows.get(file.number)
@@ -142,7 +148,7 @@ def _check_age(files: FileCalls, directory: Path, ledger: Ledger, plan: StartPla
             # Of a file that was sealed or moved also what was stored long ago is cut off.
             continue
         start = HEADER_SIZE if row is None else max(row.size, HEADER_SIZE)
-        if not is_of_one_round(_times_after(files, directory / file.name, start)):
+        if not is_of_one_round(_times_after(files, directory / file.name, start, since)):
             raise Refused(
                 f"the ledger is older than its files: {file.name} has messages of several rounds"
                 " that it does not know"
@@ -155,7 +161,7 @@ def is_of_one_round(times: set[int]) -> bool:
     return len(times) < 2
 
 
-def _times_after(files: FileCalls, path: Path, start: int) -> set[int]:
+def _times_after(files: FileCalls, path: Path, start: int, since: int | None) -> set[int]:
     """When messages were published that lie whole after a place of a file; two times at most."""
     times: set[int] = set()
     fd = files.open(path)
@@ -164,10 +170,12 @@ def _times_after(files: FileCalls, path: Path, start: int) -> set[int]:
             lambda at, size: read_exactly(files, fd, size, at), files.size(fd), start=start
         )
         for one in found:
-            if one.what is Finding.MESSAGE and one.checked:
+            if one.what is Finding.MESSAGE and (one.checked or since is not None):
                 record = decode_record(read_exactly(files, fd, one.size, one.position))
                 with suppress(Corrupt):
-                    times.add(decode_envelope(record.body).published_at)
+                    at = decode_envelope(record.body).published_at
+                    if one.checked or (since is not None and at >= since):
+                        times.add(at)
             if len(times) > 1:
                 break
     finally:
