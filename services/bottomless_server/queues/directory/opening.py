@@ -5,6 +5,7 @@ A start that dies anywhere is followed by one that goes on (`store/start.py`, `l
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,12 @@ import structlog
 from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls, make_dir_durable
 from bottomless_server.queues.core.start_plan import OldFiles, Refused, V1Files
-from bottomless_server.queues.ledger.base import ID_SIZE, LedgerDamaged, LedgerNotServed
+from bottomless_server.queues.ledger.base import (
+    ID_SIZE,
+    LedgerDamaged,
+    LedgerFailed,
+    LedgerNotServed,
+)
 from bottomless_server.queues.ledger.sqlite import SqliteLedger
 from bottomless_server.queues.store.names import parse_file_name
 from bottomless_server.queues.store.start import StartReport, start_store
@@ -82,6 +88,11 @@ def open_directory(
     except Refused as error:
         ledger.close()
         raise CannotStart(f"{directory}: {error}; {_REBUILD}") from error
+    except LedgerDamaged as error:
+        # SQLite notices damage where it comes by.
+        with suppress(LedgerFailed):
+            ledger.close()
+        raise CannotStart(f"the ledger {path} is damaged: {error}; {_REBUILD}") from error
     except BaseException:
         ledger.close()
         raise

@@ -25,6 +25,12 @@ from typing import Any, Final
 from bottomless.guards import guard
 from bottomless_server.node.file_calls import FileCalls, read_exactly, write_all
 from bottomless_server.queues.ledger.base import LedgerDamaged, LedgerFailed
+from bottomless_server.queues.ledger.log_moment import (
+    is_of_one_moment,
+    log_of_database,
+    log_of_log,
+    next_log,
+)
 
 _APPLICATION_ID: Final = 0x62746C71
 """`btlq`, in the header of the file."""
@@ -61,11 +67,15 @@ class Database:
         self._schema = schema
         self._connection: sqlite3.Connection | None = None
         self._failed = True
+        self._log_number: int | None = None
+        """What the first transaction in a new log is to call it; None once one has."""
         self._open(create=True)
 
     def begin(self) -> None:
         assert not self.in_round
         self.run("BEGIN IMMEDIATE")
+        if self._log_number is not None:
+            self.run(f"PRAGMA user_version = {self._log_number}")
 
     def savepoint(self) -> None:
         assert self.in_round
@@ -81,6 +91,7 @@ class Database:
     def commit(self) -> None:
         assert self.in_round
         self.run("COMMIT")
+        self._log_number = None
 
     def rollback(self) -> None:
         connection = self._connection
@@ -169,6 +180,7 @@ class Database:
 
     def _open(self, *, create: bool) -> None:
         try:
+            self._require_its_log()
             self._write_log_again()
         except OSError as error:
             raise LedgerFailed("the log of the ledger cannot be made durable") from error
@@ -222,6 +234,35 @@ class Database:
         finally:
             self._files.close(fd)
 
+    def _require_its_log(self) -> None:
+        """Refuse a log that was begun on another database, before SQLite believes it.
+
+        Raises:
+            LedgerDamaged: it was; nothing is changed.
+        """
+        names = self._files.names(self._path.parent)
+        if self._path.name not in names or self._log_path.name not in names:
+            return
+        said = []
+        for path in (self._path, self._log_path):
+            fd = self._files.open(path)
+            try:
+                said.append(self._log_said_in(fd, is_log=path == self._log_path))
+            finally:
+                self._files.close(fd)
+        database, log = said
+        if database is not None and not is_of_one_moment(database, log):
+            raise LedgerDamaged(
+                f"{self._log_path.name} was not written on this {self._path.name}: put back the one that"
+                " belongs to the other"
+            )
+
+    def _log_said_in(self, fd: int, *, is_log: bool) -> int | None:
+        def read(size: int, at: int) -> bytes:
+            return read_exactly(self._files, fd, size, at)
+
+        return log_of_log(read) if is_log else log_of_database(read)
+
     def _find_schema(self, connection: sqlite3.Connection, *, create: bool) -> None:
         """After a crash there is none of the schema, or all of it."""
         (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -239,12 +280,14 @@ class Database:
         assert self._connection is not None
         try:
             busy, _, _ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            (number,) = self._connection.execute("PRAGMA user_version").fetchone()
         except sqlite3.Error as error:
             self._failed = True
             raise _failed(error) from error
         if busy:
             self._failed = True
             raise LedgerFailed("a checkpoint did not come to its end")
+        self._log_number = next_log(number)
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
