@@ -1,9 +1,6 @@
 """What leaves queues: dead letters in queues, and records in streams that are in trouble."""
 
-import asyncio
-import errno
 import shutil
-from collections import Counter
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,11 +13,8 @@ from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.formats.envelope import decode_envelope
 from bottomless.formats.message_file import HEADER_SIZE, Finding, decode_record, scan
 from bottomless.model.queue import QueuePlace
-from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.queues.calls import OutMessage
-from bottomless_server.queues.directory.opening import REGISTRY
 from bottomless_server.queues.outgoing.outgoing import BATCH_BYTES_MAX
-from bottomless_server.queues.rounds.rounds import Rounds
 from unit.queues.engine_harness import SETTINGS, TENANT, Engine, an_engine
 
 SOON: dict[str, Any] = {"outgoing_retry_ms_min": 1, "outgoing_retry_ms_max": 1}
@@ -251,75 +245,6 @@ async def test_without_its_guard_what_stood_aside_in_a_back_up_is_lost(
     name = "a row of an older ledger that is refused was never there"
     remove(monkeypatch, name, lambda *_: True)
     assert b"large" * 10 not in await refused_in_a_back_up(tmp_path)
-
-
-class FullRegistry(RealFileCalls):
-    """The disk has no room for objects of the registry, while it is full."""
-
-    full = False
-
-    def rename(self, old: Path, new: Path) -> None:
-        if self.full and new.parent.name == REGISTRY:
-            raise OSError(errno.ENOSPC, "no space left")
-        super().rename(old, new)
-
-
-async def looks_in_vain(directory: Path, patch: pytest.MonkeyPatch) -> int:
-    """How often a target is looked at for nothing while others look twenty times. What stood aside was sent
-    at last, and the round that took its row was answered with an error, since another queue was made in it
-    whose object could not be written.
-    """
-    files = FullRegistry()
-    engine = Engine(directory, SETTINGS._replace(**SOON), files)
-    await engine.open()
-    await archive(engine)
-    engine.streams.value_size_max = 10
-    await work(engine, b"large" * 10)
-    await eventually(lambda: engine.engine.figures().outgoing_aside)
-    append = engine.streams.append
-    making: list[asyncio.Task[None]] = []
-
-    async def sent(*arguments: Any) -> None:
-        engine.streams.value_size_max = 100
-        await append(*arguments)
-        files.full = True
-        making.append(asyncio.create_task(engine.create("other")))
-        # It goes into the line before the change that takes the row.
-        await asyncio.sleep(0)
-
-    engine.streams.append = sent  # type: ignore[method-assign, assignment]
-    await eventually(lambda: making and making[0].done())
-    assert isinstance(making[0].exception(), Unavailable)
-    files.full = False
-    await engine.arrived()
-    await eventually(lambda: not engine.engine.figures().outgoing_waiting)
-    looked, look = Counter[str](), Rounds.look
-
-    async def counted(rounds: Rounds, call: Any) -> Any:
-        looked[call.__qualname__.partition(".")[0]] += 1
-        return await look(rounds, call)
-
-    patch.setattr(Rounds, "look", counted)
-    for _ in range(20):
-        await engine.describe("jobs")
-    patch.undo()
-    await engine.close()
-    assert values(engine) == [b"large" * 10]
-    return looked["OutgoingLines"]
-
-
-async def test_a_target_rests_though_the_answer_was_an_error_when_its_last_row_went(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert await looks_in_vain(tmp_path, monkeypatch) < 5
-
-
-async def test_without_its_guard_a_target_is_looked_at_without_a_pause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.MonkeyPatch.context() as guards:
-        remove(guards, "a row that is gone stands aside no more", lambda *_, **__: [])
-        assert await looks_in_vain(tmp_path, monkeypatch) >= 5
 
 
 async def test_dead_letters_wait_for_a_queue_that_is_not_there(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ BATCH_COUNT_MAX: Final = 100
 BATCH_BYTES_MAX: Final = 4 * 2**20
 """Rows of one send, unless one alone is larger."""
 TARGETS_AT_ONCE: Final = 8
+"""Targets of each kind: queues do not wait for streams whose node stands still."""
 ASIDE_COUNT_MAX: Final = 1_000
 """Rows of one target that stand aside; with more of them the target waits."""
 
@@ -135,7 +136,8 @@ class OutgoingLines:
         self._settings = settings
         self._producer = ""
         self._lines: dict[int, _Line] = {}
-        self._at_once = asyncio.Semaphore(TARGETS_AT_ONCE)
+        self._queues_at_once = asyncio.Semaphore(TARGETS_AT_ONCE)
+        self._streams_at_once = asyncio.Semaphore(TARGETS_AT_ONCE)
         self._is_stopping = False
         self.sent_count = 0
         self.aside_count = 0
@@ -208,12 +210,14 @@ class OutgoingLines:
     async def _step(self, line: _Line) -> float | None:
         """Send a batch; None where nothing is left, or where the target waits."""
         line.is_due = False
-        async with self._at_once:
-            try:
+        try:
+            if not line.target.kind:
+                await self._get_to_know(line)
+            async with turn_of(line.target.kind, self._queues_at_once, self._streams_at_once):
                 is_more = await self._send_some(line)
-            except StoreError as error:
-                self._wait(line, error)
-                return None
+        except StoreError as error:
+            self._wait(line, error)
+            return None
         line.failures = 0
         line.waiting_for = None
         if is_more or line.is_due:
@@ -245,8 +249,6 @@ class OutgoingLines:
         Raises:
             StoreError: the target waits.
         """
-        if not line.target.kind:
-            await self._get_to_know(line)
         if line.target.kind == "stream":
             if self._streams is None:
                 return False
@@ -387,6 +389,15 @@ def may_be_there(line: _Line, number: int) -> bool:
     life that followed it was refused again, and got another number. Its old one means nothing.
     """
     return not (line.is_older and number < line.new_from)
+
+
+@guard("targets that are queues do not wait for streams")
+def turn_of(
+    kind: str, of_queues: asyncio.Semaphore, of_streams: asyncio.Semaphore
+) -> asyncio.Semaphore:
+    """Where a target waits for its turn: what goes to a stream may wait there for a node that stands still,
+    as long as a request may take."""
+    return of_streams if kind == "stream" else of_queues
 
 
 def _look(look: Look, line: _Line, now: float) -> _Batch:
