@@ -46,6 +46,7 @@ _RECEIVED: Final = [
 _PEEKED: Final = [
     Column("SEQUENCE", lambda item: item["sequence"]),
     Column("STATE", lambda item: item["state"]),
+    Column("PRIORITY", lambda item: item["priority"]),
     Column("DELIVERIES", lambda item: item["deliveries"]),
     Column("PUBLISHED", lambda item: item["published_at"]),
     Column("DUE", lambda item: item["due_at"]),
