@@ -111,7 +111,7 @@ class Client:
                 self._do(Append(self._values()), self._append_strictly)
 
     def conclude(self) -> None:
-        """One condition that holds and one that does not, then everything as one page.
+        """One condition that holds and one that does not, then everything to its end.
 
         Asked when nobody else appends any more.
         """
@@ -186,10 +186,15 @@ class Client:
         return Page(values, body["up_to_date"])
 
     def _read_all(self, operation: Read) -> Result:
-        page = self._read(operation, 10_000)
-        assert isinstance(page, Page)
-        assert page.up_to_date
-        return page
+        """Pages up to the end are as one: what lies before an offset that was read stays as it is, so
+        all of it was there at the moment of the last page."""
+        values: tuple[str, ...] = ()
+        while True:
+            page = self._read(Read(operation.offset + len(values)), 10_000)
+            assert isinstance(page, Page)
+            values += page.values
+            if page.up_to_date:
+                return Page(values, up_to_date=True)
 
     def _bounds(self, _: Bounds) -> Result:
         answer = self._ask("GET", f"/v1/streams/{self._recording.stream}/offsets")
