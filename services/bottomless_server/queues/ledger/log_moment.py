@@ -24,7 +24,7 @@ LOG_COUNT_MAX: Final = 2**31 - 1
 _VERSION: Final = slice(60, 64)
 """Where page 1 has `user_version`."""
 _HEADER: Final = struct.Struct(">4sIII8sII")
-"""Of a log: magic, version, size of pages, number of checkpoints, salts, two sums of all before them."""
+"""Begins a log: magic, version, size of pages, number of checkpoints, salts, two sums of all before them."""
 _FRAME: Final = struct.Struct(">II8sII")
 """Before each page: its number, the pages of the database after a COMMIT or 0, salts, two sums."""
 _ORDERS: Final = {b"\x37\x7f\x06\x82": "<", b"\x37\x7f\x06\x83": ">"}
