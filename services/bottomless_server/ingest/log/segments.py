@@ -125,7 +125,10 @@ class SegmentLog:
         segments: list[Segment],
         next_offset: int,
         last_timestamp: int,
+        committed_next: int | None = None,
     ) -> None:
+        """`committed_next`: below it everything lies wherever it has to, and what was found after it
+        is not shown before `commit_found`; None: this disk is all that is needed."""
         self.directory = directory
         self.segments = segments
         self.synced_next = next_offset
@@ -134,6 +137,9 @@ class SegmentLog:
         """Everything below is durable wherever it has to be, and visible; never above the other."""
         self.committed_end = self.synced_end
         """Bytes of committed chunks since the log was opened, freed ones included."""
+        if committed_next is not None and committed_next < next_offset:
+            self.committed_next = committed_next
+            self.committed_end = self._end_below(committed_next)
         self.last_timestamp = last_timestamp
         """The timestamp of the last synced chunk."""
         self._files = files
@@ -189,6 +195,15 @@ class SegmentLog:
             if end > segment.first_offset and number >= 0:
                 return segment.index.place(number)
         return None
+
+    def _end_below(self, offset: int) -> int:
+        """Bytes of the chunks with records that begin below an offset, and of all before them."""
+        for segment in reversed(self.segments):
+            number = segment.index.holding(offset - 1)
+            if number >= 0:
+                place = segment.index.place(number)
+                return segment.log_start + place.position + place.size - HEADER_SIZE
+        return 0
 
     def committed_count(self, segment: Segment) -> int:
         """How many chunks of a segment are committed, and may be shown."""
@@ -291,6 +306,12 @@ class SegmentLog:
         assert self.committed_end < end
         self.committed_end = end
         self.committed_next = written.next_offset
+
+    def commit_found(self) -> None:
+        """Make visible what lay here when the log was opened, once every disk has it that must; in
+        the event loop, before any round."""
+        self.committed_end = self.synced_end
+        self.committed_next = self.synced_next
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint; in a worker thread.
