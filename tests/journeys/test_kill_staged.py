@@ -35,8 +35,9 @@ _numbers = itertools.count()
 
 
 def test_there_is_a_journey_for_every_point_of_ingest() -> None:
-    # test_leaderless_kills.py, test_super_produce.py
-    others = {point for point in POINTS if point.startswith(("ingest.wal.", "ingest.super."))}
+    # test_leaderless_kills.py, test_super_produce.py; unit/ingest/test_followed_stream.py
+    elsewhere = ("ingest.wal.", "ingest.super.", "ingest.replica.")
+    others = {point for point in POINTS if point.startswith(elsewhere)}
     assert set(WINDOWS) == {point for point in POINTS if point.startswith("ingest.")} - others
 
 

@@ -55,6 +55,10 @@ class Place(NamedTuple):
     """Bytes from the segment's beginning; the first chunk follows on its header."""
 
 
+NOWHERE: Final = Place(0, 0)
+"""The end of an empty log: it begins at the segment that holds the published end."""
+
+
 class EpochEnd(NamedTuple):
     """Where the chunks of an epoch end in a log."""
 

@@ -12,16 +12,16 @@ deleted, their directory is synced. After a crash at any step the rest of the lo
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from bottomless.errors import Code, Overloaded
 from bottomless.guards import guard
+from bottomless.model.names import StreamId
 from bottomless.model.segment import Checkpoint
 from bottomless_server.ingest.log.segments import Segment, SegmentLog
 from bottomless_server.node.lease import Clocks
-from bottomless_server.node.owner import Claim
 from bottomless_server.runtime.base.shared_hops import SharedHops
 
 log = structlog.get_logger(__name__)
@@ -50,6 +50,20 @@ def is_checkpoint_due(grown: int, age_ms: int, bounds: FreeingBounds) -> bool:
     little = grown < bounds.checkpoint_bytes // _LITTLE_SHARE
     age_max = bounds.checkpoint_ms * (_LITTLE_TIMES if little else 1)
     return grown > 0 and (grown >= bounds.checkpoint_bytes or age_ms >= age_max)
+
+
+class Noted(Protocol):
+    """What a checkpoint says beside what the log and object storage say: a claim, of one's own
+    streams."""
+
+    @property
+    def stream_id(self) -> StreamId: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def reserved_next(self) -> int: ...
 
 
 @dataclass(slots=True)
@@ -83,7 +97,7 @@ class SegmentFreeing:
         clocks: Clocks,
         disk: DiskUse,
         bounds: FreeingBounds,
-        claim: Claim,
+        claim: Noted,
         local: SegmentLog,
         published: tuple[int, int],
     ) -> None:

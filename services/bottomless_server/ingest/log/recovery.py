@@ -81,6 +81,8 @@ class Recovered:
     checkpoint: Checkpoint | None
     cut_size: int = 0
     """Bytes that were torn and are gone."""
+    damaged: bool = False
+    """Whether a chunk is bad that an index record says was synced; it keeps its place."""
 
 
 def recover(
@@ -120,6 +122,7 @@ def recover(
         epoch=found.epoch,
         checkpoint=checkpoint,
         cut_size=found.cut_size,
+        damaged=found.damaged,
     )
 
 
@@ -136,6 +139,7 @@ class _Recovery:
     last_timestamp: int = 0
     epoch: int = 0
     cut_size: int = 0
+    damaged: bool = False
     before: Place = _BEGINNING
     """The end of the last chunk that was taken up."""
 
@@ -197,7 +201,10 @@ class _Recovery:
         start = self.before._replace(position=segment.size, offset=self.next_offset)
 
         def indexed(at: Place) -> ChunkPlace | None:
-            return indexed_at(stored, len(segment.index), at)
+            # Asked of a bad chunk alone.
+            known = indexed_at(stored, len(segment.index), at)
+            self.damaged |= known is not None and known.position + known.size <= size
+            return known
 
         for place in walk(self.files, fd, size, max(synced, HEADER_SIZE), start, indexed):
             self._add(segment, place)

@@ -1,0 +1,62 @@
+"""What all followed streams of a process share, and what arrives for them."""
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from bottomless.model.chunk import ChunkHeader
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
+from bottomless_server.ingest.log.rounds import RoundWriter
+from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.node.lease import Clocks
+from bottomless_server.protocol.replica import Item
+from bottomless_server.runtime.base.shared_hops import SharedHops
+
+
+class Here(Protocol):
+    """What else this node knows of a stream."""
+
+    def owned_epoch(self, stream_id: StreamId) -> int | None:
+        """The epoch under which this node owns it now; None if it does not."""
+        ...
+
+    async def stop(self, stream_id: StreamId) -> None:
+        """Return when this node owns it no more, and has none of its files open.
+
+        Raises:
+            StoreError
+        """
+        ...
+
+    async def is_in_sync(self, stream_id: StreamId) -> bool:
+        """Whether its record counts this node among those that have everything, read just now.
+
+        Raises:
+            StoreError: nobody can tell.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FollowingContext:
+    """What all followed streams of a process share."""
+
+    files: FileCalls
+    data_dir: Path
+    executor: Executor
+    hops: SharedHops
+    rounds: RoundWriter
+    clocks: Clocks
+    disk: DiskUse
+    freeing: FreeingBounds
+    here: Here
+
+
+class Arrived(NamedTuple):
+    """An item of a body, whose chunks were verified."""
+
+    item: Item
+    chunks: Sequence[tuple[ChunkHeader, memoryview]]

@@ -1,0 +1,165 @@
+"""The streams whose logs follow those of other nodes: found for what arrives, opened, let go.
+
+Each stream has one task, which does all that is done with its files. Here is the table of them. It
+is bounded: beyond that the one that was used least recently is closed, and its owner opens it again.
+What is on disk after a crash is said in followed_stream.py and opening.py.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from bottomless.errors import Overloaded
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.replicas.context import Arrived, FollowingContext
+from bottomless_server.ingest.replicas.followed_stream import FollowedStream
+from bottomless_server.node.core.following import OpenRefusal
+from bottomless_server.protocol.replica import (
+    NOWHERE,
+    Answer,
+    Item,
+    Opening,
+    Place,
+    Taken,
+    chunks_of,
+)
+from bottomless_server.runtime.base.end import end_tasks
+from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.on_loop import in_thread
+
+TICK_SECONDS: Final = 1.0
+"""How often streams are asked whether their files need looking after."""
+IDLE_MS: Final = 600_000
+"""After so long without a word of its owner a stream is closed; nobody may be its owner any more."""
+_INLINE_SIZE: Final = 65_536
+"""Chunks of so many bytes are verified without a hop into a thread."""
+
+
+class Following:
+    """The followed streams of a process."""
+
+    def __init__(
+        self, context: FollowingContext, *, stream_count_max: int, open_log_count_max: int
+    ) -> None:
+        """`open_log_count_max` streams keep their file handles."""
+        self._context = context
+        self._stream_count_max = stream_count_max
+        self._open_log_count_max = open_log_count_max
+        self._streams: OrderedDict[StreamId, FollowedStream] = OrderedDict()
+        """In the order of their last use."""
+        self._closing: dict[StreamId, asyncio.Task[None]] = {}
+        self._stopping = False
+        self._ticking: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look after files from now on. No stream is opened before its owner asks."""
+        self._ticking = asyncio.create_task(
+            endless("ingest-replicas", self._tick), name="ingest-replicas"
+        )
+
+    async def stop(self) -> None:
+        """Finish what is under way and close all files."""
+        self._stopping = True
+        if self._ticking is not None:
+            await end_tasks(self._ticking)
+        for stream_id in list(self._streams):
+            self._let_go(stream_id)
+        await asyncio.gather(*self._closing.values())
+
+    def in_use(self, stream_id: StreamId) -> bool:
+        """Whether files of a stream may be open here."""
+        return stream_id in self._streams or stream_id in self._closing
+
+    def find(self, stream_id: StreamId) -> FollowedStream | None:
+        """A stream that is followed now."""
+        return self._streams.get(stream_id)
+
+    async def open(self, stream_id: StreamId, opening: Opening) -> OpenRefusal | Place | None:
+        """Open the log of a stream for its owner; returns where it ends, None of an empty one.
+
+        Raises:
+            StoreError: as `FollowedStream.open`; `overloaded` also where too many are followed.
+        """
+        while (closing := self._closing.get(stream_id)) is not None:
+            await asyncio.shield(closing)
+        return await self._used(stream_id).open(opening)
+
+    async def take(self, items: Sequence[Item]) -> list[Answer]:
+        """Take the items of a body; returns an answer for each, once what is taken is synced.
+
+        Raises:
+            Corrupt: a chunk is damaged; nothing of the body was taken.
+            Overloaded: too much waits.
+        """
+        arrived = await self._verified(items)
+        by_stream: dict[StreamId, list[int]] = {}
+        for number, one in enumerate(arrived):
+            by_stream.setdefault(one.item.stream_id, []).append(number)
+        answers = [Answer(Taken.NOT_OPEN, NOWHERE)] * len(items)
+
+        async def take_of(stream_id: StreamId, numbers: Sequence[int]) -> None:
+            stream = self._streams.get(stream_id)
+            if stream is None:
+                return
+            self._streams.move_to_end(stream_id)
+            taken = await stream.take([arrived[number] for number in numbers])
+            for number, answer in zip(numbers, taken, strict=True):
+                answers[number] = answer
+
+        await asyncio.gather(*(take_of(*each) for each in by_stream.items()))
+        return answers
+
+    async def let_go(self, stream_id: StreamId) -> None:
+        """Follow a stream no more; returns when its files are closed, and durable as they were told."""
+        if stream_id in self._streams:
+            self._let_go(stream_id)
+        if (closing := self._closing.get(stream_id)) is not None:
+            await asyncio.shield(closing)
+
+    async def _verified(self, items: Sequence[Item]) -> list[Arrived]:
+        if sum(len(one.data) for one in items) <= _INLINE_SIZE:
+            return _with_chunks(items)
+        return await in_thread(self._context.executor, _with_chunks, items)
+
+    def _used(self, stream_id: StreamId) -> FollowedStream:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._make_room()
+            stream = self._streams[stream_id] = FollowedStream(self._context, stream_id)
+        self._streams.move_to_end(stream_id)
+        return stream
+
+    def _make_room(self) -> None:
+        if self._stopping:
+            raise Overloaded("this node is about to stop", retry_after_seconds=1)
+        if len(self._streams) + len(self._closing) < self._stream_count_max:
+            return
+        for stream_id, stream in self._streams.items():
+            if stream.is_idle:
+                self._let_go(stream_id)
+                return
+        raise Overloaded("too many replicas are in use here", retry_after_seconds=1)
+
+    def _let_go(self, stream_id: StreamId) -> None:
+        stream = self._streams.pop(stream_id)
+        closing = asyncio.create_task(stream.close(), name=f"replica-end-{stream_id}")
+        self._closing[stream_id] = closing
+        closing.add_done_callback(lambda _: self._closing.pop(stream_id, None))
+
+    async def _tick(self) -> float:
+        now = self._context.clocks.elapsed()
+        opened = 0
+        for stream_id, stream in reversed(list(self._streams.items())):
+            if stream.is_idle and now - stream.used_at >= IDLE_MS:
+                self._let_go(stream_id)
+                continue
+            stream.tick()
+            opened += stream.is_open
+            if opened > self._open_log_count_max and stream.is_idle:
+                stream.rest()
+        return TICK_SECONDS
+
+
+def _with_chunks(items: Sequence[Item]) -> list[Arrived]:
+    return [Arrived(one, chunks_of(one)) for one in items]

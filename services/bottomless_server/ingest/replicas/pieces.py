@@ -1,0 +1,141 @@
+"""Pieces of an owner's log, for a node whose log follows it and ends at a place.
+
+A piece lies in one segment and holds whole appends: of one that has several chunks a follower takes
+all at once or nothing, as recovery does. Only what is synced here is read, committed or not. Nothing
+is written.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bottomless.errors import Corrupt
+from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
+from bottomless.formats.chunk import decode_header
+from bottomless.formats.segment import HEADER_SIZE
+from bottomless.model.chunk import ChunkFlags
+from bottomless.model.limits import MIB
+from bottomless_server.ingest.log.layout import segment_path
+from bottomless_server.ingest.log.segments import SegmentLog
+from bottomless_server.ingest.replicas.followed_log import held_of
+from bottomless_server.node.file_calls import FileCalls, read_exactly
+from bottomless_server.protocol.replica import EpochEnd, Opening, Place
+
+PIECE_SIZE: Final = 4 * MIB
+"""Bytes of a piece, unless one append has more."""
+
+
+class Piece(NamedTuple):
+    """Bytes of a log between two places."""
+
+    place: Place
+    begins: bool
+    """Whether the segment begins here."""
+    before: int
+    """Where the segment before ended, in bytes, if one begins here; 0 if there was none."""
+    data: bytes
+
+    @property
+    def end(self) -> Place:
+        """Where a log ends that has it."""
+        return Place(self.place.segment_first, self.place.position + len(self.data))
+
+
+class Ask(NamedTuple):
+    """Where a piece lies; it may be read in a thread while the log grows."""
+
+    path: Path
+    place: Place
+    begins: bool
+    before: int
+    limit: int
+    """Bytes of the segment that are synced."""
+
+
+class Freed(Exception):
+    """The log does not go on from a place: what follows it was freed, or was never there."""
+
+
+def opening_of(
+    local: SegmentLog, epoch: int, ends: tuple[EpochEnd, ...], published_next: int, version: int
+) -> Opening:
+    """What is said of a log when it opens another one; `ends` are those of its claim."""
+    return Opening(epoch, ends, min(local.first_offset, published_next), published_next, version)
+
+
+def ends_of(local: SegmentLog) -> tuple[EpochEnd, ...]:
+    """Where the chunks of each epoch end in a log; asked at a claim, before anything is written."""
+    ends: dict[int, EpochEnd] = {}
+    for segment in held_of(local.segments, 0, 0).segments:
+        for run in segment.runs:
+            ends[run.epoch] = EpochEnd(run.epoch, run.end, run.next_offset)
+    return tuple(ends.values())
+
+
+def ask_after(local: SegmentLog, end: Place | None, published_next: int) -> Ask | None:
+    """What comes after a place in a log; after None, what an empty log begins with. None if that is
+    all; in the event loop.
+
+    Raises:
+        Freed: the follower has to be opened anew.
+    """
+    segments = local.segments
+    if end is None:
+        begun = [n for n, one in enumerate(segments) if one.first_offset <= published_next]
+        return _beginning(local, begun[-1] if begun else 0) if segments else None
+    for number, segment in enumerate(segments):
+        if segment.first_offset != end.segment_first:
+            continue
+        if end.position > segment.size:
+            raise Freed
+        if end.position < segment.size:
+            path = segment_path(local.directory, segment.first_offset)
+            return Ask(path, end, begins=False, before=0, limit=segment.size)
+        return _beginning(local, number + 1) if number + 1 < len(segments) else None
+    raise Freed
+
+
+def read_piece(files: FileCalls, ask: Ask, size_max: int = PIECE_SIZE) -> Piece:
+    """Read a piece of about so many bytes, at least one whole append; in a worker thread.
+
+    Raises:
+        Corrupt: what lies there is damaged.
+        OSError: it cannot be read, as of a segment that was freed meanwhile.
+    """
+    fd = files.open(ask.path)
+    try:
+        size = size_max
+        while True:
+            wanted = min(size, ask.limit - ask.place.position)
+            data = read_exactly(files, fd, wanted, ask.place.position)
+            whole = _whole_size(data)
+            if whole:
+                return Piece(ask.place, ask.begins, ask.before, data[:whole])
+            if wanted < size or len(data) < wanted:
+                raise Corrupt("log is corrupt: an append is cut short")
+            size *= 2
+    finally:
+        files.close(fd)
+
+
+def _beginning(local: SegmentLog, number: int) -> Ask | None:
+    segment = local.segments[number]
+    if segment.size <= HEADER_SIZE:
+        return None
+    return Ask(
+        path=segment_path(local.directory, segment.first_offset),
+        place=Place(segment.first_offset, HEADER_SIZE),
+        begins=True,
+        before=local.segments[number - 1].size if number else 0,
+        limit=segment.size,
+    )
+
+
+def _whole_size(data: bytes) -> int:
+    """Bytes of the whole appends that stand at the beginning."""
+    position = whole = 0
+    while position + CHUNK_HEADER_SIZE <= len(data):
+        header = decode_header(data, position)
+        position += header.total_size
+        if position <= len(data) and ChunkFlags.MORE_FOLLOWS not in header.flags:
+            whole = position
+    return whole
