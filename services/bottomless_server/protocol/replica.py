@@ -28,7 +28,14 @@ from bottomless.formats.checks import VERSION, check, crc32c
 from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.names import StreamId, stream_id_bytes, stream_id_from_bytes
+from bottomless_server.protocol.paths import INTERNAL, STREAM
+from bottomless_server.protocol.peer import said_by
 
+OPEN: Final = f"{STREAM}/replica"
+ITEMS: Final = f"{INTERNAL}/replica"
+MEDIA_TYPE: Final = "application/octet-stream"
+OPENING_SIZE_MAX: Final = 2**20
+"""Bytes of the body of `open`."""
 ITEM_COUNT_MAX: Final = 4_096
 """Items of one body."""
 BODY_SIZE_MAX: Final = 192 * 2**20
@@ -96,6 +103,15 @@ class Item(NamedTuple):
     before: int
     """Where the segment before ended, in bytes, if one begins here; 0 if there was none."""
     data: bytes | memoryview
+
+
+class OpenSaid(NamedTuple):
+    """What a follower answers to `open`."""
+
+    refusal: str | None
+    """`fenced` or `diverged`; None of a log that is open."""
+    end: Place | None
+    """Where the owner goes on; None of an empty log, and of one that is not open."""
 
 
 class Taken(StrEnum):
@@ -197,6 +213,31 @@ def decode_opening(body: bytes) -> Opening:
 
 
 _MEMBERS: Final = set(Opening._fields)
+
+
+def encode_open_said(said: OpenSaid) -> bytes:
+    """Make the reply to `open`."""
+    return orjson.dumps({"refusal": said.refusal, "end": said.end})
+
+
+@said_by("a replica")
+def decode_open_said(told: object) -> OpenSaid:
+    """Read the reply to `open`, from its JSON.
+
+    Raises:
+        Unavailable: it is none.
+    """
+    check(_WHAT, isinstance(told, dict) and set(told) == {"refusal", "end"}, "it is no answer")
+    assert isinstance(told, dict)
+    refusal, end = told["refusal"], told["end"]
+    check(_WHAT, refusal in (None, *_REFUSALS), "its refusal is unknown")
+    if end is None or refusal is not None:
+        return OpenSaid(refusal, None)
+    check(_WHAT, isinstance(end, list) and len(end) == 2, "its end is no place")
+    return OpenSaid(None, Place(*map(_number, end)))
+
+
+_REFUSALS: Final = ("fenced", "diverged")
 
 
 def encode_answers(answers: Sequence[Answer]) -> bytes:

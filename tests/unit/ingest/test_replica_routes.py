@@ -1,0 +1,127 @@
+"""What owners send over the internal listener to the logs that follow theirs."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from support.asgi import client_of
+
+from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes, add_replica_routes
+from bottomless_server.node.core.admission import Admission
+from bottomless_server.node.room import MemoryRoom
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.replica import (
+    ITEMS,
+    MEDIA_TYPE,
+    OPEN,
+    Answer,
+    Item,
+    OpenSaid,
+    Taken,
+    decode_answers,
+    decode_open_said,
+    encode_items,
+    encode_opening,
+)
+from bottomless_server.runtime.http.app import create_api, wrap
+from unit.ingest.harness import STREAM
+from unit.ingest.replica_logs import FollowerNode, OwnerLog
+
+
+class Served:
+    """A follower behind its routes."""
+
+    def __init__(self, follower: FollowerNode, client: httpx.AsyncClient) -> None:
+        self.follower = follower
+        self.client = client
+
+    async def open(self, body: bytes) -> httpx.Response:
+        return await self.client.post(of_stream(OPEN, STREAM), content=body)
+
+    async def opened(self, owner: OwnerLog) -> OpenSaid:
+        answer = await self.open(encode_opening(owner.opening))
+        assert answer.status_code == 200
+        return decode_open_said(answer.json())
+
+    async def take(self, body: bytes, media_type: str = MEDIA_TYPE) -> httpx.Response:
+        return await self.client.post(ITEMS, content=body, headers={"content-type": media_type})
+
+    async def taken(self, *items: Item) -> list[Answer]:
+        answer = await self.take(b"".join(encode_items(items)))
+        assert answer.status_code == 200
+        return decode_answers(answer.content, len(items))
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Served]:
+    follower = FollowerNode()
+    api = create_api("a follower")
+    room = MemoryRoom(Admission(2**20, 2**20), follower.clocks.clocks().monotonic, 0)
+    add_replica_routes(api, ReplicaRoutes(follower.following, room))
+    async with client_of(wrap(api)) as client:
+        yield Served(follower, client)
+    await follower.aclose()
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    async with serving() as one:
+        yield one
+
+
+async def test_a_log_is_opened_and_filled(served: Served) -> None:
+    owner, end = OwnerLog(), None
+    owner.append(50, 600, 600)
+    assert await served.opened(owner) == OpenSaid(None, None)
+    while (piece := owner.piece(end)) is not None:
+        assert await served.taken(owner.item(piece)) == [Answer(Taken.OK, piece.end)]
+        end = piece.end
+    assert served.follower.files() == owner.files
+    assert await served.opened(owner) == OpenSaid(None, end)
+
+
+async def test_an_owner_of_the_past_and_one_that_knows_less_are_told_so(served: Served) -> None:
+    owner = OwnerLog()
+    owner.append(50, 600, 600, 600, 600)
+    await served.follower.copy(owner)
+    past = owner.opening
+    owner.forget(1)
+    owner.claim()
+    served.follower.here.in_sync = True
+    assert await served.opened(owner) == OpenSaid("diverged", None)
+    answer = await served.open(encode_opening(past._replace(epoch=0)))
+    assert answer.json() == {"refusal": "fenced", "end": None}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"epoch":1}', encode_opening(OwnerLog().opening)[:-1]]
+)
+async def test_what_opens_nothing_is_refused(served: Served, body: bytes) -> None:
+    answer = await served.open(body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "validation-failed")
+    assert not served.follower.following.in_use(STREAM)
+
+
+async def test_a_damaged_body_is_refused_wherever_it_is_damaged(served: Served) -> None:
+    owner = OwnerLog()
+    owner.append(50)
+    await served.opened(owner)
+    body = b"".join(encode_items([owner.item(owner.piece(None))]))
+    for position in range(0, len(body), 7):
+        damaged = bytearray(body)
+        damaged[position] ^= 1
+        answer = await served.take(bytes(damaged))
+        assert (answer.status_code, answer.json()["code"]) == (422, "crc-mismatch")
+    assert served.follower.files() == {}
+    assert (await served.take(body)).status_code == 200
+
+
+async def test_a_body_of_another_kind_or_one_for_which_there_is_no_memory_is_refused(
+    served: Served,
+) -> None:
+    answer = await served.take(b"{}", "application/json")
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
+    answer = await served.take(bytes(2**20 + 1))
+    assert answer.status_code in (413, 429, 503)
+    assert answer.json()["outcome"] == "none"
