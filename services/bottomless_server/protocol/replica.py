@@ -221,12 +221,13 @@ def encode_open_said(said: OpenSaid) -> bytes:
 
 
 @said_by("a replica")
-def decode_open_said(told: object) -> OpenSaid:
-    """Read the reply to `open`, from its JSON.
+def decode_open_said(body: bytes) -> OpenSaid:
+    """Read the reply to `open`.
 
     Raises:
         Unavailable: it is none.
     """
+    told = _json(body)
     check(_WHAT, isinstance(told, dict) and set(told) == {"refusal", "end"}, "it is no answer")
     assert isinstance(told, dict)
     refusal, end = told["refusal"], told["end"]

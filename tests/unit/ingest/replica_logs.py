@@ -1,10 +1,12 @@
 """Logs of an owner and of those that follow it, on disks in memory that fail and lose their power."""
 
+import errno
+import os
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 from support.harness import StandingClocks
 from support.power_loss import PowerLossDisk
@@ -24,13 +26,14 @@ from bottomless_server.ingest.records.intake import Append
 from bottomless_server.ingest.replicas.context import FollowingContext
 from bottomless_server.ingest.replicas.following import Following
 from bottomless_server.ingest.replicas.pieces import (
-    Piece,
     ask_after,
     ends_of,
     opening_of,
     read_piece,
 )
 from bottomless_server.node.core.following import OpenRefusal
+from bottomless_server.node.core.sends import Piece
+from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.protocol.replica import Answer, EpochEnd, Item, Opening, Place, Taken
 from bottomless_server.runtime.base.shared_hops import SharedHops
 from unit.ingest.harness import STREAM
@@ -146,6 +149,19 @@ class OwnerLog:
         )
 
 
+class OneLife:
+    """The disk as one process sees it; it sees nothing after its death, whatever its threads still do."""
+
+    def __init__(self, disk: PowerLossDisk) -> None:
+        self._disk = disk
+        self.alive = True
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.alive:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return getattr(self._disk, name)
+
+
 class HereAlone:
     """A node that owns nothing; a test says what its record says."""
 
@@ -183,10 +199,12 @@ class FollowerNode:
 
     def begin(self) -> None:
         """A life of the process."""
-        rounds = RoundWriter(self.executor, 1, WholeSyncs(self.disk, ROOT, "auto"))
+        self.life = OneLife(self.disk)
+        files = cast("FileCalls", self.life)
+        rounds = RoundWriter(self.executor, 1, WholeSyncs(files, ROOT, "auto"))
         rounds.open()
         context = FollowingContext(
-            files=self.disk,
+            files=files,
             data_dir=ROOT,
             executor=self.executor,
             hops=SharedHops(self.executor, 1),
@@ -202,13 +220,18 @@ class FollowerNode:
 
     def die(self, chance: random.Random | None = None) -> None:
         """The process is killed; with `chance` the machine loses its power."""
+        # Between two calls of its thread.
+        self.executor.submit(self._die, chance).result()
+        self.use = DiskUse(10**12)
+        self.begin()
+
+    def _die(self, chance: random.Random | None) -> None:
+        self.life.alive = False
         self.disk.before = nothing
         if chance is None:
             self.disk.end_processes()
         else:
             self.disk.lose_power(chance)
-        self.use = DiskUse(10**12)
-        self.begin()
 
     async def open(self, owner: OwnerLog) -> OpenRefusal | Place | None:
         return await self.following.open(owner.stream_id, owner.opening)

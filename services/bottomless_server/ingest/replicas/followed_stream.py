@@ -248,7 +248,11 @@ class FollowedStream:
             self._freeing.count_disk(closed=True)
             self._freeing = None
         if local is not None:
-            await in_thread(self._context.executor, local.close)
+            try:
+                await in_thread(self._context.executor, local.close)
+            except OSError as error:
+                # What was answered is synced; a handle that is lost holds nothing back.
+                log.warning("a replica did not close", stream_id=self.stream_id, error=str(error))
 
     # Taking.
 

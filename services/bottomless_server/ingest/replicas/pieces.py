@@ -17,27 +17,12 @@ from bottomless.model.limits import MIB
 from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.segments import SegmentLog
 from bottomless_server.ingest.replicas.followed_log import held_of
+from bottomless_server.node.core.sends import Piece
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 from bottomless_server.protocol.replica import EpochEnd, Opening, Place
 
 PIECE_SIZE: Final = 4 * MIB
 """Bytes of a piece, unless one append has more."""
-
-
-class Piece(NamedTuple):
-    """Bytes of a log between two places."""
-
-    place: Place
-    begins: bool
-    """Whether the segment begins here."""
-    before: int
-    """Where the segment before ended, in bytes, if one begins here; 0 if there was none."""
-    data: bytes
-
-    @property
-    def end(self) -> Place:
-        """Where a log ends that has it."""
-        return Place(self.place.segment_first, self.place.position + len(self.data))
 
 
 class Ask(NamedTuple):

@@ -119,6 +119,18 @@ class Peer:
             raise self._unavailable(_outcome_of(method)) from error
         return PeerAnswer(answer.status, answer.headers, value)
 
+    async def post(
+        self, path: str, content: bytes, content_type: str, timeout_seconds: float
+    ) -> bytes:
+        """Send bytes and read the bytes of the answer.
+
+        Raises:
+            StoreError: what the peer answered, as the class of its code.
+            Unavailable: `peer-unavailable`; the outcome is unknown if they were on their way.
+        """
+        headers = {**passed_on(), "content-type": content_type}
+        return (await self._ask("POST", path, None, headers, content, timeout_seconds)).data
+
     async def fetch(
         self,
         path: str,

@@ -1,0 +1,225 @@
+"""Send what lies in own logs to one other node, whose logs follow them: one of these for each node.
+
+`node/core/sending.py` decides what is sent next; here it is done: a body over HTTP, an opening, a
+read of an own log. Each ends by itself, in its own time, and says so to the core. A node that stalls
+keeps what is on its way to it, and no more: four bodies, and what memory there is for all of them.
+
+Nothing is written here. After a crash the other logs end somewhere, and the next opening asks where.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import structlog
+
+from bottomless.errors import Code, StoreError
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.replicas.pieces import Freed
+from bottomless_server.node.core.sending import Sending
+from bottomless_server.node.core.sends import (
+    Action,
+    Event,
+    Memory,
+    Open,
+    Part,
+    Piece,
+    Read,
+    Send,
+    Told,
+)
+from bottomless_server.node.pulse import wait_for
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.replica import (
+    ITEMS,
+    MEDIA_TYPE,
+    NOWHERE,
+    OPEN,
+    Item,
+    Opening,
+    Place,
+    decode_answers,
+    decode_open_said,
+    encode_items,
+    encode_opening,
+)
+from bottomless_server.runtime.base.end import end_tasks
+from bottomless_server.runtime.base.endless import endless
+
+log = structlog.get_logger(__name__)
+
+ANSWER_SECONDS: Final = 10.0
+"""After so long nothing is known of a request."""
+_LONGEST_WAIT: Final = 3_600.0
+
+
+class Follower(Protocol):
+    """The other node."""
+
+    async def post(
+        self, path: str, content: bytes, content_type: str, timeout_seconds: float
+    ) -> bytes:
+        """Send bytes and read the answer.
+
+        Raises:
+            StoreError: what it answered; `peer-unavailable` if it does not.
+        """
+        ...
+
+
+class Source(Protocol):
+    """The own log of one stream."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under which this node owns it."""
+        ...
+
+    def opening(self) -> Opening:
+        """What is said of it when another log is opened."""
+        ...
+
+    async def read(self, end: Place | None) -> Piece | None:
+        """What comes after a place, synced; None if nothing does.
+
+        Raises:
+            Freed: it does not go on from there.
+            Corrupt, OSError: it cannot be read.
+        """
+        ...
+
+
+class Replicator:
+    """Sends to one node. Calls are made in the event loop, and none of them waits."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        memory: Memory,
+        monotonic: Callable[[], float],
+        heard: Callable[[Event], None],
+    ) -> None:
+        """`heard` is told of what the other node has; `memory` is that of all nodes together."""
+        self._follower = follower
+        self._monotonic = monotonic
+        self._heard = heard
+        self._sending = Sending(memory)
+        self._sources: dict[StreamId, Source] = {}
+        self._wake = asyncio.Event()
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Send from now on."""
+        self._task = asyncio.create_task(
+            endless("ingest-replicator", self._step), name="replicator"
+        )
+
+    async def stop(self) -> None:
+        """Send nothing more; what is on its way is given up."""
+        if self._task is not None:
+            await end_tasks(self._task)
+        await end_tasks(*self._under_way)
+
+    def follow(
+        self, stream_id: StreamId, source: Source, log_end: Place | None, told: Told
+    ) -> None:
+        """Have the other node follow a stream under the epoch of its source."""
+        self._sources[stream_id] = source
+        self._sending.follow(stream_id, source.epoch, log_end, told, self._monotonic())
+        self._wake.set()
+
+    def leave(self, stream_id: StreamId) -> None:
+        """Send nothing more of a stream, and tell nobody of answers that still come."""
+        self._sources.pop(stream_id, None)
+        self._sending.leave(stream_id)
+
+    def offer(self, stream_id: StreamId, piece: Piece) -> None:
+        """Send a piece that was just written at the end of the own log, synced or not."""
+        self._sending.offer(stream_id, piece, self._monotonic())
+        self._wake.set()
+
+    def tell(self, stream_id: StreamId, told: Told) -> None:
+        """Have new bounds told; all that was offered can be read of the own log by now."""
+        self._sending.tell(stream_id, told)
+        self._wake.set()
+
+    def silent_since(self, stream_id: StreamId) -> float | None:
+        """Since when the other node owes an answer, by the monotonic clock; None: it has all."""
+        return self._sending.silent_since(stream_id)
+
+    def end_of(self, stream_id: StreamId) -> Place | None:
+        """Where its log ends, as far as it said since it was opened last."""
+        return self._sending.end_of(stream_id)
+
+    async def _step(self) -> float:
+        self._wake.clear()
+        now = self._monotonic()
+        for action in self._sending.next_actions(now):
+            task = asyncio.create_task(self._do(action), name="replicator-action")
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+        again = self._sending.next_time(now)
+        await wait_for(self._wake, _LONGEST_WAIT if again is None else max(again - now, 0.001))
+        return 0
+
+    async def _do(self, action: Action) -> None:
+        events: list[Event] = []
+        try:
+            events = await self._done(action)
+        except (StoreError, OSError) as error:
+            refused = isinstance(error, StoreError) and error.code is not Code.PEER_UNAVAILABLE
+            log.warning("a replica was not reached", refused=refused, error=str(error))
+            self._sending.failed(action, self._monotonic(), refused=refused)
+        except Exception:
+            log.exception("a sender met a bug")
+            self._sending.failed(action, self._monotonic())
+        self._wake.set()
+        for event in events:
+            self._heard(event)
+
+    async def _done(self, action: Action) -> list[Event]:
+        if isinstance(action, Send):
+            return await self._send(action)
+        source = self._sources.get(action.stream_id)
+        if source is None or (isinstance(action, Open) and source.epoch != action.epoch):
+            self._sending.failed(action, self._monotonic(), refused=True)
+            return []
+        if isinstance(action, Read):
+            await self._read(action, source)
+            return []
+        return await self._open(action, source)
+
+    async def _send(self, action: Send) -> list[Event]:
+        items = [_item(part) for part in action.parts]
+        body = b"".join(encode_items(items))
+        answer = await self._follower.post(ITEMS, body, MEDIA_TYPE, ANSWER_SECONDS)
+        answers = decode_answers(answer, len(items))
+        return self._sending.answered(action, answers, self._monotonic())
+
+    async def _open(self, action: Open, source: Source) -> list[Event]:
+        path, body = of_stream(OPEN, action.stream_id), encode_opening(source.opening())
+        answer = await self._follower.post(path, body, "application/json", ANSWER_SECONDS)
+        said = decode_open_said(answer)
+        return self._sending.opened(action, said.refusal, said.end, self._monotonic())
+
+    async def _read(self, action: Read, source: Source) -> None:
+        try:
+            piece = await source.read(action.end)
+        except Freed:
+            self._sending.was_read(action, None, self._monotonic(), freed=True)
+        else:
+            self._sending.was_read(action, piece, self._monotonic())
+
+
+def _item(part: Part) -> Item:
+    piece = part.piece
+    return Item(
+        part.stream_id,
+        part.epoch,
+        NOWHERE if piece is None else piece.place,
+        *part.told,
+        begins=piece is not None and piece.begins,
+        before=0 if piece is None else piece.before,
+        data=b"" if piece is None else piece.data,
+    )

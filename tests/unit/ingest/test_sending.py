@@ -1,0 +1,300 @@
+"""What an owner sends next to one node: stories of the pure core, and any order of events."""
+
+import random
+from collections.abc import Callable
+
+import pytest
+from support.guards import remove
+
+from bottomless.model.names import StreamId
+from bottomless_server.node.core.sending import (
+    BOUNDS_SECONDS,
+    ERRAND_COUNT_MAX,
+    IN_FLIGHT_MAX,
+    Sending,
+)
+from bottomless_server.node.core.sends import (
+    Action,
+    Event,
+    Memory,
+    News,
+    Open,
+    Part,
+    Piece,
+    Read,
+    Send,
+    Told,
+)
+from bottomless_server.protocol.replica import NOWHERE, Answer, Place, Taken
+from unit.ingest.harness import STREAM
+
+FIRST = Piece(Place(0, 64), True, 0, b"a" * 10)
+SECOND = Piece(Place(0, 74), False, 0, b"b" * 10)
+NEXT = Piece(Place(2, 64), True, 84, b"c" * 10)
+LOG = [FIRST, SECOND, NEXT]
+OTHERS = [StreamId(STREAM[:-2] + f"{number:02x}") for number in range(40)]
+
+
+def sending(log_end: Place | None = None, size_max: int = 1_000) -> Sending:
+    made = Sending(Memory(size_max))
+    made.follow(STREAM, 1, log_end, Told(), 0.0)
+    return made
+
+
+def only(actions: list[Action]) -> Action:
+    (action,) = actions
+    return action
+
+
+def opened(made: Sending, end: Place | None = None, now: float = 0.0) -> list[Event]:
+    action = only(made.next_actions(now))
+    assert isinstance(action, Open)
+    return made.opened(action, None, end, now)
+
+
+def sent(made: Sending, now: float = 0.0) -> tuple[Send, Part]:
+    action = only(made.next_actions(now))
+    assert isinstance(action, Send)
+    (part,) = action.parts
+    return action, part
+
+
+def test_a_log_is_opened_read_sent_and_told_of() -> None:
+    made = sending(FIRST.end)
+    assert opened(made) == [Event(News.HAS, STREAM, None)]
+    read = only(made.next_actions(0))
+    assert read == Read(STREAM, 1, None)
+    made.was_read(read, FIRST, 0)
+    body, part = sent(made)
+    assert (part.piece, part.epoch) == (FIRST, 1)
+    assert made.silent_since(STREAM) == 0
+    assert made.answered(body, [Answer(Taken.OK, FIRST.end)], 3) == [
+        Event(News.HAS, STREAM, FIRST.end)
+    ]
+    assert made.silent_since(STREAM) is None
+    assert made.next_actions(3) == []
+    made.check()
+
+
+def test_what_was_just_written_is_sent_from_memory_one_after_the_other() -> None:
+    made = sending(FIRST.end)
+    opened(made, FIRST.end)
+    made.offer(STREAM, SECOND, 1)
+    made.offer(STREAM, NEXT, 1)
+    body, part = sent(made, 1)
+    assert part.piece == SECOND
+    assert made.next_actions(1) == []
+    made.answered(body, [Answer(Taken.OK, SECOND.end)], 1)
+    assert sent(made, 1)[1].piece == NEXT
+    made.check()
+
+
+def test_without_room_in_memory_it_is_read_from_the_disk_once_it_is_there() -> None:
+    made = sending(FIRST.end, size_max=15)
+    opened(made, FIRST.end)
+    made.offer(STREAM, SECOND, 1)
+    made.offer(STREAM, NEXT, 1)
+    read = only(made.next_actions(1))
+    assert read == Read(STREAM, 1, FIRST.end)
+    made.was_read(read, None, 1)
+    assert made.next_actions(1) == []
+    made.tell(STREAM, Told(4, 0, 0))
+    again = only(made.next_actions(1))
+    assert isinstance(again, Read)
+    made.was_read(again, SECOND, 1)
+    assert sent(made, 1)[1].piece == SECOND
+    made.check()
+
+
+def test_bounds_go_with_what_is_sent_and_alone_after_a_while() -> None:
+    made = sending(FIRST.end)
+    opened(made, FIRST.end)
+    made.tell(STREAM, Told(2, 0, 0))
+    made.offer(STREAM, SECOND, 1)
+    body, part = sent(made, 1)
+    assert part.told == Told(2, 0, 0)
+    made.answered(body, [Answer(Taken.OK, SECOND.end)], 1)
+    made.tell(STREAM, Told(3, 0, 0))
+    assert made.next_actions(1) == []
+    assert made.next_time(1) == 1 + BOUNDS_SECONDS
+    alone = sent(made, 1 + BOUNDS_SECONDS)[1]
+    assert (alone.piece, alone.told) == (None, Told(3, 0, 0))
+
+
+@pytest.mark.parametrize("refusal", ["fenced", "diverged"])
+def test_a_refusal_is_told_and_nothing_more_is_sent(refusal: str) -> None:
+    made = sending(FIRST.end)
+    action = only(made.next_actions(0))
+    assert isinstance(action, Open)
+    assert made.opened(action, refusal, None, 0) == [Event(News(refusal), STREAM)]
+    made.offer(STREAM, SECOND, 1)
+    made.tell(STREAM, Told(9, 9, 9))
+    assert made.next_actions(100) == []
+
+
+def test_who_is_fenced_by_an_answer_hears_of_it_too() -> None:
+    made = sending(FIRST.end)
+    opened(made, FIRST.end)
+    made.offer(STREAM, SECOND, 1)
+    body, _ = sent(made, 1)
+    assert made.answered(body, [Answer(Taken.FENCED, NOWHERE)], 1) == [Event(News.FENCED, STREAM)]
+    made.check()
+
+
+def test_a_log_that_was_let_go_is_opened_again_at_once() -> None:
+    made = sending(FIRST.end)
+    opened(made, FIRST.end)
+    made.offer(STREAM, SECOND, 1)
+    body, _ = sent(made, 1)
+    made.answered(body, [Answer(Taken.NOT_OPEN, NOWHERE)], 1)
+    opened(made, FIRST.end, now=1)
+    assert sent(made, 1)[1].piece == SECOND
+
+
+def test_after_a_failure_one_thing_is_tried_before_all_others() -> None:
+    made = sending(FIRST.end)
+    for one in OTHERS:
+        made.follow(one, 1, None, Told(), 0)
+    actions = made.next_actions(0)
+    assert len(actions) == ERRAND_COUNT_MAX
+    for action in actions:
+        made.failed(action, 0)
+    assert made.next_actions(0) == []
+    later = made.next_time(0)
+    assert later is not None
+    probe = only(made.next_actions(later))
+    assert isinstance(probe, Open)
+    made.opened(probe, None, None, later)
+    assert len(made.next_actions(later + 10)) > 1
+    made.check()
+
+
+def test_bodies_on_their_way_are_four_and_hold_many_streams() -> None:
+    made = Sending(Memory(10**6))
+    for one in OTHERS[:16]:
+        made.follow(one, 1, None, Told(), 0)
+    for action in made.next_actions(0):
+        assert isinstance(action, Open)
+        made.opened(action, None, None, 0)
+    for number, one in enumerate(OTHERS[:16]):
+        made.offer(one, FIRST, 0)
+        if number < IN_FLIGHT_MAX + 2:
+            reads = made.next_actions(0)
+            for read in reads:
+                assert isinstance(read, Read)
+                made.was_read(read, FIRST, 0)
+            assert len(made.next_actions(0)) == (number < IN_FLIGHT_MAX)
+    made.check()
+
+
+def an_answer_from_before(made: Sending) -> Sending:
+    """One that tells of a log which was put aside since."""
+    opened(made, FIRST.end)
+    made.offer(STREAM, SECOND, 1)
+    body, _ = sent(made, 1)
+    made.follow(STREAM, 2, SECOND.end, Told(), 2)
+    made.answered(body, [Answer(Taken.OK, SECOND.end)], 2)
+    return made
+
+
+def test_an_answer_to_what_was_sent_before_an_opening_means_nothing() -> None:
+    made = an_answer_from_before(sending(FIRST.end))
+    assert made.end_of(STREAM) is None
+    assert isinstance(only(made.next_actions(2)), Open)
+
+
+def test_without_its_session_an_answer_from_before_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    remove(monkeypatch, "the session of an answer", lambda *_: True)
+    assert an_answer_from_before(sending(FIRST.end)).end_of(STREAM) == SECOND.end
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_in_any_order_of_events_the_other_log_comes_to_its_end(seed: int) -> None:
+    """Requests fail, the other node forgets and loses its end, and own writes go on meanwhile."""
+    chance = random.Random(seed)
+    world = World(chance)
+    for _ in range(300):
+        chance.choice([world.write, world.begin, world.begin, world.end, world.end, world.lose])()
+        world.made.check()
+        world.now += chance.random() / 10
+    world.calm = True
+    for _ in range(2_000):
+        if world.there == len(world.pieces) and world.made.silent_since(STREAM) is None:
+            break
+        world.now += 0.1
+        world.begin()
+        world.end()
+    assert world.there == len(world.pieces)
+    assert world.memory.held == 0 or world.under_way
+
+
+class World:
+    """One stream, a log here and one there, which hold the first so many pieces."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.memory = Memory(40)
+        self.made = Sending(self.memory)
+        self.made.follow(STREAM, 1, None, Told(), 0)
+        self.pieces: list[Piece] = []
+        self.there = 0
+        self.open = False
+        self.under_way: list[Action] = []
+        self.now = 0.0
+        self.calm = False
+
+    def write(self) -> None:
+        last = self.pieces[-1].end if self.pieces else None
+        number = len(self.pieces)
+        if last is None or self.chance.random() < 0.2:
+            before = 0 if last is None else last.position
+            piece = Piece(Place(number, 64), True, before, b"x" * 10)
+        else:
+            piece = Piece(last, False, 0, b"x" * 10)
+        self.pieces.append(piece)
+        self.made.offer(STREAM, piece, self.now)
+        self.made.tell(STREAM, Told(number, 0, 0))
+
+    def begin(self) -> None:
+        self.under_way += self.made.next_actions(self.now)
+
+    def lose(self) -> None:
+        """The other process dies, with what it has not synced: nothing that it answered."""
+        self.open = False
+
+    def end(self) -> None:
+        if not self.under_way:
+            return
+        action = self.under_way.pop(self.chance.randrange(len(self.under_way)))
+        arrives = self.calm or self.chance.random() < 0.8
+        answered = self.calm or self.chance.random() < 0.8
+        finish = self._do(action) if arrives else None
+        if finish is None or not answered:
+            self.made.failed(action, self.now)
+        else:
+            finish()
+
+    def _do(self, action: Action) -> Callable[[], object]:
+        if isinstance(action, Open):
+            self.open = True
+            end = self.pieces[self.there - 1].end if self.there else None
+            return lambda: self.made.opened(action, None, end, self.now)
+        if isinstance(action, Read):
+            ends = [None, *(piece.end for piece in self.pieces)]
+            after = self.pieces[ends.index(action.end) :]
+            return lambda: self.made.was_read(action, after[0] if after else None, self.now)
+        (part,) = action.parts
+        answer = Answer(self._take(part), self._end())
+        return lambda: self.made.answered(action, [answer], self.now)
+
+    def _take(self, part: Part) -> Taken:
+        if not self.open:
+            return Taken.NOT_OPEN
+        if part.piece is not None and part.piece in self.pieces[self.there :]:
+            if part.piece != self.pieces[self.there]:
+                return Taken.GAP
+            self.there += 1
+        return Taken.OK
+
+    def _end(self) -> Place:
+        return self.pieces[self.there - 1].end if self.there else NOWHERE
