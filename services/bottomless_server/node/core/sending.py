@@ -73,6 +73,8 @@ class _Stream:
     """The own log had nothing more to read; so what lacks is not synced yet, or offered."""
     has_told: Told = NOTHING_TOLD
     told_at: float = 0.0
+    told_count: int = 0
+    told_before_read: int = 0
     again_at: float = 0.0
     failures: int = 0
 
@@ -145,6 +147,7 @@ class Sending:
         stream = self._streams.get(stream_id)
         if stream is not None and stream.phase is not _Phase.ENDED:
             stream.told, stream.all_read = told, False
+            stream.told_count += 1
             self._due[stream_id] = None
 
     def silent_since(self, stream_id: StreamId) -> float | None:
@@ -244,11 +247,11 @@ class Sending:
         if freed:
             self._close(stream)
         elif piece is None:
-            stream.all_read = True
-        elif self._memory.take(len(piece.data)):
+            # Unless it became longer while it was read.
+            stream.all_read = stream.told_count == stream.told_before_read
+        elif self._has_room(stream, len(piece.data)):
             stream.read = piece
         else:
-            # What lies in memory is on its way, and will be gone.
             stream.again_at = now + _PAUSE_MIN
 
     def answered(self, action: Send, answers: Sequence[Answer], now: float) -> list[Event]:
@@ -315,6 +318,7 @@ class Sending:
             stream.session += 1
             return Open(stream.stream_id, stream.session, stream.epoch)
         if stream.phase is _Phase.OPEN and stream.lacks and not stream.all_read:
+            stream.told_before_read = stream.told_count
             return Read(stream.stream_id, stream.session, stream.end)
         return None
 
@@ -344,6 +348,14 @@ class Sending:
                 stream.has_told, stream.told_at = part.told, now
         stream.end = None if answer.end == NOWHERE else answer.end
         return self._has(stream, now)
+
+    def _has_room(self, stream: _Stream, size: int) -> bool:
+        """Take room for what was read. What was offered waits until that node has what was read, so
+        it must not keep the room: it is read later."""
+        if self._memory.take(size):
+            return True
+        self._drop_pieces(stream)
+        return self._memory.take(size)
 
     def _has(self, stream: _Stream, now: float) -> list[Event]:
         """Note where the log ends there: what it has need not be kept."""
