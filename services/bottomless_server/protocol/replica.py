@@ -217,7 +217,8 @@ _MEMBERS: Final = set(Opening._fields)
 
 def encode_open_said(said: OpenSaid) -> bytes:
     """Make the reply to `open`."""
-    return orjson.dumps({"refusal": said.refusal, "end": said.end})
+    end = None if said.end is None else list(said.end)
+    return orjson.dumps({"refusal": said.refusal, "end": end})
 
 
 @said_by("a replica")

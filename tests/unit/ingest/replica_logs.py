@@ -4,9 +4,9 @@ import errno
 import os
 import random
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from support.harness import StandingClocks
 from support.power_loss import PowerLossDisk
@@ -37,6 +37,8 @@ from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.protocol.replica import Answer, EpochEnd, Item, Opening, Place, Taken
 from bottomless_server.runtime.base.shared_hops import SharedHops
 from unit.ingest.harness import STREAM
+
+T = TypeVar("T")
 
 ROOT: Final = Path("/disk")
 ROLL: Final = RollBounds(size_max=1_500, age_ms_max=10**9, chunk_count_max=10**6)
@@ -162,6 +164,18 @@ class OneLife:
         return getattr(self._disk, name)
 
 
+class AtOnce(Executor):
+    """Makes each call when it is asked for: no thread has to come by for it on a busy machine."""
+
+    def submit(self, call: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(call(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 it is the caller's
+            future.set_exception(error)
+        return future
+
+
 class HereAlone:
     """A node that owns nothing; a test says what its record says."""
 
@@ -186,7 +200,7 @@ class FollowerNode:
 
     def __init__(self, *, stream_count_max: int = 100, keep_ms: int = 0) -> None:
         self.disk = PowerLossDisk(ROOT)
-        self.executor = ThreadPoolExecutor(1)
+        self.executor = AtOnce()
         self.here = HereAlone()
         self.clocks = StandingClocks()
         self.use = DiskUse(10**12)
@@ -220,18 +234,14 @@ class FollowerNode:
 
     def die(self, chance: random.Random | None = None) -> None:
         """The process is killed; with `chance` the machine loses its power."""
-        # Between two calls of its thread.
-        self.executor.submit(self._die, chance).result()
-        self.use = DiskUse(10**12)
-        self.begin()
-
-    def _die(self, chance: random.Random | None) -> None:
         self.life.alive = False
         self.disk.before = nothing
         if chance is None:
             self.disk.end_processes()
         else:
             self.disk.lose_power(chance)
+        self.use = DiskUse(10**12)
+        self.begin()
 
     async def open(self, owner: OwnerLog) -> OpenRefusal | Place | None:
         return await self.following.open(owner.stream_id, owner.opening)
@@ -255,7 +265,6 @@ class FollowerNode:
     async def aclose(self) -> None:
         self.disk.before = nothing
         await self.following.stop()
-        self.executor.shutdown()
 
 
 def files_of(disk: PowerLossDisk, stream_id: StreamId) -> dict[str, bytes]:

@@ -5,7 +5,7 @@ from golden.regenerate import golden
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.chunk import decode_header
 from bottomless_server.protocol.replica import (
     END_COUNT_MAX,
@@ -15,14 +15,17 @@ from bottomless_server.protocol.replica import (
     EpochEnd,
     Item,
     Opening,
+    OpenSaid,
     Place,
     Taken,
     chunks_of,
     decode_answers,
     decode_items,
+    decode_open_said,
     decode_opening,
     encode_answers,
     encode_items,
+    encode_open_said,
     encode_opening,
 )
 from unit.formats.examples import damaged
@@ -144,3 +147,28 @@ def test_any_other_bytes_are_refused(data: bytes) -> None:
     for decode in (decode_items, decode_opening):
         with pytest.raises(Corrupt):
             decode(data)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [OpenSaid(None, None), OpenSaid(None, Place(3, 64)), OpenSaid("fenced", None)],
+)
+def test_the_answer_to_an_opening_is_understood(said: OpenSaid) -> None:
+    assert decode_open_said(encode_open_said(said)) == said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"[]",
+        b'{"refusal":null}',
+        b'{"refusal":"no","end":null}',
+        b'{"refusal":[],"end":null}',
+        b'{"refusal":null,"end":[1]}',
+        b'{"refusal":null,"end":[1,-1]}',
+    ],
+)
+def test_an_answer_to_an_opening_that_cannot_be_is_that_of_a_node_that_is_away(said: bytes) -> None:
+    with pytest.raises(Unavailable):
+        decode_open_said(said)

@@ -219,7 +219,7 @@ class Sending:
     def opened(
         self, action: Open, refusal: str | None, end: Place | None, now: float
     ) -> list[Event]:
-        """That node answered an opening."""
+        """Hear the answer to an opening; returns what its owner has to know."""
         self._errands -= 1
         self._failures = 0
         stream = self._of(action.stream_id, action.session)
@@ -255,7 +255,7 @@ class Sending:
             stream.again_at = now + _PAUSE_MIN
 
     def answered(self, action: Send, answers: Sequence[Answer], now: float) -> list[Event]:
-        """That node answered a body, item by item."""
+        """Hear the answers to a body, one for each item; returns what owners have to know."""
         self._bodies -= 1
         self._failures = 0
         events: list[Event] = []
