@@ -52,8 +52,10 @@ class ReplicaRoutes:
             sentence = "the body does not open a replica"
             raise InvalidRequest(sentence, code=Code.VALIDATION_FAILED) from error
         opened = await self._following.open(parse_stream_id(stream_id), opening)
-        refused = isinstance(opened, OpenRefusal)
-        said = OpenSaid(opened, None) if refused else OpenSaid(None, opened)
+        if isinstance(opened, OpenRefusal):
+            said = OpenSaid(opened.value, None)
+        else:
+            said = OpenSaid(None, opened)
         return Response(encode_open_said(said), 200, media_type=_JSON)
 
     async def take(self, request: Request) -> Response:
