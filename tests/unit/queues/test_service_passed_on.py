@@ -11,6 +11,7 @@ from support.waiting import eventually
 
 from bottomless.errors import Denied
 from bottomless_server.node.core.ownership import OwnedElsewhere
+from bottomless_server.node.forwarding import Answer
 from bottomless_server.queues import app
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.identity.credential_watch import CredentialWatch
@@ -94,6 +95,27 @@ async def test_who_leaves_while_another_node_checks_its_credential_takes_nothing
         assert (message["value"], message["deliveries"]) == ("a", 1)
         may_go_on.set()
         assert await asking == []
+
+
+async def test_who_leaves_in_the_moment_in_which_another_node_has_its_answer_takes_nothing(
+    tmp_path: Path,
+) -> None:
+    left = asyncio.Event()
+    async with two_nodes(tmp_path) as (home, other):
+        await home.create()
+        await home.publish("a")
+        receives = other.service.passing.receives
+        ask = receives.ask
+
+        async def answered(*asked: Any) -> Answer:
+            answer = await ask(*asked)
+            left.set()
+            return answer
+
+        receives.ask = answered  # type: ignore[method-assign, assignment]
+        assert await receive_until(other, left) == []
+        (message,) = await home.receive()
+        assert (message["value"], message["deliveries"]) == ("a", 1)
 
 
 async def test_a_drain_waits_for_no_receive_that_is_passed_on(tmp_path: Path) -> None:

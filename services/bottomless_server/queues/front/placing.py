@@ -40,7 +40,11 @@ from bottomless_server.runtime.http.app import (
     request_id_of,
     send_problem,
 )
-from bottomless_server.runtime.http.connection import while_connected
+from bottomless_server.runtime.http.connection import (
+    gone,
+    require_connected,
+    while_connected,
+)
 from bottomless_server.runtime.http.endpoint_table import Endpoint
 from bottomless_server.runtime.http.endpoints import find
 from bottomless_server.runtime.http.expecting import Expecting
@@ -205,16 +209,17 @@ class QueueFront:
                 raise restated(error, Outcome.UNKNOWN) from error
 
         asking = self._passing.receives.ask(owner, scope, _again(body, receive), hold)
-        answer = await while_connected(receive, self._unless_draining(asking))
+        answer = await self._answered(asking, owner, scope, receive)
         if answer is None:
             return _nothing_received(scope)
         watch = credential_watch_of(scope)
-        if watch is not None:
-            try:
+        try:
+            if watch is not None:
                 await while_connected(receive, watch.check())
-            except (StoreError, ClientGone):
-                await self._give_back(owner, scope, answer)
-                raise
+            await require_connected(receive)
+        except (StoreError, ClientGone):
+            await self._give_back(owner, scope, answer)
+            raise
         return answer
 
     async def _give_back(self, owner: OwnedElsewhere, scope: Scope, answer: Answer) -> None:
@@ -239,15 +244,42 @@ class QueueFront:
         except Unavailable as error:
             log.warning("messages could not be given back to their home", error=str(error))
 
-    async def _unless_draining(self, asking: Coroutine[Any, Any, Answer]) -> Answer | None:
-        """An answer; None where a drain began before it came, and it is not waited for any more."""
+    async def _answered(
+        self,
+        asking: Coroutine[Any, Any, Answer],
+        owner: OwnedElsewhere,
+        scope: Scope,
+        receive: Receive,
+    ) -> Answer | None:
+        """An answer; None where a drain began before it came, and it is not waited for any more. One that
+        comes in the moment in which nobody waits for it any more goes back.
+
+        Raises:
+            ClientGone: the client left before.
+        """
         answered = asyncio.create_task(asking)
+        leaving = asyncio.create_task(gone(receive))
         draining = asyncio.create_task(self._under_way.until_draining())
         try:
-            await asyncio.wait({answered, draining}, return_when=asyncio.FIRST_COMPLETED)
-            return answered.result() if answered.done() else None
-        finally:
-            await end_tasks(answered, draining)
+            await asyncio.wait({answered, leaving, draining}, return_when=asyncio.FIRST_COMPLETED)
+            is_wanted, has_left = answered.done() and not leaving.done(), leaving.done()
+        except asyncio.CancelledError:
+            await end_tasks(answered, leaving, draining)
+            await self._give_back_what_came(owner, scope, answered)
+            raise
+        await end_tasks(answered, leaving, draining)
+        if is_wanted:
+            return answered.result()
+        await self._give_back_what_came(owner, scope, answered)
+        if has_left:
+            raise ClientGone
+        return None
+
+    async def _give_back_what_came(
+        self, owner: OwnedElsewhere, scope: Scope, answered: "asyncio.Task[Answer]"
+    ) -> None:
+        if not answered.cancelled() and answered.exception() is None:
+            await self._give_back(owner, scope, answered.result())
 
 
 def _receipts_in(answer: Answer) -> list[str]:

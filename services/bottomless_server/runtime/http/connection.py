@@ -64,3 +64,18 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         return working.result()
     finally:
         await end_tasks(working, leaving)
+
+
+async def require_connected(receive: Receive) -> None:
+    """Return if nobody has heard that the client has left.
+
+    Raises:
+        ClientGone: it has.
+    """
+    leaving = asyncio.create_task(gone(receive))
+    # One turn: what has been heard is told in it.
+    await asyncio.sleep(0)
+    has_left = leaving.done()
+    await end_tasks(leaving)
+    if has_left:
+        raise ClientGone
