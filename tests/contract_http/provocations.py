@@ -315,6 +315,7 @@ PROVOKED: Final[dict[Code, Callable[[Scene], Answer]]] = {
     Code.OFFSET_BEYOND_END: lambda scene: scene.ask(
         "POST", scene.stream("/trim"), {"before_offset": 99}
     ),
+    Code.DRIVE_UNKNOWN: lambda scene: scene.ask("POST", "/v1/admin/drives", {"name": CANARY}),
     Code.PRECONDITION_REQUIRED: lambda scene: scene.ask(
         "PATCH", scene.stream(), {"labels": {CANARY: CANARY}}
     ),
@@ -394,6 +395,10 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
     Code.STORAGE_FAILED: (
         "tests/unit/ingest/test_failing_disk.py",
         "test_another_write_error_is_said_to_be_one",
+    ),
+    Code.DRIVE_IN_USE: (
+        "tests/unit/manifest/test_drive_registration.py",
+        "test_a_store_that_is_a_drive_already_is_refused_and_nothing_is_written",
     ),
     Code.OBJECT_STORE_UNAVAILABLE: (
         "tests/faults/test_reads.py",

@@ -21,6 +21,7 @@ NOT_HERE: Final = {
     "accept_gap": "there is no hole",
     "take_over_queues": "there is no home that is gone",
     "rebuild": "coordination is not lost",
+    "register_drive": "its settings name no drive",
     "delete_group": "somebody is in the group",
     "delete_super_group": "somebody is in the group",
 }

@@ -273,6 +273,8 @@ class Client:
     collect_garbage = _waits(AsyncClient.collect_garbage)
     rebuild = _waits(AsyncClient.rebuild)
     describe_wal = _waits(AsyncClient.describe_wal)
+    list_drives = _waits(AsyncClient.list_drives)
+    register_drive = _waits(AsyncClient.register_drive)
     queue_store = _waits(AsyncClient.queue_store)
     compact_queue_store = _waits(AsyncClient.compact_queue_store)
     take_over_queues = _waits(AsyncClient.take_over_queues)

@@ -92,6 +92,20 @@ class UpkeepCalls(Wire):
         """Show the writers that have WAL objects of leaderless streams, and what keeps the oldest."""
         return members(await self._send("GET", "/v1/admin/wal"))
 
+    async def list_drives(self) -> list[dict[str, Any]]:
+        """List the drives on which fragments may lie: `name`, `number` and `state` of each, by number."""
+        items: list[dict[str, Any]] = members(await self._send("GET", "/v1/drives"))["items"]
+        return items
+
+    async def register_drive(self, drive: str) -> dict[str, Any]:
+        """Register a drive that the settings of the servers name, so that it is used; tells what it is.
+
+        Raises:
+            InvalidRequest: `drive-unknown`, the settings name none such.
+            Exists: `drive-in-use`, the store is another drive already.
+        """
+        return await self._send_json("POST", "/v1/admin/drives", {"name": drive})
+
     async def queue_store(self) -> dict[str, Any]:
         """Show what lies on the disk of the node of queues that answers, which a proxy chooses."""
         return members(await self._send("GET", "/v1/admin/queue-store"))

@@ -5,8 +5,7 @@
 
 Their form is that of sealed_json.py. The registry says for ever which number is which drive; the
 marker is how a process knows that a store is that drive, and not a directory whose mount is gone.
-Nothing puts them yet: their keys move to keys.py, and their golden files are frozen, when something
-does. Spec: docs/formats.md, "Drive registry object" and "Drive marker".
+Their golden files are not frozen yet. Spec: docs/formats.md, "Drive registry object" and "Drive marker".
 """
 
 import re

@@ -52,6 +52,8 @@ def test_the_commands_are_these() -> None:
         "create",
         "describe",
         "doctor",
+        "drives add",
+        "drives ls",
         "fence",
         "fragments cat",
         "fragments ls",

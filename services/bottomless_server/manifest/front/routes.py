@@ -22,6 +22,7 @@ from bottomless_server.manifest.operations.operation_routes import add_operation
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.recovery.rebuild import Rebuild
 from bottomless_server.manifest.recovery.recovery_routes import add_recovery_routes
+from bottomless_server.manifest.registry.drive_routes import add_drive_routes
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.removal.garbage_routes import add_garbage_routes
 from bottomless_server.manifest.removal.lease_routes import add_lease_routes
@@ -68,4 +69,5 @@ def public_api(
     add_tree_routes(api, context, registry, operations)
     add_key_routes(api, context, keys, paging)
     add_wal_routes(api, context)
+    add_drive_routes(api, context)
     return api

@@ -1,0 +1,186 @@
+"""Enter a drive of the settings into the registry of drives, so that fragments may lie on it.
+
+Steps, in this order:
+
+1. The drive is tried (drives/probe.py), and shows no marker, or that of this registration.
+2. A new version of the registry has the drive, with its number and a random id, as a retired one: so
+   its number is taken for ever, and nobody uses it.
+3. The marker with this number and id is put on the drive, if none is there.
+4. A new version of the registry has it as one that is used.
+
+After a crash in 1 nothing is there but an object of the probe. After 2 and 3 the registry has a
+retired drive, whose id says that a marker is ours: the same request goes on from there. So does one
+for a drive that was retired: nothing lies on it, and its number still means the same store. Each
+version is put if absent and has all drives of the one before: of two that are made at once one is
+made again. docs/decisions/0155.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from bottomless.drives.base import Drive
+from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, StoreError, Unavailable
+from bottomless.formats.checks import crc32c
+from bottomless.formats.drive_objects import (
+    DRIVE_MARKER_KEY,
+    drives_key,
+    encode_drives,
+    encode_marker,
+)
+from bottomless.guards import guard
+from bottomless.model.drive import (
+    DEFAULT_NAME,
+    DEFAULT_NUMBER,
+    DriveMarker,
+    DriveRegistry,
+    RegisteredDrive,
+)
+from bottomless_server.drives.configured import ConfiguredDrive
+from bottomless_server.drives.marked import read_marker
+from bottomless_server.drives.probe import probe
+from bottomless_server.drives.table import load_registry
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.stores.put_retries import put_object
+
+_ATTEMPT_COUNT: Final = 8
+
+
+class DriveRegistration:
+    """Registers drives, and tells of them."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def describe(self) -> list[dict[str, Any]]:
+        """Tell of drive 0, of all that are registered, and of those that only the settings name.
+
+        Raises:
+            Unavailable, Corrupt: drive 0 did not give the registry.
+        """
+        context = self._context
+        states = {drive.number: (drive.name, "unregistered") for drive in context.drives.configured}
+        registry = await load_registry(context.drive)
+        found = await asyncio.gather(*(self._state(drive) for drive in registry.drives))
+        for drive, state in zip(registry.drives, found, strict=True):
+            states[drive.number] = drive.name, state
+        states[DEFAULT_NUMBER] = DEFAULT_NAME, "used"
+        return [
+            {"name": name, "number": number, "state": state}
+            for number, (name, state) in sorted(states.items())
+        ]
+
+    async def _state(self, drive: RegisteredDrive) -> str:
+        if drive.retired:
+            return "retired"
+        try:
+            await self._context.drives.marked(drive.number).look()
+        except StoreError:
+            return "away"
+        return "used"
+
+    async def register(self, name: str) -> RegisteredDrive:
+        """Register the drive that the settings of this process name so; again changes nothing.
+
+        Raises:
+            InvalidRequest: the settings name none, or the registry has another one in its place.
+            Exists: the store is the drive of another number, or of another deployment.
+            Unavailable: drive 0 or the drive does not answer, or does not do what a drive promises.
+            Corrupt: the registry or the marker cannot be read.
+        """
+        setting = self._setting(name)
+        drive = self._context.drives.marked(setting.number)
+        known = _find(await load_registry(self._context.drive), setting)
+        if known is not None and not known.retired:
+            # Without its marker it is away; to put that anew could mark the directory below a mount.
+            await drive.look()
+            return known
+        await probe(drive.unmarked)
+        found = await read_marker(drive.unmarked)
+        # Not before the marker was read: somebody else may have registered the drive meanwhile.
+        known = _find(await load_registry(self._context.drive), setting)
+        require_unmarked(known, found)
+        new = RegisteredDrive(name, setting.number, self._context.new_uid(), retired=True)
+        taken = known or await self._enter(setting, new)
+        await self._put_marker(drive.unmarked, taken)
+        return await self._enter(setting, taken._replace(retired=False))
+
+    def _setting(self, name: str) -> ConfiguredDrive:
+        for setting in self._context.drives.configured:
+            if setting.name == name:
+                return setting
+        raise InvalidRequest(
+            "BOTTOMLESS_DRIVES of the manifest service names no such drive",
+            code=Code.DRIVE_UNKNOWN,
+        )
+
+    async def _enter(self, setting: ConfiguredDrive, row: RegisteredDrive) -> RegisteredDrive:
+        """Make the registry have this row; returns what it has if somebody was faster."""
+        for _ in range(_ATTEMPT_COUNT):
+            registry = await load_registry(self._context.drive)
+            found = _find(registry, setting)
+            if found is not None and (found.drive_id != row.drive_id or found == row):
+                return found
+            others = [drive for drive in registry.drives if drive.number != row.number]
+            drives = tuple(sorted([*others, row], key=lambda drive: drive.number))
+            if await self._put_version(DriveRegistry(registry.version + 1, drives)):
+                return row
+        raise Unavailable("others change the registry of drives all the time")
+
+    async def _put_version(self, registry: DriveRegistry) -> bool:
+        """Whether this is that version; False where another one was put."""
+        try:
+            await self._put(
+                self._context.drive, drives_key(registry.version), encode_drives(registry)
+            )
+        except Corrupt:
+            return False
+        return True
+
+    async def _put_marker(self, drive: Drive, row: RegisteredDrive) -> None:
+        marker = DriveMarker(row.number, row.drive_id)
+        try:
+            await self._put(drive, DRIVE_MARKER_KEY, encode_marker(marker))
+        except Corrupt as error:
+            raise _of_another() from error
+
+    async def _put(self, drive: Drive, object_key: str, data: bytes) -> None:
+        await put_object(
+            drive,
+            object_key,
+            [data],
+            crc32c(data),
+            deadline_seconds=self._context.settings.manifest_put_seconds,
+        )
+
+
+@guard("a drive belongs to one deployment")
+def require_unmarked(known: RegisteredDrive | None, found: DriveMarker | None) -> None:
+    """Refuse a store that is a drive already, unless an earlier try of ours made it that one.
+
+    Raises:
+        Exists: its marker is not that of the drive which is registered.
+    """
+    ours = None if known is None else DriveMarker(known.number, known.drive_id)
+    if found is not None and found != ours:
+        raise _of_another()
+
+
+def _of_another() -> Exists:
+    return Exists(
+        "the store has the marker of another drive: of another number, or of another deployment. "
+        "Take another directory or prefix",
+        code=Code.DRIVE_IN_USE,
+    )
+
+
+def _find(registry: DriveRegistry, setting: ConfiguredDrive) -> RegisteredDrive | None:
+    for drive in registry.drives:
+        if (drive.name, drive.number) == setting[:2]:
+            return drive
+        if drive.name == setting.name or drive.number == setting.number:
+            raise InvalidRequest(
+                "the registry has another drive with this name or number, for ever: "
+                "take another one in BOTTOMLESS_DRIVES",
+                code=Code.DRIVE_UNKNOWN,
+            )
+    return None

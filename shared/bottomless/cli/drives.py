@@ -1,0 +1,45 @@
+"""Drives: the stores on which fragments may lie, and the registration of one."""
+
+from typing import Annotated, Final
+
+import typer
+
+from bottomless.cli.examples import examples
+from bottomless.cli.output import Column, Form, Output, show, show_list
+from bottomless.cli.session import open_client
+
+_COLUMNS: Final = [
+    Column("NAME", lambda item: item["name"]),
+    Column("NUMBER", lambda item: item["number"]),
+    Column("STATE", lambda item: item["state"]),
+]
+
+DriveName = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="Name of a drive, as BOTTOMLESS_DRIVES of the servers has it."
+    ),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add `drives` with its commands to the command line."""
+    group = typer.Typer(help="The stores on which fragments may lie.", no_args_is_help=True)
+    group.command("ls", epilog=examples("drives ls"))(_list)
+    group.command("add", epilog=examples("drives add cold"))(_add)
+    app.add_typer(group, name="drives")
+
+
+def _list(context: typer.Context, output: Output = Form.TABLE) -> None:
+    """List drives: those that are used, away or retired, and those that wait to be registered."""
+    with open_client(context) as client:
+        show_list(client.list_drives(), _COLUMNS, output)
+
+
+def _add(context: typer.Context, name: DriveName, output: Output = Form.TABLE) -> None:
+    """Register a drive that BOTTOMLESS_DRIVES of the servers names, so that it is used.
+
+    It is tried and marked; its number is taken for ever. Again changes nothing.
+    """
+    with open_client(context) as client:
+        show(client.register_drive(name), output, name=name)
