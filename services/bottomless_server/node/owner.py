@@ -19,7 +19,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless.model.super_stream import SuperRecord
 from bottomless_server.coordination.base import Coordination, Values
 from bottomless_server.core.regressed import coordination_lost
-from bottomless_server.node.core import ownership
+from bottomless_server.node.core import in_sync, ownership
 from bottomless_server.node.core.ownership import LocalView
 from bottomless_server.node.lease import NodeLease
 from bottomless_server.stores.generation import held_generation
@@ -317,7 +317,7 @@ class Owner:
                 raise _HomeChanged
             node_id, url = self.lease.node
             home_held = lease is not None and values[lease] is not None
-            claimed = ownership.claim(record, node_id, url, local, home_held=home_held)
+            claimed = in_sync.claim(record, node_id, url, local, home_held=home_held)
             if keeper is not None and left is not None:
                 _require_kept(keeper, record, claimed.epochs[-1].first_offset, values[left])
             return claimed

@@ -1,15 +1,18 @@
 """Who may own a stream with replicas, and who is counted: the table of decisions."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import pytest
 
-from bottomless.errors import Fenced, Unavailable
+from bottomless.errors import Fenced, StoreError, Unavailable
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
-from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.node.core import in_sync
+from bottomless.model.stream import NOBODY, EpochStart, StreamRecord, StreamState
+from bottomless_server.node.core import in_sync, ownership
 from bottomless_server.node.core.in_sync import (
     Refusal,
     Refused,
@@ -57,8 +60,61 @@ def test_nobody_else_claims_a_dirty_stream() -> None:
         claim(evict(ALL, A, 1, B), B, "b:1", HAS_ALL, home_held=False)
     with pytest.raises(Unavailable):
         claim(ALL, D, "d:1", HAS_ALL, home_held=False)
-    with pytest.raises(OwnedElsewhere):
-        claim(ALL, B, "b:1", HAS_ALL, home_held=True)
+
+
+@pytest.mark.parametrize("node", [B, D])
+def test_whoever_asks_is_told_where_a_stream_is_whose_home_lives(node: NodeId) -> None:
+    with pytest.raises(OwnedElsewhere) as elsewhere:
+        claim(ALL, node, "x:1", HAS_ALL, home_held=True)
+    assert elsewhere.value.owner_url == "a:1"
+
+
+ONE = StreamRecord(
+    STREAM,
+    NAME,
+    "default",
+    StreamState.ACTIVE,
+    0,
+    StreamConfig(),
+    epoch=3,
+    reserved_next=100,
+    epochs=(EpochStart(3, 0),),
+)
+
+
+def outcome_of(claiming: Callable[[], StreamRecord]) -> object:
+    """What became of a claim: the record, or what was raised and says."""
+    try:
+        return claiming()
+    except StoreError as error:
+        return type(error), error.code, vars(error).get("owner_url"), str(error)
+
+
+@pytest.mark.parametrize("dirty", [False, True])
+@pytest.mark.parametrize("home", [None, A, B, NOBODY])
+def test_a_stream_with_one_replica_is_claimed_as_if_there_were_none(
+    dirty: bool, home: NodeId | None
+) -> None:
+    """Also by who is chosen for others: it has no members, so its record is what it was."""
+    outcomes = set()
+    for state, owner_url, published, view, held in product(
+        StreamState,
+        [None, "a:1", "b:1"],
+        [0, 10],
+        [EMPTY, HAS_ALL, LocalView(10, empty=False, epoch=3), LocalView(10, False, 4, 1, 10)],
+        [False, True],
+    ):
+        record = replace(
+            ONE, state=state, dirty=dirty, home=home, owner_url=owner_url, published_next=published
+        )
+        plain, ours = (
+            outcome_of(partial(one, record, A, "a:1", view, home_held=held and home != A))
+            for one in (ownership.claim, in_sync.claim)
+        )
+        assert ours == plain
+        outcomes.add(type(plain))
+    assert tuple in outcomes
+    assert (StreamRecord in outcomes) == (home in (None, A) or not dirty)
 
 
 def test_the_home_claims_under_its_own_lease() -> None:

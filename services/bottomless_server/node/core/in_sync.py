@@ -1,6 +1,8 @@
 """Decide who may own a stream with replicas, and what its record says of those that hold it.
 
-Nothing calls this but replica_records.py, which nothing calls: an owner has no followers yet.
+Every claim is decided here, also of a stream with one replica, which is as it was without replicas.
+Of the rest nothing is called but by replica_records.py, which nothing calls: an owner has no followers
+yet.
 
 Whatever was acknowledged or shown to a reader, and is not published, lies synced on every node that
 is in sync. So each of them may become the owner by one EXEC, without asking another. All functions
@@ -17,7 +19,7 @@ from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.node.core import ownership
-from bottomless_server.node.core.ownership import LocalView, OwnedElsewhere, check_owner, not_owner
+from bottomless_server.node.core.ownership import LocalView, check_owner
 
 _P = TypeVar("_P")
 
@@ -59,9 +61,10 @@ def claim(
 ) -> StreamRecord:
     """The record after this node claimed the stream, under the next epoch.
 
-    A dirty stream is claimed by a node that is in sync and has its log. A clean one by any: all is
-    published, so its members are chosen anew, and this node alone is in sync. `home_held`: whether
-    the lease of the home is held.
+    A dirty stream is claimed by its home, or by a node that is in sync and has its log. A clean one by
+    any: all is published, so its members are chosen anew, and this node alone is in sync. `home_held`:
+    whether the lease of the home is held, if that is another node. A stream with one replica is claimed
+    as `ownership.claim` says, and nothing else is written.
 
     Raises:
         NotFound: the stream is being deleted.
@@ -70,16 +73,10 @@ def claim(
     if not record.dirty:
         claimed = ownership.claim(record, mine, owner_url, local, home_held=home_held)
         return _said(claimed, (mine, *sorted(set(chosen) - {mine})), (mine,))
-    if not may_go_on(record, mine):
-        raise not_owner()
-    if record.home != mine and home_held:
-        if record.owner_url not in (None, owner_url):
-            assert record.owner_url is not None
-            raise OwnedElsewhere(record.owner_url)
-        raise not_owner()
-    # What lies here is the stream's own log, as the home's is, and is held to the same rules.
-    moved = replace(record, home=mine)
-    return ownership.claim(moved, mine, owner_url, local, home_held=False)
+    if not home_held and may_go_on(record, mine):
+        # What lies here is the stream's own log, as the home's is, and is held to the same rules.
+        record = replace(record, home=mine)
+    return ownership.claim(record, mine, owner_url, local, home_held=home_held)
 
 
 @guard("the in-sync set in a claim")
