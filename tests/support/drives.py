@@ -2,8 +2,13 @@
 
 from bottomless.drives.base import Drive
 from bottomless.formats.checks import crc32c
-from bottomless.formats.drive_objects import DRIVE_MARKER_KEY, encode_marker
-from bottomless.model.drive import DriveMarker
+from bottomless.formats.drive_objects import (
+    DRIVE_MARKER_KEY,
+    drives_key,
+    encode_drives,
+    encode_marker,
+)
+from bottomless.model.drive import DriveMarker, DriveRegistry, RegisteredDrive
 from bottomless.model.names import Uid
 from bottomless_server.drives.marked import MarkedDrive, marked_drive
 from bottomless_server.drives.memory import MemoryDrive
@@ -20,3 +25,10 @@ async def a_table(default: Drive, *numbers: int) -> DriveTable:
         await drive.put(DRIVE_MARKER_KEY, [data], crc32c(data))
         others[number] = marked_drive(drive, marker)
     return DriveTable(default, others)
+
+
+async def register(default: Drive, *numbers: int) -> None:
+    """Enter drives of `a_table` into the registry on drive 0."""
+    drives = [RegisteredDrive(f"d{one}", one, Uid(f"{one:032x}"), False) for one in sorted(numbers)]
+    data = encode_drives(DriveRegistry(1, tuple(drives)))
+    await default.put(drives_key(1), [data], crc32c(data))

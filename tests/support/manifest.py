@@ -29,6 +29,7 @@ from bottomless_server.coordination.base import (
 from bottomless_server.coordination.memory import MemoryCoordination, Watched
 from bottomless_server.drives.checked_parts import parts_in_memory
 from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust
 from bottomless_server.manifest.mutators.sessions import begin, intend
@@ -412,6 +413,22 @@ class ManifestHarness:
             new_uid=Uids(),
         )
         from_the_first_start(self.context)
+
+    def use_drives(self, table: DriveTable) -> None:
+        """Have the fragments lie on several drives."""
+        self.context = from_the_first_start(replace(self.context, table=table))
+
+    async def group_count(self) -> int:
+        """How many groups the committed manifest leads to, with what is above the floor."""
+        record, root = await load_root(self.context, await self.record())
+        pending, count = [root], 0
+        while pending:
+            node = pending.pop()
+            live = node.entries[node.entries["next_offset"] > root.first_offset]
+            for entry in live[live["kind"] == EntryKind.GROUP]:
+                pending.append(await self.context.groups.load(record.tenant, STREAM, entry))
+                count += 1
+        return count
 
     @property
     def one_machine(self) -> bool:

@@ -9,6 +9,8 @@ bottomless:nodes                   where ingest nodes are: ingest_nodes.py
 bottomless:producers:{stream_id}   what the last owner knew of producers when it left
 bottomless:deletes                 object keys, by the time from which they may go
 bottomless:deletes-failing         those of them that failed, by the time when they first did
+bottomless:deletes:{number}        the same two of each other drive than the first
+bottomless:deletes-failing:{number}
 
 Indexes, each changed in the transaction that changes what it speaks of:
 
@@ -32,6 +34,7 @@ from cachetools import LRUCache
 from bottomless.errors import Corrupt, Exists, NotFound, Unavailable
 from bottomless.formats.stream_record import SERVED, decode_record, encode_record
 from bottomless.guards import guard
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.names import (
     FullName,
     NodeId,
@@ -111,9 +114,19 @@ def node_key(node_id: NodeId) -> str:
     return f"bottomless:node:{node_id}"
 
 
-def delete_later(object_key: str, due_at: int) -> Due:
-    """An entry of the delete queue, to be written in the transaction that makes the object unreachable."""
-    return Due(DELETES_KEY, object_key.encode("ascii"), due_at)
+def deletes_key(drive: int) -> str:
+    """The delete queue of a drive."""
+    return DELETES_KEY if drive == DEFAULT_NUMBER else f"{DELETES_KEY}:{drive}"
+
+
+def failing_deletes_key(drive: int) -> str:
+    """Members of the delete queue of a drive that failed, by the time when they first did."""
+    return FAILING_DELETES_KEY if drive == DEFAULT_NUMBER else f"{FAILING_DELETES_KEY}:{drive}"
+
+
+def delete_later(object_key: str, due_at: int, drive: int = DEFAULT_NUMBER) -> Due:
+    """An entry of a delete queue, to be written in the transaction that makes the object unreachable."""
+    return Due(deletes_key(drive), object_key.encode("ascii"), due_at)
 
 
 NOTHING: Final = Changes()

@@ -15,7 +15,7 @@ is not on the drive from which it was to go, stays as it is.
 
 Who publishes the root puts the groups before it, and hands what it displaces to deletion in the EXEC
 that names the root: each as one object, since what lay below a displaced group lies below its
-successor. Nothing calls it yet.
+successor.
 """
 
 from collections.abc import Callable, Generator

@@ -17,7 +17,7 @@ from bottomless_server.drives.table import DriveTable
 from bottomless_server.manifest.common.failing_deletes import queue_later
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, OffsetRange
-from bottomless_server.stores.streams import DELETES_KEY
+from bottomless_server.stores.streams import DELETES_KEY, deletes_key
 from bottomless_server.tree.append import append_fragments
 
 COLD, FORGOTTEN = 7, 9
@@ -81,12 +81,14 @@ async def test_fragments_go_from_the_drives_they_lie_on_and_the_group_after_them
     assert await doomed.harness.coordination.member_count(DELETES_KEY) == 0
 
 
-async def test_a_group_stays_while_the_drive_of_a_fragment_below_it_is_not_known() -> None:
+async def test_a_fragment_waits_for_its_drive_and_holds_up_no_group() -> None:
     doomed = await a_doomed_group(elsewhere=FORGOTTEN)
 
     await Deleter(doomed.harness.context).make_pass()
 
     assert await doomed.is_there(0, doomed.places[1].object_key), "nobody looked on drive 0 for it"
     assert not await doomed.is_there(*doomed.places[0])
-    assert await doomed.is_there(0, doomed.group)
-    assert await doomed.harness.coordination.member_count(DELETES_KEY) == 1
+    assert not await doomed.is_there(0, doomed.group)
+    assert await doomed.harness.coordination.member_count(DELETES_KEY) == 0
+    (due,) = await doomed.harness.coordination.due(deletes_key(FORGOTTEN), 2**52, 9)
+    assert due.member.decode() == f"{doomed.places[1].object_key}?from=5&below=9"

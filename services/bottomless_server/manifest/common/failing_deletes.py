@@ -3,6 +3,8 @@
     bottomless:deletes            the member, with the time from which it is tried again
     bottomless:deletes-failing    the same member, with the time of its first failure
 
+Other drives than the first have a pair of their own, with the number of the drive at the end.
+
 Both are written in one EXEC. After a crash before it, the member is due at once; after it, it
 waits. A member that is done leaves the delete queue first: a crash between the two leaves it
 among the failing ones, from where the next pass with nothing else to do takes it out. The
@@ -17,10 +19,16 @@ crash between that and the end of the deletion, the stream's record is gone, and
 from collections.abc import Sequence
 from typing import Final
 
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Changes, Coordination, Due
 from bottomless_server.manifest.common.core.delete_page import put_off_until
-from bottomless_server.stores.streams import DELETES_KEY, FAILING_DELETES_KEY, stream_key
+from bottomless_server.stores.streams import (
+    FAILING_DELETES_KEY,
+    deletes_key,
+    failing_deletes_key,
+    stream_key,
+)
 
 _NOBODYS_KEY: Final = "bottomless:nobody"
 _SWEEP_COUNT: Final = 256
@@ -53,9 +61,13 @@ async def forget_stream(coordination: Coordination, prefix: str) -> None:
 
 
 class FailingDeletes:
-    def __init__(self, coordination: Coordination, first_ms: int) -> None:
-        """`first_ms`: after so long a member is tried a second time."""
+    def __init__(
+        self, coordination: Coordination, first_ms: int, drive: int = DEFAULT_NUMBER
+    ) -> None:
+        """`first_ms`: after so long a member is tried a second time. `drive`: whose queue it is."""
         self._coordination = coordination
+        self._queue = deletes_key(drive)
+        self._failing = failing_deletes_key(drive)
         self._first_ms = first_ms
         self.count = 0
         """Members that failed and are not done yet."""
@@ -68,9 +80,9 @@ class FailingDeletes:
         queued: list[Due] = []
         for member, since in zip(members, await self._since(members), strict=True):
             until = put_off_until(now, now if since is None else since, self._first_ms)
-            queued.append(Due(DELETES_KEY, member, until))
+            queued.append(Due(self._queue, member, until))
             if since is None:
-                queued.append(Due(FAILING_DELETES_KEY, member, now))
+                queued.append(Due(self._failing, member, now))
         await queue_later(self._coordination, queued)
 
     async def done(self, dues: Sequence[Due]) -> None:
@@ -83,8 +95,8 @@ class FailingDeletes:
         if not self.count:
             return
         coordination = self._coordination
-        oldest = await coordination.due(FAILING_DELETES_KEY, _FOREVER, _SWEEP_COUNT)
-        queued = await coordination.due_at(DELETES_KEY, [due.member for due in oldest])
+        oldest = await coordination.due(self._failing, _FOREVER, _SWEEP_COUNT)
+        queued = await coordination.due_at(self._queue, [due.member for due in oldest])
         gone = [due for due, due_at in zip(oldest, queued, strict=True) if due_at is None]
         streams = [due for due in gone if due.member.endswith(b"/")]
         records = await coordination.get_many([_record_key(due.member) for due in streams])
@@ -94,23 +106,19 @@ class FailingDeletes:
     async def look(self) -> None:
         """Count what fails, for the metrics."""
         coordination = self._coordination
-        self.count = await coordination.member_count(FAILING_DELETES_KEY)
-        oldest = await coordination.due(FAILING_DELETES_KEY, _FOREVER, 1) if self.count else []
+        self.count = await coordination.member_count(self._failing)
+        oldest = await coordination.due(self._failing, _FOREVER, 1) if self.count else []
         self.oldest_since = oldest[0].due_at if oldest else None
 
     async def _since(self, members: Sequence[bytes]) -> list[int | None]:
         if not members:
             return []
-        return await self._coordination.due_at(FAILING_DELETES_KEY, members)
+        return await self._coordination.due_at(self._failing, members)
 
     async def _forget(self, members: Sequence[bytes]) -> None:
         found = zip(members, await self._since(members), strict=True)
         await self._coordination.settle(
-            [
-                Due(FAILING_DELETES_KEY, member, since)
-                for member, since in found
-                if since is not None
-            ]
+            [Due(self._failing, member, since) for member, since in found if since is not None]
         )
 
 

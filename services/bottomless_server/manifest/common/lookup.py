@@ -37,6 +37,11 @@ async def path_to(drive: Drive, tenant: str, root: Node, offset: int) -> list[np
 
 
 async def names(drive: Drive, tenant: str, root: Node, offset: int, uid: Uid) -> bool:
-    """Whether the manifest names the object `uid` on the way to `offset`."""
+    """Whether the manifest names the object `uid` on the way to `offset`, on whatever drive."""
+    return await entry_of(drive, tenant, root, offset, uid) is not None
+
+
+async def entry_of(drive: Drive, tenant: str, root: Node, offset: int, uid: Uid) -> np.void | None:
+    """The entry that names the object `uid` on the way to `offset`, if there is one."""
     path = await path_to(drive, tenant, root, offset)
-    return any(entry["uid"].tobytes() == uid_bytes(uid) for entry in path)
+    return next((entry for entry in path if entry["uid"].tobytes() == uid_bytes(uid)), None)

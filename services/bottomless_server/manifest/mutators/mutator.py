@@ -17,8 +17,9 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
 from bottomless.model.names import NodeId, StreamId, Uid
 from bottomless.model.stream import StreamRecord
+from bottomless.model.tiers import Move
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.mutators import accept_gap, retention, sessions, takeover
+from bottomless_server.manifest.mutators import accept_gap, moves, retention, sessions, takeover
 from bottomless_server.manifest.mutators.stream_task import StreamTask, draining
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
@@ -174,6 +175,43 @@ class Mutator:
         return await self._task.run(
             lambda committer: accept_gap.accept_gap(self._context, committer, next_offset)
         )
+
+    async def enter_move(self, wanted: moves.Wanted) -> Move:
+        """Decide that fragments go to another drive.
+
+        Raises:
+            InvalidRequest: they go nowhere, or are not published.
+            Overloaded: too many moves are under way, or one of some of these fragments.
+        """
+        return await self._task.run(lambda committer: moves.enter(self._context, committer, wanted))
+
+    async def claim_move(self, copy: int, session: str) -> moves.Claimed:
+        """Hand a move to the run of an uploader, and tell what is to be copied.
+
+        Raises:
+            Fenced: it has ended, or another session is at it.
+        """
+        return await self._task.run(
+            lambda committer: moves.claim(self._context, committer, copy, session)
+        )
+
+    async def finish_move(self, copy: int, session: str) -> StreamRecord:
+        """Name the copies of a move, all of which are durable, and end it.
+
+        Raises:
+            Fenced: it has ended, or is another session's.
+        """
+        return await self._task.run(
+            lambda committer: moves.finish(self._context, committer, copy, session)
+        )
+
+    async def give_up_move(self, copy: int) -> StreamRecord:
+        """End a move without it; its copies go.
+
+        Raises:
+            Fenced: it has ended.
+        """
+        return await self._task.run(lambda committer: moves.give_up(self._context, committer, copy))
 
     async def aclose(self) -> None:
         """End the task; work that waits is refused as `draining`."""

@@ -184,7 +184,9 @@ async def _move(context: Context, committer: Committer, given_up: tuple[Intent, 
     due_at = context.time.latest() + context.settings.manifest_upload_deadline_ms
     queued = [
         delete_later(
-            fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant), due_at
+            fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant),
+            due_at,
+            intent.drive,
         )
         for intent in given_up
     ]

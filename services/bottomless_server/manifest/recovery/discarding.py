@@ -2,7 +2,8 @@
 
 A page at a time of streams with the offsets of their consumers, their consumer groups and their
 tails, then of API keys, then of homes of queues, then of instances of writers of WAL objects, then of
-queues of work and operations.
+queues of work and operations. The delete queue of a drive that this process does not know stays: of
+what is in it the deleter asks the restored record before it deletes.
 After a crash at any moment less is left, and the same step goes on. What was restored already for
 the generation of the rebuild stays: an operation that is entered anew may begin over what the one
 before it has restored. So each page begins after the last one.
@@ -27,15 +28,13 @@ from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.restored_streams import discard_stream
 from bottomless_server.stores.restored_supers import discard_super
 from bottomless_server.stores.restored_tails import discard_instances, discard_tail
-from bottomless_server.stores.streams import DELETES_KEY, FAILING_DELETES_KEY, STREAMS_KEY
+from bottomless_server.stores.streams import STREAMS_KEY, deletes_key, failing_deletes_key
 from bottomless_server.stores.supers import SUPERS_KEY
 from bottomless_server.stores.tail_keys import SILENT_KEY
 
 _PAGE_COUNT: Final = 500
 _FOREVER: Final = 2**52
 _QUEUES: Final = (
-    DELETES_KEY,
-    FAILING_DELETES_KEY,
     SNAPSHOTS_KEY,
     CHECKS_KEY,
     SILENT_KEY,
@@ -84,7 +83,9 @@ async def discard_some(context: Context, step: RebuildStep, progress: dict[str, 
         progress["_after_discarded_instance"] = last_instance.decode("ascii")
         return True
     more = False
-    for queue in _QUEUES:
+    numbers = context.drives.numbers
+    deletes = [key(number) for number in numbers for key in (deletes_key, failing_deletes_key)]
+    for queue in (*deletes, *_QUEUES):
         more = await _discard_due(context, step, queue) or more
     return more
 

@@ -16,11 +16,10 @@ from bottomless.errors import StoreError
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.delete_page import PUT_OFF_MS_MAX
 from bottomless_server.manifest.removal.garbage_timer import DUE_KEY
-from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.keys import TIDY_KEY
 from bottomless_server.stores.operations import OPERATIONS_KEY
-from bottomless_server.stores.streams import DELETES_KEY
+from bottomless_server.stores.streams import deletes_key
 
 log = structlog.get_logger(__name__)
 
@@ -56,7 +55,7 @@ class FarTimes:
         """
         now = await self._context.time.require()
         count = 0
-        for queue, longest_ms in _longest(self._context.settings).items():
+        for queue, longest_ms in _longest(self._context).items():
             latest = now + longest_ms + MARGIN_MS
             moved = 0
             while page := await self._context.coordination.bring_forward(
@@ -69,16 +68,18 @@ class FarTimes:
         return count
 
 
-def _longest(settings: ManifestSettings) -> dict[str, int]:
+def _longest(context: Context) -> dict[str, int]:
     """Tell how long anything waits in each queue at most, in ms."""
+    settings = context.settings
+    longest_ms = max(
+        settings.manifest_root_grace_ms,
+        settings.manifest_delete_grace_ms,
+        settings.manifest_upload_deadline_ms,
+        settings.manifest_delete_interval_ms,
+        PUT_OFF_MS_MAX,
+    )
     return {
-        DELETES_KEY: max(
-            settings.manifest_root_grace_ms,
-            settings.manifest_delete_grace_ms,
-            settings.manifest_upload_deadline_ms,
-            settings.manifest_delete_interval_ms,
-            PUT_OFF_MS_MAX,
-        ),
+        **{deletes_key(number): longest_ms for number in context.drives.numbers},
         OPERATIONS_KEY: settings.manifest_operation_keep_ms,
         TIDY_KEY: settings.manifest_key_keep_ms,
         DUE_KEY: settings.manifest_gc_interval_ms,

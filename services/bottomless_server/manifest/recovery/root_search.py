@@ -7,6 +7,7 @@ put here and nothing is deleted, so a crash at any moment changes nothing.
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
+import numpy as np
 import structlog
 
 from bottomless.drives.base import Drive, ObjectMissing
@@ -20,14 +21,15 @@ from bottomless.formats.keys import (
 )
 from bottomless.formats.manifest import decode_node
 from bottomless.guards import guard
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.fragment import FragmentInfo, Presence
 from bottomless.model.limits import TIMESTAMP_MIN
 from bottomless.model.manifest import Entries, EntryKind, Node, no_entries
-from bottomless.model.names import Uid
+from bottomless.model.names import Uid, uid_from_bytes
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.core import rebuild_decision
-from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
+from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
 from bottomless_server.manifest.tree.core.rebuild_decision import RootCandidate, RootSeen
 from bottomless_server.manifest.tree.core.root_agreement import agrees, may_be_adopted, names_after
 from bottomless_server.manifest.tree.resolver import look_under
@@ -69,7 +71,7 @@ async def find_root(
     best: RootSeen | None = None
     passed, unread = no_entries(), False
     for rank in rebuild_decision.equals(candidates):
-        readable = [await _seen(context.drive, registry, key) for key in rank]
+        readable = [await _seen(context, registry, key) for key in rank]
         found = [one for one in readable if one is not None]
         unread = unread or (best is None and len(found) < len(rank))
         for one in rebuild_decision.in_order(found, home_known=home_known):
@@ -119,11 +121,11 @@ async def takes_its_place(
     return best.is_proved_by(root, run.fragments)
 
 
-async def _seen(drive: Drive, record: StreamRecord, key: RootKey) -> RootSeen | None:
-    node = await _read_root(drive, record, key)
+async def _seen(context: Context, record: StreamRecord, key: RootKey) -> RootSeen | None:
+    node = await _read_root(context.drive, record, key)
     if node is None:
         return None
-    return RootSeen(RootCandidate(key, node), await _there(drive, record, node))
+    return RootSeen(RootCandidate(key, node), await objects_there(context, record, node))
 
 
 async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node | None:
@@ -144,23 +146,33 @@ async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node |
     return None
 
 
-async def _there(drive: Drive, record: StreamRecord, root: Node) -> frozenset[Uid]:
-    """The uids that a root itself names and whose objects are there; groups answer for what is below."""
+async def objects_there(context: Context, record: StreamRecord, root: Node) -> frozenset[Uid]:
+    """The uids that a root itself names and whose objects are there, each on the drive and under the
+    copy that its entry says; groups answer for what is below."""
     prefix = stream_prefix(record.stream_id, record.tenant)
+    fragments = root.entries[root.entries["kind"] == EntryKind.FRAGMENT]
+    groups = root.entries[root.entries["kind"] == EntryKind.GROUP]
+    places = [
+        (number, "data/", fragments[fragments["drive"] == number])
+        for number in np.unique(fragments["drive"]).tolist()
+    ]
     there: set[Uid] = set()
-    for kind, place in ((EntryKind.FRAGMENT, "data/"), (EntryKind.GROUP, "metadata/")):
-        wanted = rebuild_decision.named_directly(root, kind)
-        entries = root.entries[root.entries["kind"] == kind]
-        if not wanted:
+    for number, place, entries in (*places, (DEFAULT_NUMBER, "metadata/", groups)):
+        if len(entries) == 0:
             continue
+        wanted = {uid_from_bytes(entry["uid"].tobytes()): int(entry["copy"]) for entry in entries}
         first, last = int(entries["first_offset"].min()), int(entries["first_offset"].max())
-        found = {uid async for uid in _uids_between(drive, f"{prefix}{place}", first, last)}
-        there |= wanted & found
+        drive = context.drives.of(number)
+        async for one in _objects_between(drive, f"{prefix}{place}", first, last):
+            if one.uid is not None and wanted.get(one.uid) == one.copy:
+                there.add(one.uid)
     return frozenset(there)
 
 
-async def _uids_between(drive: Drive, place: str, first: int, last: int) -> AsyncIterator[Uid]:
-    """Uids of the fragments or groups in one place whose keys begin with these offsets."""
+async def _objects_between(
+    drive: Drive, place: str, first: int, last: int
+) -> AsyncIterator[DeleteTarget]:
+    """The fragments or groups in one place whose keys begin with these offsets."""
     async for facts in drive.list(place, f"{place}{first:020d}"):
         target = parse_delete_target(facts.object_key.encode("ascii"))
         if target is None or target.first_offset is None or target.uid is None:
@@ -168,7 +180,7 @@ async def _uids_between(drive: Drive, place: str, first: int, last: int) -> Asyn
             break
         if target.first_offset > last:
             break
-        yield target.uid
+        yield target
 
 
 async def run_from(

@@ -16,6 +16,10 @@ one stream, in this order; after a crash at any step the members are due again:
 5. Uids leave the quarantine, then members leave the queue. An absent object counts as
    deleted, so that the same again is harmless.
 
+Each drive has a queue of its own (`stores/streams.py`), and a pass goes through all of them: what lies
+on a drive that is away is put off, and holds up nothing else. What a move took elsewhere goes when no
+lease begins below its end: who has one may have been told the old place.
+
 While the clock is doubted only given-up fragments go. Nobody reads them, and they wait for puts that
 are under way: that is a duration, and the time that passed tells it. Else the quarantine would fill,
 which is bounded, and uploads would stop.
@@ -31,10 +35,9 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from bottomless.drives.base import Drive, DriveUnavailable
 from bottomless.errors import NotFound, StoreError
-from bottomless.formats.keys import FragmentPlace
 from bottomless.guards import guard
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord, StreamState
@@ -42,15 +45,21 @@ from bottomless_server.coordination.base import CoordinationUnavailable, Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.delete_page import fair_page
 from bottomless_server.manifest.common.failing_deletes import FailingDeletes, queue_later
-from bottomless_server.manifest.common.lookup import names
+from bottomless_server.manifest.common.lookup import entry_of
 from bottomless_server.manifest.removal.expansion import Expansion, expand
-from bottomless_server.manifest.removal.range_leases import condemn, held_until, latest_end
+from bottomless_server.manifest.removal.moved_sources import unleased
+from bottomless_server.manifest.removal.range_leases import condemn, latest_end, put_off
 from bottomless_server.manifest.removal.stray_roots import remove_stray_roots
-from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
+from bottomless_server.manifest.tree.core.delete_queue import (
+    DeleteTarget,
+    is_at,
+    is_copied,
+    parse_delete_target,
+)
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.fault_points import reach
-from bottomless_server.stores.streams import DELETES_KEY
+from bottomless_server.stores.streams import deletes_key
 
 log = structlog.get_logger(__name__)
 
@@ -60,8 +69,6 @@ _WINDOW_PAGES: Final = 8
 """How many pages of the queue are looked at, so that one is made of several streams."""
 _DOUBT_WINDOW_MAX: Final = 65_536
 """How many members are looked through for given-up fragments while all others wait before them."""
-_HELD_PASS_COUNT: Final = 10
-"""After so many intervals what a lease holds is looked at again."""
 
 _Members = dict[Due, DeleteTarget]
 
@@ -80,9 +87,11 @@ class Deleter:
         self._page_count = page_count
         self._more = False
         """Whether the last pass left something that may be due."""
-        self.failing = FailingDeletes(
-            context.coordination, context.settings.manifest_delete_interval_ms
-        )
+        interval_ms = context.settings.manifest_delete_interval_ms
+        self._failing = {
+            number: FailingDeletes(context.coordination, interval_ms, number)
+            for number in context.drives.numbers
+        }
         self.deleted_count = 0
         self.refused_count = 0
         """Keys that were due and reachable: each one is a bug somewhere."""
@@ -108,11 +117,21 @@ class Deleter:
             Unavailable: `clock-skew`: how late it is, is not known; nothing was deleted.
             CoordinationUnavailable, CoordinationUnknown, DriveUnavailable, DriveRefused
         """
-        coordination = self._context.coordination
         now, doubt = await self._context.time.look()
         if doubt is not None and not self._context.time.is_counted:
             await self._context.time.require()
-        known = await (self._due(now) if doubt is None else self._due_in_doubt(now))
+        self._more, settled_count = False, 0
+        for number in self._context.drives.numbers:
+            find = self._due if doubt is None else self._due_in_doubt
+            settled_count += await self._pass_over(number, await find(now, number), now)
+        await self._count(now)
+        return settled_count
+
+    async def _pass_over(
+        self, number: int, known: Mapping[Due, DeleteTarget | None], now: int
+    ) -> int:
+        """Do what is due of the queue of one drive."""
+        coordination, failing = self._context.coordination, self._failing[number]
         settled: list[Due] = []
         failed: list[Due] = []
         for stream_id, members in self._page(known).items():
@@ -131,30 +150,30 @@ class Deleter:
         if unknown:
             # Of a later release, perhaps, which knows what to do with them.
             log.error("the delete queue holds keys that are not known", count=len(unknown))
-        await self.failing.put_off([*failed, *unknown], now)
+        await failing.put_off([*failed, *unknown], now)
         if settled:
             await reach("manifest.deleter.before-settle")
         await coordination.settle(settled)
-        await self.failing.done(settled)
-        self._more = len(known) > self._page_count
-        if not self._more:
-            await self.failing.sweep()
-        await self._count(now)
+        await failing.done(settled)
+        more = len(known) > self._page_count
+        if not more:
+            await failing.sweep()
+        self._more = self._more or more
         return len(settled)
 
-    async def _due(self, now: int) -> dict[Due, DeleteTarget | None]:
+    async def _due(self, now: int, number: int) -> dict[Due, DeleteTarget | None]:
         """The members that are due, earliest first; None of those whose form is not known."""
         count = self._page_count * _WINDOW_PAGES
-        dues = await self._context.coordination.due(DELETES_KEY, now, count)
-        return {due: parse_delete_target(due.member) for due in dues}
+        dues = await self._context.coordination.due(deletes_key(number), now, count)
+        return {due: parse_delete_target(due.member, number) for due in dues}
 
-    async def _due_in_doubt(self, now: int) -> dict[Due, DeleteTarget | None]:
+    async def _due_in_doubt(self, now: int, number: int) -> dict[Due, DeleteTarget | None]:
         """Given-up fragments that are due, however much is due before them."""
         count = self._page_count * _WINDOW_PAGES
         while True:
-            dues = await self._context.coordination.due(DELETES_KEY, now, count)
-            known = {due: parse_delete_target(due.member) for due in dues}
-            found = {due: one for due, one in known.items() if one and one.is_fragment}
+            dues = await self._context.coordination.due(deletes_key(number), now, count)
+            known = {due: parse_delete_target(due.member, number) for due in dues}
+            found = {due: one for due, one in known.items() if one and one.is_unread}
             enough = len(found) >= self._page_count or len(dues) < count
             if enough or count >= _DOUBT_WINDOW_MAX:
                 return {**found}
@@ -176,10 +195,15 @@ class Deleter:
 
     async def _count(self, now: int) -> None:
         counts = self._context.counts
-        await self.failing.look()
-        counts.queued_deletes = await self._context.coordination.member_count(DELETES_KEY)
-        since = self.failing.oldest_since
-        counts.failing_deletes = self.failing.count
+        queued = failed = 0
+        oldest: list[int] = []
+        for number, failing in self._failing.items():
+            await failing.look()
+            queued += await self._context.coordination.member_count(deletes_key(number))
+            failed += failing.count
+            oldest += [] if failing.oldest_since is None else [failing.oldest_since]
+        since = min(oldest, default=None)
+        counts.queued_deletes, counts.failing_deletes = queued, failed
         counts.failing_delete_ms = 0 if since is None else max(0, now - since)
 
     async def _settle(self, stream_id: StreamId, members: _Members, now: int) -> "Settled":
@@ -200,6 +224,8 @@ class Deleter:
             decided = {*live, *unread}
             members = {due: target for due, target in members.items() if due not in decided}
             members = await condemned(self._context, record, members, now)
+            members, unsure = await unleased(self._context, record, members, now)
+            unread += unsure
             if record.state is StreamState.ACTIVE:
                 kept = await self._named_by_strays(record, members)
                 members = {due: target for due, target in members.items() if due not in kept}
@@ -235,7 +261,10 @@ class Deleter:
         if target.registry_version is not None:
             return target.registry_version == record.registry_version
         if target.uid is None:
+            # Of what is left of the copies of a move each one is looked at by itself.
             return False
+        if target.copy and any(is_copied(move, target) for move in record.moves):
+            return True
         if record.root is not None and record.root.uid == target.uid:
             return True
         if any(target.uid == intent.uid for intent in record.intents):
@@ -247,7 +276,9 @@ class Deleter:
             return False
         # A group whose front was cut begins below the floor, and is reached through it.
         offset = max(target.first_offset, root.first_offset)
-        return await names(self._context.drive, record.tenant, root, offset, target.uid)
+        drive = self._context.drive
+        entry = await entry_of(drive, record.tenant, root, offset, target.uid)
+        return entry is not None and is_at(entry, target)
 
     async def _named_by_strays(self, record: StreamRecord, members: _Members) -> list[Due]:
         """Members that stay for now, since a root that a rebuild could believe may name them."""
@@ -269,58 +300,41 @@ class Deleter:
         done: dict[Due, Expansion] = {}
         for due, target in members.items():
             try:
-                done[due] = await expand(self._context.drive, target)
+                drive = self._context.drives.of(target.drive)
+                done[due] = await expand(drive, target)
             except StoreError as error:
                 # It stays in the queue, and the others need not wait for it.
                 log.warning("a group cannot be read", uid=target.uid, error=str(error))
         now = self._context.clock()
         queued = [
-            Due(DELETES_KEY, below.member, now) for one in done.values() for below in one.queued
+            Due(deletes_key(below.drive), below.member, now)
+            for one in done.values()
+            for below in one.queued
         ]
         await queue_later(self._context.coordination, queued)
-        failed = await self._delete_keys([key for one in done.values() for key in one.first])
-        failed |= await self._delete_elsewhere(
-            [place for one in done.values() for place in one.elsewhere]
+        # All are of one queue, and so on one drive.
+        number = next((target.drive for target in members.values()), DEFAULT_NUMBER)
+        failed = await self._delete_keys(
+            number, [key for one in done.values() for key in one.first]
         )
         last = [
             key
             for one in done.values()
             for key in one.last
             # What names others stays until they are gone.
-            if failed.isdisjoint(one.before_last)
+            if failed.isdisjoint(one.first)
         ]
-        failed |= await self._delete_keys(last)
-        gone = [
-            due for due, one in done.items() if failed.isdisjoint({*one.before_last, *one.last})
-        ]
+        failed |= await self._delete_keys(number, last)
+        gone = [due for due, one in done.items() if failed.isdisjoint({*one.first, *one.last})]
         if record is not None:
             await self._release(record, {members[due].uid for due in gone})
         return gone
 
-    async def _delete_elsewhere(self, places: Sequence[FragmentPlace]) -> set[str]:
-        """Delete fragments on other drives than the first; returns the keys of those that are still
-        there, or may be. A key is on one drive only, so the keys alone tell them apart."""
-        failed: set[str] = set()
-        for number in sorted({place.drive for place in places}):
-            keys = [place.object_key for place in places if place.drive == number]
-            try:
-                drive = self._context.drives.of(number)
-            except DriveUnavailable as error:
-                # What is on the others need not wait for a drive that this process does not know.
-                log.warning("objects were not deleted", count=len(keys), errors=[str(error)])
-                failed |= set(keys)
-                continue
-            failed |= await self._delete_keys(keys, drive)
-        return failed
-
-    async def _delete_keys(
-        self, object_keys: Sequence[str], drive: Drive | None = None
-    ) -> set[str]:
-        """Delete objects of one drive, the first if none is named; returns the keys of those that
-        are still there, or may be."""
+    async def _delete_keys(self, number: int, object_keys: Sequence[str]) -> set[str]:
+        """Delete objects of one drive; returns the keys of those that are still there, or may be."""
         if not object_keys:
             return set()
-        failed = await (drive or self._context.drive).delete(object_keys)
+        failed = await self._context.drives.of(number).delete(object_keys)
         if failed:
             errors = sorted({str(error) for error in failed.values()})
             log.warning("objects were not deleted", count=len(failed), errors=errors)
@@ -346,7 +360,12 @@ async def condemned(
     context: Context, record: StreamRecord, members: _Members, now: int
 ) -> _Members:
     """Members that are condemned now, or need not be; the others are put off."""
-    ends = {due: one.range.next_offset for due, one in members.items() if one.range is not None}
+    ends = {
+        due: one.range.next_offset
+        for due, one in members.items()
+        # What is left of the copies of a move lies beside what is live, at the same offsets.
+        if one.range is not None and not one.is_of_copies
+    }
     if not ends:
         return members
     if max(ends.values()) > record.condemned_next:
@@ -359,10 +378,5 @@ async def condemned(
         )
         await reach("manifest.deleter.after-condemn")
     held = {due: end for due, end in ends.items() if end > record.condemned_next}
-    # A lease may be given back before it runs out, so it is looked at again earlier.
-    latest = now + _HELD_PASS_COUNT * context.settings.manifest_delete_interval_ms
-    later = [
-        due._replace(due_at=min(held_until(record, end, now), latest)) for due, end in held.items()
-    ]
-    await queue_later(context.coordination, later)
+    await queue_later(context.coordination, put_off(context.settings, record, held, now))
     return {due: one for due, one in members.items() if due not in held}

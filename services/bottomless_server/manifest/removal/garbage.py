@@ -21,6 +21,9 @@ last; everything else without a record may be what a lost coordination does not 
 it is reported and never touched. The same holds if the bucket has a root that is newer than
 any attempt of the record can be: then the record went back.
 
+Each drive of the registry is listed after the other, drive 0 first; one that is away is passed over,
+and the report says so.
+
 WAL objects belong to no stream and are looked at by themselves (`stray_wal.py`), and so are super
 objects (`stray_supers.py`).
 """
@@ -32,7 +35,7 @@ from typing import Any, Final
 
 import structlog
 
-from bottomless.drives.base import ObjectMissing
+from bottomless.drives.base import DriveUnavailable, ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.formats.keys import (
     SYSTEM_PREFIX,
@@ -42,11 +45,13 @@ from bottomless.formats.keys import (
 )
 from bottomless.formats.stream_record import LEADERLESS, decode_registry
 from bottomless.guards import guard
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.names import StreamId, SuperId
 from bottomless.model.object_facts import ObjectFacts
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Due
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.other_drives import next_drive
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.removal.core.orphan_tally import (
@@ -66,7 +71,7 @@ from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import ConsumerOffsets
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.stored_sizes import StoredOfKind, StoredSizes, note_stored
-from bottomless_server.stores.streams import DELETES_KEY, stream_key
+from bottomless_server.stores.streams import deletes_key, stream_key
 
 log = structlog.get_logger(__name__)
 
@@ -117,15 +122,25 @@ class _CollectionStep:
         self._after: str = progress.get("_after", "")
         self._before: str = progress.get("_home", "")
         """The stream of the last page."""
+        self._number = int(progress.get("_drive", DEFAULT_NUMBER))
+        """The drive that is looked at."""
         self._tally = OrphanTally.of(progress)
 
     async def run(self) -> Again | Done:
-        # Asked before the listing: what is put later is younger still.
-        oldest = await self._now() - self._minimum_age_ms
-        page, home = await self._page()
+        try:
+            self._drive = self._context.drives.of(self._number)
+            # Asked before the listing: what is put later is younger still.
+            oldest = await self._now() - self._minimum_age_ms
+            page, home = await self._page()
+        except DriveUnavailable as error:
+            if self._number == DEFAULT_NUMBER:
+                raise
+            # One that is away holds up no collection of the others.
+            log.warning("garbage of a drive is not collected", drive=self._number)
+            self._tally.skip_drive(self._number, error.code.value)
+            page, home = [], None
         if not page:
-            await self._note_stored()
-            return Done(self._shown())
+            return await self._next_drive()
         self._tally.add_stored(page)
         self._after = page[-1].object_key
         if home is None:
@@ -133,14 +148,31 @@ class _CollectionStep:
         else:
             await self._look_at(home, page, oldest)
             self._before = home
-        going_on = {"_after": self._after, "_home": self._before, "_tally": self._tally.members()}
+        return self._again()
+
+    def _again(self) -> Again:
+        going_on: dict[str, Any] = {
+            "_after": self._after,
+            "_home": self._before,
+            "_tally": self._tally.members(),
+        }
+        if self._number != DEFAULT_NUMBER:
+            going_on["_drive"] = self._number
         return Again({**self._shown(), **going_on})
+
+    async def _next_drive(self) -> Again | Done:
+        following = await next_drive(self._context, self._number)
+        if following is not None:
+            self._number, self._after, self._before = following, "", ""
+            return self._again()
+        await self._note_stored()
+        return Done(self._shown())
 
     async def _now(self) -> int:
         """Tell the time of the store's clock, which dates its objects. Where that is only ours, and
         something may go for it, it has to be one that is believed.
         """
-        drive = self._context.drive
+        drive = self._drive
         now = await drive.clock()
         if self._dry_run:
             return now
@@ -162,7 +194,7 @@ class _CollectionStep:
     async def _page(self) -> tuple[Sequence[ObjectFacts], str | None]:
         """The next objects of one stream, or of none; and the stream's prefix."""
         page: list[ObjectFacts] = []
-        async for facts in self._context.drive.list(self._prefix, self._after):
+        async for facts in self._drive.list(self._prefix, self._after):
             if page and home_of(facts.object_key) != home_of(page[0].object_key):
                 break
             page.append(facts)
@@ -175,7 +207,7 @@ class _CollectionStep:
             if not facts.object_key.startswith(SYSTEM_PREFIX):
                 self._tally.add_unknown(facts)
         wal = [facts for facts in page if facts.object_key.startswith(WAL_PREFIX)]
-        if wal and LEADERLESS in self._context.served:
+        if wal and LEADERLESS in self._context.served and self._number == DEFAULT_NUMBER:
             self._tally.objects += len(wal)
             await self._look_at_wal([facts for facts in wal if facts.modified <= oldest])
 
@@ -189,7 +221,7 @@ class _CollectionStep:
     async def _look_at(self, home: str, page: Sequence[ObjectFacts], oldest: int) -> None:
         """Look at one page of one stream."""
         supers = super_objects_in(page)
-        if home != self._before and not supers:
+        if home != self._before and not supers and self._number == DEFAULT_NUMBER:
             self._tally.streams += 1
         self._tally.objects += len(page)
         if supers:
@@ -243,7 +275,7 @@ class _CollectionStep:
     def _known(self, page: Sequence[ObjectFacts], oldest: int) -> list[OrphanCandidate]:
         known = []
         for facts in page:
-            one = candidate(facts)
+            one = candidate(facts, self._number)
             if one is None:
                 self._tally.add_unknown(facts)
             elif facts.modified <= oldest:
@@ -291,7 +323,7 @@ class _CollectionStep:
 
     async def _hand_over(self, stream_id: StreamId, found: Sequence[OrphanCandidate]) -> None:
         now = self._context.clock()
-        queued = [Due(DELETES_KEY, one.target.member, now) for one in found]
+        queued = [Due(deletes_key(one.target.drive), one.target.member, now) for one in found]
         if queued:
             await self._context.coordination.transact(
                 [stream_key(stream_id)], lambda _: (Changes(queued=queued), None)

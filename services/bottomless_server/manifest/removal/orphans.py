@@ -3,7 +3,8 @@
 Asked of a page that was listed before the record was read: what is in the listing and comes
 into the manifest meanwhile is then in the record, its root, or its intents. An object stays if
 
-- the root of the record leads to it, or the record names it (intents and quarantine too);
+- the root of the record leads to it, by the drive and the copy that it says of it, or the record
+  names it (intents, quarantine, and moves whose copy it is);
 - its key is in the delete queue, which knows better when it may go;
 - it lies below the floor, where the queue still works on some of that range, since the queue
   names a group and means everything below it;
@@ -16,10 +17,10 @@ looked at is not committed any more, or was.
 Whatever cannot be told is kept.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from bottomless.drives.base import Drive, ObjectMissing
+from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Corrupt
 from bottomless.formats.keys import parse_consumers_key, registry_key
 from bottomless.formats.manifest import decode_node
@@ -28,23 +29,27 @@ from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.removal.core.orphan_tally import ObjectKind, OrphanCandidate
-from bottomless_server.manifest.tree.core.delete_queue import OffsetRange, parse_delete_target
+from bottomless_server.manifest.tree.core.delete_queue import (
+    OffsetRange,
+    is_copied,
+    moved_member,
+    parse_delete_target,
+)
 from bottomless_server.manifest.tree.reachability import (
-    Uids,
+    Place,
     among,
+    among_places,
     reached_fragments,
     reached_groups,
 )
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.stores.consumers import ConsumerOffsets
-from bottomless_server.stores.streams import DELETES_KEY
+from bottomless_server.stores.streams import DELETES_KEY, deletes_key
 
 QUEUE_COUNT_MAX: Final = 50_000
 """Members of the delete queue that are looked at; with more, what is below a floor is kept."""
 _FOREVER: Final = 2**52
 """Later than anything is queued for."""
-
-Reach = Callable[[Drive, str, Node, int, int], Awaitable[Uids]]
 
 
 async def orphans_of(
@@ -63,8 +68,8 @@ async def orphans_of(
     for one in page:
         by_kind[one.kind].append(one)
     left = [
-        *await _unreached(context, record, root, by_kind[ObjectKind.FRAGMENT], reached_fragments),
-        *await _unreached(context, record, root, by_kind[ObjectKind.GROUP], reached_groups),
+        *await _unnamed(context, record, root, by_kind[ObjectKind.FRAGMENT]),
+        *await _unreached(context, record, root, by_kind[ObjectKind.GROUP]),
         *_old_roots(record, by_kind[ObjectKind.ROOT]),
         *await _old_registry(context, record, by_kind[ObjectKind.REGISTRY]),
         *await _old_consumers(context, record, by_kind[ObjectKind.CONSUMERS]),
@@ -79,9 +84,17 @@ async def unqueued(context: Context, left: Sequence[OrphanCandidate]) -> list[Or
     """Candidates whose keys are not in the delete queue."""
     if not left:
         return []
+    # All are of one page, and so of one drive. What was moved is queued in another form.
+    queue = deletes_key(left[0].target.drive)
     keys = [one.target.member for one in left]
-    due_at = await context.coordination.due_at(DELETES_KEY, keys)
-    return [one for one, at in zip(left, due_at, strict=True) if at is None]
+    moved = [moved_member(one.facts.object_key) for one in left]
+    due_at = await context.coordination.due_at(queue, [*keys, *moved])
+    count = len(left)
+    return [
+        one
+        for one, alone_at, moved_at in zip(left, due_at[:count], due_at[count:], strict=True)
+        if alone_at is None and moved_at is None
+    ]
 
 
 async def _unreached(
@@ -89,19 +102,34 @@ async def _unreached(
     record: StreamRecord,
     root: Node,
     page: Sequence[OrphanCandidate],
-    reach: Reach,
 ) -> list[OrphanCandidate]:
-    """Objects that neither the root nor the record leads to."""
+    """Groups that the root does not lead to."""
     if not page:
         return []
     firsts = [_first_offset(one) for one in page]
-    reached = await reach(context.drive, record.tenant, root, min(firsts), max(firsts))
+    reached = await reached_groups(context.drive, record.tenant, root, min(firsts), max(firsts))
     live = among([_uid(one) for one in page], reached)
+    return [one for one, is_live in zip(page, live, strict=True) if not is_live]
+
+
+async def _unnamed(
+    context: Context, record: StreamRecord, root: Node, page: Sequence[OrphanCandidate]
+) -> list[OrphanCandidate]:
+    """Fragments that neither the root nor the record leads to: of one that was moved, the root names
+    the object that counts, and no other."""
+    if not page:
+        return []
+    firsts = [_first_offset(one) for one in page]
+    reached = await reached_fragments(context.drive, record.tenant, root, min(firsts), max(firsts))
+    places = [Place(_uid(one), one.target.drive, one.target.copy) for one in page]
+    live = among_places(places, reached)
     named = {intent.uid for intent in (*record.intents, *record.quarantine)}
     return [
         one
         for one, is_live in zip(page, live, strict=True)
-        if not is_live and one.target.uid not in named
+        if not is_live
+        and one.target.uid not in named
+        and not any(is_copied(move, one.target) for move in record.moves)
     ]
 
 

@@ -13,15 +13,21 @@ A lease holds everything at or above its first offset: who reads from there on i
 be overtaken, and one bound is all that has to be compared.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 from bottomless.errors import Code, InvalidRequest, NotFound, OffsetGone, Overloaded
 from bottomless.model.names import StreamId
 from bottomless.model.stream import LEASE_COUNT_MAX, Lease, StreamRecord, held_from, live_leases
+from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.core.clock_trust import SKEW_MS_MAX
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.publish_attempts import check_active
 from bottomless_server.stores.streams import Streams
+
+_HELD_PASS_COUNT: Final = 10
+"""After so many intervals of the deleter what a lease holds is looked at again."""
 
 
 def latest_end(settings: ManifestSettings, now: int) -> int:
@@ -44,6 +50,17 @@ def held_until(record: StreamRecord, next_offset: int, now: int) -> int:
     """When the last lease that holds something below `next_offset` runs out, unless renewed."""
     holding = [lease for lease in live_leases(record, now) if lease.first_offset < next_offset]
     return max((lease.expires_at for lease in holding), default=now)
+
+
+def put_off(
+    settings: ManifestSettings, record: StreamRecord, held: Mapping[Due, int], now: int
+) -> list[Due]:
+    """Members of a delete queue with the time at which they are looked at again, given the ends of
+    what leases hold of them. A lease may be given back before it runs out, so that is earlier."""
+    latest = now + _HELD_PASS_COUNT * settings.manifest_delete_interval_ms
+    return [
+        due._replace(due_at=min(held_until(record, end, now), latest)) for due, end in held.items()
+    ]
 
 
 async def condemn(

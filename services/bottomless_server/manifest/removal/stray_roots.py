@@ -14,6 +14,7 @@ leads to is nothing that a root may add any more:
 - a group that no manifest names: it came into the queue with the EXEC of a later attempt, or after
   garbage collection had raised the version of the record, so the version for which the root was
   planned is gone; and each plan has groups of its own;
+- what a move displaced: the root was planned before the EXEC of the relocation;
 - offsets that retention or trim removed: the root was planned before the EXEC that removed them, or
   it would begin after them, so its version is gone too.
 
@@ -35,8 +36,8 @@ from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.lookup import names
-from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget
+from bottomless_server.manifest.common.lookup import entry_of
+from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, is_at
 from bottomless_server.stores.generation import held_generation
 
 log = structlog.get_logger(__name__)
@@ -96,7 +97,11 @@ async def _leads_to_any(
         first, end = one.range or (one.first_offset, root.next_offset)
         offset = max(first, root.first_offset)
         # Of a group that is cut in part, a root may name the part that stays.
-        if offset < end and await names(context.drive, record.tenant, root, offset, one.uid):
+        if offset >= end:
+            continue
+        entry = await entry_of(context.drive, record.tenant, root, offset, one.uid)
+        # Of a fragment that was moved, a root that is about to be published names the other one.
+        if entry is not None and is_at(entry, one):
             return True
     return False
 

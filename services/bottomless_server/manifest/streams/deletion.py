@@ -13,7 +13,7 @@ What is there after a crash at each step; the operation goes on with the next on
    acknowledge appends from offsets that it had reserved. Only now is the 202 sent. What a
    closed tail still has is taken out a page at a time; its record goes with the last one.
 4. After the grace for readers, and after leases, everything under the prefix but the
-   tombstone is deleted, a page at a time. A crash between two pages, or in the middle of
+   tombstone is deleted, a page at a time and one drive after the other. A crash between two pages, or in the middle of
    one, leaves fewer objects; the next listing finds the others. What the store does not let
    go is passed over until the others are gone, and then all is listed from its beginning.
 5. After the longest upload deadline it is swept again: a fragment may have been put by an
@@ -30,8 +30,10 @@ from typing import Any, Final
 
 import structlog
 
+from bottomless.drives.base import Drive
 from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable
 from bottomless.formats.keys import parse_registry_key, stream_prefix
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.names import FullName, StreamId
 from bottomless.model.object_facts import ObjectFacts
 from bottomless.model.offset_spec import format_timestamp
@@ -43,6 +45,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
 from bottomless_server.manifest.common.once_more import once_more
+from bottomless_server.manifest.common.other_drives import next_drive
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, described
@@ -69,6 +72,8 @@ _SWEEP_AGAIN_MS: Final = 5_000
 _WAIT_MS_MAX: Final = 60_000
 _PASSED: Final = "_passed"
 """The last key of the page that was passed over, where something of it was not deleted."""
+_DRIVE: Final = "_drive"
+"""The number of the drive that is swept; not there for drive 0, which is the first."""
 _FAILING: Final = "_failing_since"
 """When a sweep came to its end for the first time with something left, ms since 1970."""
 _PAUSE_SECONDS: Final = 0.2
@@ -280,10 +285,16 @@ class Deletions:
         """Delete one page of what is left; None if nothing is."""
         progress = operation.progress
         passed = str(progress.get(_PASSED, ""))
-        page = await self._page(record, passed)
+        number = int(progress.get(_DRIVE, DEFAULT_NUMBER))
+        drive = self._context.drives.of(number)
+        page = await self._page(drive, record, passed)
         if not page:
-            return await self._sweep_anew(record, operation) if passed else None
-        failed = await self._context.drive.delete([facts.object_key for facts in page])
+            if passed:
+                return await self._sweep_anew(record, operation)
+            if number != DEFAULT_NUMBER:
+                await drive.tidy(_prefix(record))
+            return await self._next_drive(progress, number)
+        failed = await drive.delete([facts.object_key for facts in page])
         await reach("manifest.deletion.mid-sweep")
         gone = [facts for facts in page if facts.object_key not in failed]
         counts = _counts(progress)
@@ -291,7 +302,7 @@ class Deletions:
             "phase": progress["phase"],
             "deleted_objects": counts["deleted_objects"] + len(gone),
             "deleted_bytes": counts["deleted_bytes"] + sum(facts.size for facts in gone),
-            **{name: progress[name] for name in (_PASSED, _FAILING) if name in progress},
+            **{name: progress[name] for name in (_PASSED, _FAILING, _DRIVE) if name in progress},
         }
         if not failed:
             return Again(after, error=operation.error if passed else None)
@@ -307,12 +318,25 @@ class Deletions:
         since = int(progress.get(_FAILING, now))
         await note_stream(self._context.coordination, _prefix(record), since)
         after = {"phase": progress["phase"], **_counts(progress), _FAILING: since}
+        after |= {_DRIVE: progress[_DRIVE]} if _DRIVE in progress else {}
         delay_ms = min(max(now - since, _SWEEP_AGAIN_MS), _WAIT_MS_MAX)
         return Again(after, now + delay_ms, operation.error)
 
-    async def _page(self, record: StreamRecord, passed: str) -> Sequence[ObjectFacts]:
+    async def _next_drive(self, progress: Mapping[str, Any], number: int) -> Again | None:
+        """Go on with the next drive of the registry; None where there is none.
+
+        One that is away, or that this process does not know, holds up the deletion: what lies on it
+        would stay for ever.
+        """
+        following = await next_drive(self._context, number)
+        if following is None:
+            return None
+        kept = {name: progress[name] for name in (_FAILING,) if name in progress}
+        return Again({"phase": progress["phase"], **_counts(progress), **kept, _DRIVE: following})
+
+    async def _page(self, drive: Drive, record: StreamRecord, passed: str) -> Sequence[ObjectFacts]:
         page: list[ObjectFacts] = []
-        async for facts in self._context.drive.list(_prefix(record), passed):
+        async for facts in drive.list(_prefix(record), passed):
             # The tombstone stays until nothing else does, older objects of its kind go.
             if parse_registry_key(facts.object_key) == record.registry_version:
                 continue

@@ -5,8 +5,8 @@ What is there after a crash at each step:
 1. Some groups put: nobody names them; the garbage sweep finds them.
 2. The new root put: the same; the record still names the old root, which is whole.
 3. EXEC done: the record names the new root, and with it `published_next`, the intents
-   that are used up, and in the delete queue the old root and what an edit made
-   unreachable. All of it or nothing.
+   that are used up, and in the delete queues the old root and what an edit made
+   unreachable; of a relocation, what it displaced, and without the move. All of it or nothing.
 
 Nothing is deleted here: what an attempt has put in vain goes into the delete queue with
 the next EXEC that succeeds, and a loser deletes nothing of the winner's.
@@ -24,12 +24,16 @@ from bottomless_server.coordination.base import CoordinationUnknown, Due
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.tree.core import publication
-from bottomless_server.manifest.tree.core.delete_queue import delete_target
+from bottomless_server.manifest.tree.core.delete_queue import (
+    copies_target,
+    delete_target,
+    displaced_target,
+)
 from bottomless_server.manifest.tree.core.events import Publish, PutGroup, PutRoot
 from bottomless_server.manifest.tree.resolver import root_object_key
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.put_retries import put_object
-from bottomless_server.stores.streams import DELETES_KEY, delete_later
+from bottomless_server.stores.streams import delete_later, deletes_key
 
 log = structlog.get_logger(__name__)
 
@@ -136,8 +140,9 @@ class Publisher:
             for holds in (publication.epoch_holds, publication.version_holds):
                 if not holds(record, publish):
                     raise Superseded(record)
-            if not publication.intents_hold(record, publish):
-                raise Superseded(record)
+            for condition in (publication.intents_hold, publication.move_holds):
+                if not condition(record, publish):
+                    raise Superseded(record)
             return publication.publish_in(record, publish)
 
         queued = self._retired(puts, publish)
@@ -151,13 +156,28 @@ class Publisher:
         strays = sorted(self._tried - mine)
         old = [] if publish.base.root is None else [root_object_key(publish.base)]
         due_at = now + settings.manifest_delete_grace_ms
+        gone = [delete_target(publish.base, one) for one in publish.retired]
+        if (relocate := publish.relocate) is not None:
+            displaced = relocate.relocated.displaced
+            gone += [displaced_target(publish.base, entry) for entry in displaced]
         return [
             *(delete_later(object_key, root_due_at) for object_key in (*strays, *old)),
-            *(
-                Due(DELETES_KEY, delete_target(publish.base, one).member, due_at)
-                for one in publish.retired
-            ),
+            *(Due(deletes_key(one.drive), one.member, due_at) for one in gone),
+            *self._copies_of_what_was_cut(publish, now),
         ]
+
+    def _copies_of_what_was_cut(self, publish: Publish, now: int) -> list[Due]:
+        """Copies that a move has made of what was cut meanwhile: nothing will ever name them."""
+        relocate = publish.relocate
+        if relocate is None:
+            return []
+        move, floor = relocate.move, relocate.relocated.root.first_offset
+        if move.first_offset >= floor:
+            return []
+        cut = move._replace(next_offset=min(move.next_offset, floor))
+        target = copies_target(publish.base, cut)
+        due_at = now + self._context.settings.manifest_upload_deadline_ms
+        return [Due(deletes_key(target.drive), target.member, due_at)]
 
     def _done(self) -> None:
         # The strays went into the queue with the same EXEC.

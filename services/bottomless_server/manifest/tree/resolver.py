@@ -11,7 +11,6 @@ import structlog
 from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Code, Corrupt
 from bottomless.formats.keys import FragmentPlace, fragment_key, root_key
-from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.manifest import Node, no_entries
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import Intent, StreamRecord
@@ -106,9 +105,9 @@ async def look_under(context: Context, record: StreamRecord, intent: Intent) -> 
 
 
 def intended_place(record: StreamRecord, intent: Intent) -> FragmentPlace:
-    """Where the object of an intent lies if it is there: new fragments are put on drive 0."""
+    """Where the object of an intent lies if it is there."""
     key = fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant)
-    return FragmentPlace(DEFAULT_NUMBER, key)
+    return FragmentPlace(intent.drive, key)
 
 
 async def _read(

@@ -16,6 +16,7 @@ from bottomless.formats.keys import (
     parse_super_key,
     parse_wal_key,
 )
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.names import StreamId
 from bottomless.model.object_facts import ObjectFacts
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
@@ -68,9 +69,10 @@ def after_home(home: str) -> str:
     return home[:-1] + chr(ord("/") + 1)
 
 
-def candidate(facts: ObjectFacts) -> OrphanCandidate | None:
-    """None of a key whose kind is not known: nobody knows who needs it."""
-    target = parse_delete_target(facts.object_key.encode("ascii", "replace"))
+def candidate(facts: ObjectFacts, drive: int = DEFAULT_NUMBER) -> OrphanCandidate | None:
+    """None of a key whose kind is not known, or that has no place on a drive of this number: nobody
+    knows who needs it."""
+    target = parse_delete_target(facts.object_key.encode("ascii", "replace"), drive)
     if target is None or target.object_key != facts.object_key or target.range is not None:
         return None
     return OrphanCandidate(facts, target, _kind(target))
@@ -129,6 +131,8 @@ class OrphanTally:
     """Keys of the first orphans."""
     stored: dict[str, list[int]] = field(default_factory=dict)
     """How many objects there are and how many bytes they have, by kind; no part of the report."""
+    skipped_drives: list[dict[str, Any]] = field(default_factory=list)
+    """Drives that were away, by number."""
 
     @classmethod
     def of(cls, progress: Mapping[str, Any]) -> "OrphanTally":
@@ -137,7 +141,11 @@ class OrphanTally:
 
     def members(self) -> dict[str, Any]:
         """To go on from in the next step."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        members = {name: getattr(self, name) for name in self.__slots__}
+        if not self.skipped_drives:
+            # An older release, which goes on with it, does not know the member.
+            del members["skipped_drives"]
+        return members
 
     def add_orphans(self, found: Iterable[OrphanCandidate]) -> None:
         for one in found:
@@ -176,6 +184,9 @@ class OrphanTally:
         if len(self.skipped) < NAMED_COUNT_MAX:
             self.skipped.append({"stream_id": stream_of(home), "code": code})
 
+    def skip_drive(self, number: int, code: str) -> None:
+        self.skipped_drives.append({"drive": number, "code": code})
+
     def report(self) -> dict[str, Any]:
         """The report that people see."""
         counted = {
@@ -197,6 +208,7 @@ class OrphanTally:
             "skipped_count": self.skipped_count,
             "skipped": self.skipped,
             "examples": self.examples,
+            **({"skipped_drives": self.skipped_drives} if self.skipped_drives else {}),
         }
 
 

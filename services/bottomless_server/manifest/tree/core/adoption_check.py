@@ -100,6 +100,7 @@ class AdoptionCheck:
         check(what, bool(np.all(records["epoch"] == header.epoch)), "it spans epochs")
         return FragmentInfo(
             uid=header.uid,
+            drive=self._intent.drive,
             first_offset=header.first_offset,
             next_offset=header.next_offset,
             first_timestamp=header.first_timestamp,

@@ -7,7 +7,9 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import GapReason, Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import RootPointer, StreamRecord
+from bottomless.model.tiers import Move
 from bottomless_server.tree.rebalance import SealedNode
+from bottomless_server.tree.relocate import Relocated
 from bottomless_server.tree.retention import Cut, Retired
 
 # Edits: other changes of the manifest than a run at its end
@@ -47,7 +49,15 @@ class FirstRoot:
     """A stream's first root, which has no entries: the bucket has it before any fragment."""
 
 
-Edit = CutFront | Empty | TakeOver | AcceptGap | FirstRoot
+@dataclass(frozen=True, slots=True)
+class Relocate:
+    """The copies of a move are named instead of what they were made from, and the move ends."""
+
+    move: Move
+    relocated: Relocated
+
+
+Edit = CutFront | Empty | TakeOver | AcceptGap | FirstRoot | Relocate
 
 
 # Events
@@ -151,6 +161,11 @@ class Publish:
     edit: Edit | None = None
     retired: tuple[Retired, ...] = ()
     """Entries that become unreachable; they go into the delete queue in the same transaction."""
+
+    @property
+    def relocate(self) -> Relocate | None:
+        """The edit, if it is the end of a move."""
+        return self.edit if isinstance(self.edit, Relocate) else None
 
 
 Action = Refuse | PublishAt | PutGroup | PutRoot | Publish

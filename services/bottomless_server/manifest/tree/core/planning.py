@@ -11,6 +11,7 @@ import numpy as np
 
 from bottomless.formats.checks import crc32c
 from bottomless.formats.manifest import encode_node
+from bottomless.guards import guard
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import (
     ENTRY_DTYPE,
@@ -31,11 +32,12 @@ from bottomless_server.manifest.tree.core.events import (
     Publish,
     PutGroup,
     PutRoot,
+    Relocate,
     TakeOver,
 )
 from bottomless_server.tree.append import append_entries, append_fragments
 from bottomless_server.tree.rebalance import SealedNode, rebalance
-from bottomless_server.tree.retention import Edited, cut_front, emptied
+from bottomless_server.tree.retention import Edited, Retired, cut_front, emptied
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +71,11 @@ def plan_publish(
         version=record.version + 1,
         generation=record.generation,
     )
-    planned, groups = rebalance(grown, fanout, new_uid, _seal)
-    sealed = _seal(planned)
+    planned, groups = rebalance(grown, fanout, new_uid, seal_node)
+    sealed = seal_node(planned)
+    if isinstance(edit, Relocate):
+        # Below what is put for the fanout: a new group may have one of them in it.
+        groups = (*edit.relocated.groups, *groups)
     publish = Publish(
         base=record,
         pointer=_pointer(sealed),
@@ -97,8 +102,25 @@ def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
         case AcceptGap(next_offset, reason):
             gap = gap_at_end(root, next_offset, record.epoch, reason)
             return Edited(append_entries(root, gap))
+        case Relocate(_, relocated):
+            return Edited(relocated.root, _cut_anew(root, relocated.root))
         case _:
             return Edited(root)
+
+
+def _cut_anew(root: Node, relocated: Node) -> tuple[Retired, ...]:
+    """What is below the floor in a group that was made anew: it was queued by the name of the old
+    group, which may be gone before that is done. What is gone already goes once more, harmlessly."""
+    old, new = root.entries[:1], relocated.entries[:1]
+    if len(old) == 0 or not is_cut(old[0], root.first_offset) or old["uid"][0] == new["uid"][0]:
+        return ()
+    return (Retired(new[0], int(new["first_offset"][0]), root.first_offset),)
+
+
+@guard("the cut of a group that is made anew")
+def is_cut(entry: np.void, floor: int) -> bool:
+    """Whether the front of what an entry says is below the floor."""
+    return int(entry["first_offset"]) < floor
 
 
 def gap_at_end(root: Node, next_offset: int, epoch: int, reason: GapReason) -> Entries:
@@ -125,6 +147,7 @@ def _pointer(root: SealedNode) -> RootPointer:
     )
 
 
-def _seal(node: Node) -> SealedNode:
+def seal_node(node: Node) -> SealedNode:
+    """Encode a node, with the checksum that its entry above says."""
     data = encode_node(node)
     return SealedNode(node, data, crc32c(data))

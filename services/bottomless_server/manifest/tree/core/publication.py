@@ -4,7 +4,9 @@ Each condition guards against something that the others let pass:
 
 - the version: another root was published, and this plan does not hold what is in it;
 - the epoch: a new owner came, and may not have confirmed what this plan holds;
-- the intents: a fragment was given up meanwhile, so that its object will be deleted.
+- the intents: a fragment was given up meanwhile, so that its object will be deleted;
+- the move and its session: it was given up meanwhile, so that its copies will be deleted, or another
+  session is at it.
 """
 
 from dataclasses import replace
@@ -36,6 +38,16 @@ def intents_hold(record: StreamRecord, publish: Publish) -> bool:
     return publish.uids <= {intent.uid for intent in record.intents}
 
 
+@guard("the move and its session in the EXEC of a relocation")
+def move_holds(record: StreamRecord, publish: Publish) -> bool:
+    relocate = publish.relocate
+    if relocate is None:
+        return True
+    # Its session may have said in the meantime that it is still there.
+    mine = (relocate.move.copy, relocate.move.session)
+    return mine in {(move.copy, move.session) for move in record.moves}
+
+
 def publish_in(record: StreamRecord, publish: Publish) -> StreamRecord:
     """The record with the new root in it; the conditions are the caller's."""
     past = record.past_roots if record.root is None else (*record.past_roots, record.root.uid)
@@ -49,6 +61,9 @@ def publish_in(record: StreamRecord, publish: Publish) -> StreamRecord:
         intents=tuple(intent for intent in record.intents if intent.uid not in publish.uids),
         epochs=_live_epochs(record.epochs, publish.next_offset),
     )
+    if (relocate := publish.relocate) is not None:
+        left = tuple(move for move in record.moves if move.copy != relocate.move.copy)
+        published = replace(published, moves=left)
     return without_home(published) if isinstance(publish.edit, TakeOver) else published
 
 

@@ -24,7 +24,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.tree.core.events import (
     AcceptGap,
     Action,
@@ -139,7 +139,7 @@ class Keeper:
         intent = intents.get(fragment.uid)
         if session is not None and session != self.record.uploader:
             return Why.OLD_SESSION
-        if intent is None or intent.first_offset != fragment.first_offset:
+        if intent is None or not is_meant(intent, fragment):
             return Why.NO_INTENT
         if session is not None and intent.session != session:
             return Why.OLD_SESSION
@@ -261,6 +261,12 @@ class Keeper:
         assert len(self._held.keys() - {root.next_offset}) <= self._bounds.held_count_max
         assert self._in_flight or self.publish_at is not None or not self._run()
         check_run(root.entries)
+
+
+def is_meant(intent: Intent, fragment: FragmentInfo) -> bool:
+    """Whether a fragment is what an intent is about, and lies where it says."""
+    place = (fragment.first_offset, fragment.drive, fragment.copy)
+    return place == (intent.first_offset, intent.drive, 0)
 
 
 def is_full(run: Sequence[FragmentInfo], bounds: PublishBounds) -> bool:

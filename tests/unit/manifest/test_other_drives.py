@@ -1,0 +1,161 @@
+"""Garbage, a deleted stream, given-up uploads and a rebuild's look, where there are several drives."""
+
+from dataclasses import replace
+
+from support.drives import a_table, register
+from support.manifest import STREAM
+from support.moving import COLD, HOT, Moving, a_moving_stream
+from support.object_keys import fragment_key
+from unit.manifest.test_deletion import DEADLINE, NAME, DeletionHarness
+from unit.manifest.test_garbage import collect
+
+from bottomless.formats.checks import crc32c
+from bottomless.model.names import Uid, uid_from_bytes
+from bottomless.model.stream import Intent
+from bottomless_server.drives.table import DriveTable
+from bottomless_server.manifest.mutators.sessions import give_up
+from bottomless_server.manifest.recovery.root_search import objects_there
+from bottomless_server.manifest.tree.resolver import intended_place, load_root, look_under
+from bottomless_server.stores.streams import deletes_key
+
+STRAY = Uid("f" * 32)
+
+
+async def of_two_drives() -> Moving:
+    """Three of six fragments are on the other drive, and nothing waits to be deleted."""
+    moving = await a_moving_stream(6)
+    await register(moving.harness.drive, COLD)
+    await moving.move(0, 30)
+    await moving.after_the_grace()
+    return moving
+
+
+async def put(moving: Moving, number: int, object_key: str) -> str:
+    await moving.drive(number).put(object_key, [b"x"], crc32c(b"x"))
+    return object_key
+
+
+async def test_garbage_is_collected_on_each_drive_and_what_is_named_there_stays() -> None:
+    moving = await of_two_drives()
+    (first, *_) = await moving.leaves()
+    strays = [
+        await put(moving, COLD, fragment_key(STREAM, 10, STRAY)),
+        await put(moving, COLD, fragment_key(STREAM, 0, first.uid)),
+        await put(moving, COLD, fragment_key(STREAM, 0, first.uid, copy=1)),
+        await put(moving, HOT, fragment_key(STREAM, 0, first.uid)),
+        await put(moving, HOT, fragment_key(STREAM, 0, first.uid, copy=first.copy)),
+    ]
+
+    report = await collect(moving.harness, page_count=3)
+    assert report["orphans"]["fragment"]["objects"] == len(strays)
+    await moving.delete()
+
+    await moving.check_nothing_else_is_there()
+    assert len(await moving.fragments(COLD)) == 3
+
+
+async def test_what_was_moved_is_no_garbage_before_its_grace_is_over() -> None:
+    moving = await a_moving_stream(3)
+    await register(moving.harness.drive, COLD)
+    await moving.move(0, 20)
+
+    await collect(moving.harness)
+    await moving.delete()
+
+    assert len(await moving.fragments(HOT)) == 3
+
+
+async def test_copies_of_a_move_that_is_under_way_are_no_garbage() -> None:
+    moving = await a_moving_stream(3)
+    await register(moving.harness.drive, COLD)
+    number = await moving.enter(0, 20)
+    await moving.copy(number)
+
+    await collect(moving.harness)
+    await moving.delete()
+
+    assert len(await moving.fragments(COLD)) == 2
+
+
+async def test_a_drive_that_is_away_holds_up_no_collection_of_the_others() -> None:
+    moving = await of_two_drives()
+    await put(moving, HOT, fragment_key(STREAM, 0, STRAY))
+    moving.harness.use_drives(DriveTable.of_one(moving.harness.drive))
+
+    report = await collect(moving.harness)
+
+    assert report["orphans"]["fragment"]["objects"] == 1
+    assert [one["drive"] for one in report["skipped_drives"]] == [COLD]
+
+
+async def test_what_is_given_up_goes_from_the_drive_of_its_intent() -> None:
+    moving = await a_moving_stream(1)
+    await moving.committer.change(
+        lambda record: replace(record, intents=(Intent(STRAY, 10, "s1", COLD),))
+    )
+    await put(moving, COLD, fragment_key(STREAM, 10, STRAY))
+
+    await give_up(moving.harness.context, moving.committer, {STRAY})
+
+    assert [one.drive for one in (await moving.harness.record()).quarantine] == [COLD]
+    assert await moving.harness.coordination.member_count(deletes_key(COLD)) == 1
+    await moving.after_the_grace()
+    assert await moving.fragments(COLD) == []
+    assert (await moving.harness.record()).quarantine == ()
+
+
+async def test_what_lies_under_an_intent_is_looked_for_on_its_drive() -> None:
+    moving = await a_moving_stream(0)
+    intent = Intent(STRAY, 0, "s1", COLD)
+    await moving.harness.put_fragment(STRAY, 0)
+    record = await moving.harness.record()
+    place = intended_place(record, intent)
+    assert place.drive == COLD
+    assert (await look_under(moving.harness.context, record, intent)).fragment is None
+
+    data = bytes(await moving.drive(HOT).get(place.object_key))
+    await moving.drive(COLD).put(place.object_key, [data], crc32c(data))
+    found = (await look_under(moving.harness.context, record, intent)).fragment
+
+    assert found is not None
+    assert (found.drive, found.copy) == (COLD, 0)
+
+
+async def test_a_rebuild_looks_for_what_a_root_names_where_it_is_named() -> None:
+    moving = await of_two_drives()
+    record, root = await load_root(moving.harness.context, await moving.harness.record())
+    uids = {uid_from_bytes(entry["uid"].tobytes()) for entry in root.entries}
+    directly = [info for info in await moving.leaves() if info.uid in uids]
+    there = await objects_there(moving.harness.context, record, root)
+    assert {info.uid for info in directly} <= there
+
+    for key in await moving.fragments(COLD):
+        await moving.drive(COLD).delete([key])
+    left = await objects_there(moving.harness.context, record, root)
+    assert {info.uid for info in directly if info.drive == COLD}.isdisjoint(left)
+    assert {info.uid for info in directly if info.drive == HOT} <= left
+
+
+async def test_a_deleted_stream_is_swept_from_each_drive() -> None:
+    """And one that this process does not know holds up the end of it."""
+    harness = DeletionHarness()
+    default, made = harness.manifest.drive, await a_table(harness.manifest.drive, COLD)
+    await register(default, COLD)
+    harness.manifest.use_drives(made)
+    harness.restart()
+    await harness.declare()
+    key = fragment_key(harness.stream_id, 1, STRAY, copy=5)
+    await made.of(COLD).put(key, [b"x"], crc32c(b"x"))
+    operation = await harness.deletions.begin(NAME, None)
+
+    harness.manifest.use_drives(DriveTable.of_one(default))
+    harness.restart()
+    await harness.work(2 * DEADLINE)
+    assert await harness.phase(operation) == "sweeping"
+    harness.manifest.use_drives(made)
+    harness.restart()
+    await harness.work(2 * DEADLINE)
+
+    assert await harness.phase(operation) == "succeeded"
+    assert [facts.object_key async for facts in made.of(COLD).list("default/")] == []
+    await harness.mutators.aclose()
