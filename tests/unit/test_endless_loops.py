@@ -24,6 +24,10 @@ ALLOWED: dict[tuple[str, str], str] = {
         "ingest/local/appender.py",
         "_run",
     ): "a bug stops the stream, which the next append opens anew",
+    (
+        "ingest/replicas/followed_stream.py",
+        "_run",
+    ): "ends when nothing waits; a bug closes the log, which its owner opens anew",
     ("ingest/front/names.py", "_ask_together"): "ends when nobody waits for a name",
     ("node/under_way.py", "drain"): "ends when no request is under way",
     ("ingest/local/freeing.py", "_free"): "ends when enough segments are freed",
