@@ -4,7 +4,7 @@ The driver asks for its fragments and divides them among tasks; the workers read
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -71,16 +71,28 @@ def plan_partitions(
             first = _first_after(error, first, end, options, from_what_is_there)
     else:
         return []
+    lies = [place_of(fragment.store, options.s3) for fragment in fragments]
+    places = list(dict.fromkeys(lies))
     shares = plan(
-        [stored_of(fragment) for fragment in fragments],
+        [
+            stored_of(fragment)._replace(place=places.index(place))
+            for fragment, place in zip(fragments, lies, strict=True)
+        ],
         first_offset=first,
         next_offset=end,
         target_bytes=options.target_partition_bytes,
         min_shares=options.min_partitions,
         stored_next=stored_next,
     )
-    place = place_of(fragments[0].store if fragments else None, options.s3)
-    return [SharePartition(share, place, snapshot.stream_id, lease) for share in shares]
+    return [
+        SharePartition(share, _place_of_share(share, places), snapshot.stream_id, lease)
+        for share in shares
+    ]
+
+
+def _place_of_share(share: Share, places: Sequence[StorePlace | None]) -> StorePlace | None:
+    """The store of all slices of a share; what has none comes through the reader."""
+    return places[share.slices[0].fragment.place] if share.slices else None
 
 
 def read_partition(

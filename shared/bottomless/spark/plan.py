@@ -23,6 +23,8 @@ class Stored(NamedTuple):
     size: int
     """Bytes of the whole object."""
     index_position: int
+    place: int = 0
+    """The number of its store, among those of a plan from 0 on: fragments may be on several drives."""
 
 
 class Slice(NamedTuple):
@@ -63,7 +65,7 @@ def plan(
     before the range does, the rest is the tail, but for what lies before `stored_next`: that is known
     to hold nothing of what is read. Offsets between fragments hold nothing of it either, and belong to
     no share. A share has about `target_bytes`, and less where otherwise there
-    would be fewer than `min_shares`.
+    would be fewer than `min_shares`, or where the next fragment lies in another store: a task opens one.
     """
     assert first_offset <= next_offset
     clipped = [cut for item in fragments if (cut := _clip(item, first_offset, next_offset))]
@@ -98,7 +100,8 @@ def _pack(pieces: Sequence[Slice], wanted: int) -> list[list[Slice]]:
         # Half of the next one over the bound is better than a small rest after it, but
         # never more than half of a whole share above it.
         over = held + piece.size // 2 > wanted or held + piece.size > wanted + wanted // 2
-        if not runs or over:
+        elsewhere = bool(runs) and runs[-1][-1].fragment.place != piece.fragment.place
+        if not runs or over or elsewhere:
             runs.append([])
             held = 0
         runs[-1].append(piece)

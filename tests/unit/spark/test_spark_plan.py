@@ -32,6 +32,16 @@ def test_small_fragments_are_packed_into_one_share() -> None:
     assert [piece.fragment for piece in shares[0].slices] == fragments
 
 
+def test_a_share_ends_where_the_next_fragment_lies_in_another_store() -> None:
+    fragments = [a_fragment(10 * number, 10)._replace(place=number // 2 % 2) for number in range(6)]
+    shares = plan(fragments, first_offset=0, next_offset=60, target_bytes=100_000)
+    assert [(share.first_offset, share.next_offset) for share in shares] == [
+        (0, 20),
+        (20, 40),
+        (40, 60),
+    ]
+
+
 def test_a_share_ends_where_it_has_bytes_enough() -> None:
     fragments = [a_fragment(0, 10), a_fragment(10, 10), a_fragment(20, 10)]
     shares = plan(fragments, first_offset=0, next_offset=30, target_bytes=2000)

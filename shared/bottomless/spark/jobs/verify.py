@@ -75,7 +75,7 @@ def verify(
     first = snapshot.first_offset if book is None else book.next_offset
     rest = snapshot._replace(first_offset=first)
     with leased(chosen, rest) as lease:
-        for items in _rounds(chosen, rest, round_size):
+        for items in rounds_of(chosen, rest, round_size):
             rows = _verify_round(spark, chosen, snapshot, lease, items)
             for row in rows:
                 verdict.add(row)
@@ -88,8 +88,8 @@ def verify(
 
 
 @dataclass(slots=True)
-class _Round:
-    """Fragments one after the other, and what is wrong with the list itself."""
+class Round:
+    """Fragments of one store, one after the other, and what is wrong with the list itself."""
 
     next_offset: int
     fragments: list[Listed] = field(default_factory=list)
@@ -98,7 +98,8 @@ class _Round:
     faults: list[Fault] = field(default_factory=list)
 
 
-def _rounds(options: Options, snapshot: Snapshot, size: int) -> Iterator[_Round]:
+def rounds_of(options: Options, snapshot: Snapshot, size: int) -> Iterator[Round]:
+    """List the fragments of a range, in rounds of about `size` bytes, each of one store."""
     from bottomless.client import Client  # noqa: PLC0415  # executors have no library
 
     first, end = snapshot.first_offset, snapshot.next_offset
@@ -107,23 +108,29 @@ def _rounds(options: Options, snapshot: Snapshot, size: int) -> Iterator[_Round]
     query: dict[str, int | str] = {"from_offset": first, "to_offset": end}
     if options.mode in (Mode.AUTO, Mode.DIRECT):
         query["locations"] = "true"
-    held = _Round(first)
+    held = Round(first)
     expected: int | None = None
     with Client(options.url) as client:
         for item in client.list_fragments(options.stream, query, stream_id=snapshot.stream_id):
+            is_gap = item.get("id") is None
+            place = None if is_gap else place_of(item.get("store"), options.s3)
+            if held.fragments and not is_gap and place != held.place:
+                # A task opens one store.
+                yield held
+                held = Round(held.next_offset)
             if expected is not None and item["first_offset"] != expected:
                 sentence = f"the list goes on at {item['first_offset']}, not at {expected}"
                 held.faults.append(Fault("manifest", expected, None, sentence))
             expected = held.next_offset = item["last_offset"] + 1
-            if item.get("id") is None:
+            if is_gap:
                 # A gap was given up for good, and has no object.
                 continue
-            held.place = held.place or place_of(item.get("store"), options.s3)
+            held.place = place
             held.fragments.append(_listed(item))
             held.size += item["size_bytes"]
             if held.size >= size or len(held.fragments) >= ROUND_COUNT:
                 yield held
-                held = _Round(held.next_offset)
+                held = Round(held.next_offset)
         if expected is not None and expected < end:
             sentence = f"the list ends before {expected}, not before {end}"
             held.faults.append(Fault("manifest", expected, None, sentence))
@@ -151,7 +158,7 @@ def _verify_round(
     options: Options,
     snapshot: Snapshot,
     lease: Lease | None,
-    items: _Round,
+    items: Round,
 ) -> list[dict[str, Any]]:
     source = Source(options.url, options.stream, snapshot.stream_id)
     work = partial(_work, options, source, items.place, lease)
