@@ -1,0 +1,72 @@
+"""Copy the fragments of a move to the drive that it goes to: step 3 of a move. Nothing calls it yet.
+
+The manifest has entered the move, and names this process's session in it, before this begins; it is
+told that all copies are there, and names them by one EXEC, after this has returned. Each object is read
+whole, compared with what the manifest says of it, and put if absent.
+
+After a crash at any moment some copies are on the drive, each whole, under keys that the move names and
+no manifest does; another session makes the others, and finds these. An object that is there under the
+key of a copy is looked at (stores/put_retries.py). Sources are only read: whether they go is decided by
+who names the copies. So two sessions at one move do no harm: they put the same bytes under the same keys.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from bottomless_server.drives.table import DriveTable
+from bottomless_server.stores.put_retries import PUT_WAITS, PutWaits, put_object
+from bottomless_server.uploader.budget import ByteBudget
+from bottomless_server.uploader.core.moving import Copying, Pace, require_as_named
+
+
+@dataclass(frozen=True)
+class Mover:
+    """Copies objects, so many at a time and so fast, within the memory that it shares with uploads."""
+
+    drives: DriveTable
+    budget: ByteBudget
+    pace: Pace
+    objects_in_flight: asyncio.Semaphore
+    """Bounds the copies of all moves of this process that are under way."""
+    clock: Callable[[], float]
+    """Seconds of a clock that nobody sets."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    put_seconds: float = 900.0
+    """How long one copy is tried to be put."""
+    put_waits: PutWaits = PUT_WAITS
+
+    async def copy_all(self, copies: Sequence[Copying]) -> int:
+        """Copy all of these objects; returns their bytes. Each is durable on its drive then.
+
+        Raises:
+            ObjectMissing: a source is gone: the manifest does not name it any more.
+            DriveUnavailable, DriveRefused, DriveFull, DriveAmbiguous: the same again is right, later.
+            Corrupt: a source is damaged, or another object has the key of a copy.
+        """
+        try:
+            async with asyncio.TaskGroup() as group:
+                for copying in copies:
+                    group.create_task(self._copy(copying))
+        except ExceptionGroup as errors:
+            # The others were cancelled for the first that failed.
+            raise errors.exceptions[0] from errors
+        return sum(copying.size for copying in copies)
+
+    async def _copy(self, copying: Copying) -> None:
+        async with self.objects_in_flight:
+            if wait := self.pace.wait_of(copying.size, self.clock()):
+                await self.sleep(wait)
+            async with self.budget.holding(copying.size):
+                source = self.drives.of(copying.source.drive)
+                target = self.drives.of(copying.target.drive)
+                data = await source.get(copying.source.object_key)
+                require_as_named(copying, data)
+                await put_object(
+                    target,
+                    copying.target.object_key,
+                    [data],
+                    copying.crc,
+                    deadline_seconds=self.put_seconds,
+                    waits=self.put_waits,
+                )
