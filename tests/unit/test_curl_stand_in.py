@@ -1,20 +1,25 @@
 """The stand-in for curl is as strict as curl: it sends what is said, or fails."""
 
-import subprocess
-import sys
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import pytest
+from support.nursery import nursery
 from support.pages import ROOT
 from support.server import AllInOne
 
-PROGRAM = [sys.executable, str(ROOT / "tests/support/curl.py")]
+PROGRAM = str(ROOT / "tests/support/curl.py")
 
 
 def curl(*words: str) -> tuple[int, bytes]:
-    ran = subprocess.run([*PROGRAM, *words], capture_output=True, timeout=60, check=False)
-    return ran.returncode, ran.stdout
+    """Its exit code, and what it prints."""
+    with TemporaryFile() as its_stderr:
+        process = nursery().spawn(words, os.environ, its_stderr, PROGRAM)
+        with process.stdout as printed:
+            said = printed.read()
+        return process.wait(timeout=240), said.encode()
 
 
 @pytest.fixture(scope="module")
