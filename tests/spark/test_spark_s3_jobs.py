@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from support.iceberg import iceberg_catalog
 from support.s3 import BUCKET, CREDENTIALS, s3_client
-from support.spark_s3 import PREFIX, S3Streams
+from support.spark_s3 import S3Streams
 from support.spark_session import worker_environment
 
 from bottomless.errors import Unavailable
@@ -50,12 +50,12 @@ def options(s3_streams: S3Streams, name: str, **more: str) -> dict[str, str]:
 def damage(s3_streams: S3Streams, damaged: str, gone: str) -> None:
     """Turn a bit of one object, and remove another."""
     with s3_client(s3_streams.s3) as client:
-        reply = client.get_object(Bucket=BUCKET, Key=f"{PREFIX}/{damaged}")
+        reply = client.get_object(Bucket=BUCKET, Key=f"{s3_streams.prefix}/{damaged}")
         with reply["Body"] as body:
             data = bytearray(body.read())
         data[200] ^= 1
-        client.put_object(Bucket=BUCKET, Key=f"{PREFIX}/{damaged}", Body=bytes(data))
-        client.delete_object(Bucket=BUCKET, Key=f"{PREFIX}/{gone}")
+        client.put_object(Bucket=BUCKET, Key=f"{s3_streams.prefix}/{damaged}", Body=bytes(data))
+        client.delete_object(Bucket=BUCKET, Key=f"{s3_streams.prefix}/{gone}")
 
 
 def test_a_verification_finds_what_is_damaged_in_s3_and_reports_to_it(s3: S3Streams) -> None:

@@ -1,6 +1,7 @@
 """Streams whose objects lie in an S3 server, and workers that may read it or may not."""
 
 import itertools
+import secrets
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -14,7 +15,6 @@ from support.spark_session import Streams
 
 SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
 """Everything is in object storage soon."""
-PREFIX = "spark/streams"
 SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
 
 _numbers = itertools.count()
@@ -32,6 +32,8 @@ class S3Streams(NamedTuple):
 
     streams: Streams
     s3: S3Server
+    prefix: str
+    """Of the keys of all objects of the server, which has no other one's."""
 
     def store(self, count: int, requests: int) -> Stored:
         name = f"stream-{next(_numbers)}"
@@ -55,20 +57,21 @@ class S3Streams(NamedTuple):
         stream_id = self.streams.client.offsets(name).stream_id
         with s3_client(self.s3) as client:
             found = client.list_objects_v2(
-                Bucket=BUCKET, Prefix=f"{PREFIX}/default/{stream_id}/data"
+                Bucket=BUCKET, Prefix=f"{self.prefix}/default/{stream_id}/data"
             )
             for item in found["Contents"]:
                 client.delete_object(Bucket=BUCKET, Key=item["Key"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def s3_streams(
     tmp_path_factory: pytest.TempPathFactory, seaweed: S3Server, spark: SparkSession
 ) -> Iterator[S3Streams]:
-    """One server on S3 for all tests with Spark; every test has a stream of its own."""
-    settings = {**SETTINGS, **CREDENTIALS, "BOTTOMLESS_STORE_URL": seaweed.store_url(PREFIX)}
+    """One server on S3 for the tests of a file, each of which has a stream of its own."""
+    prefix = f"spark/{secrets.token_hex(8)}"
+    settings = {**SETTINGS, **CREDENTIALS, "BOTTOMLESS_STORE_URL": seaweed.store_url(prefix)}
     with (
         AllInOne(tmp_path_factory.mktemp("spark-s3") / "data", settings) as server,
         Client(server.url) as client,
     ):
-        yield S3Streams(Streams(client, spark, server), seaweed)
+        yield S3Streams(Streams(client, spark, server), seaweed, prefix)

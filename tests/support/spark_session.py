@@ -1,5 +1,5 @@
-"""One SparkSession and one server for all tests: each takes seconds to start, and a process can
-have only one session."""
+"""One SparkSession for all tests, since it takes seconds to start and a process can have only one; and
+one server for those of a file."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -66,9 +66,10 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    """One server for all tests with Spark; every test has a stream of its own."""
+    """One server for the tests of a file, each of which has a stream of its own. It ends with them:
+    one that looks every 50 ms for what to delete has no idle moment until its worker ends."""
     with AllInOne(tmp_path_factory.mktemp("spark") / "data", SETTINGS) as server:
         yield server
 

@@ -12,6 +12,7 @@ import pytest
 from support.command_line import CommandLine
 from support.server import AllInOne
 from support.waiting import until
+
 from unit.formats.examples import OTHER_STREAM_ID, STREAM_ID, a_wal
 
 EVERYTHING: list[dict[str, Any]] = [

@@ -7,9 +7,9 @@ import orjson
 import pytest
 from support.command_line import app
 from typer.testing import CliRunner, Result
-from unit.queues.import_harness import EXPECTED, write_node
 
 from bottomless_server.node.data_directory import DirectoryLock
+from unit.queues.import_harness import EXPECTED, write_node
 
 VHOSTS = ("--vhost", "/=default", "--vhost", "eu=europe")
 
