@@ -10,6 +10,7 @@ from bottomless.formats.drive_objects import (
 )
 from bottomless.model.drive import DriveMarker, DriveRegistry, RegisteredDrive
 from bottomless.model.names import Uid
+from bottomless_server.drives.configured import ConfiguredDrive
 from bottomless_server.drives.marked import MarkedDrive, marked_drive
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.table import DriveTable
@@ -24,7 +25,8 @@ async def a_table(default: Drive, *numbers: int) -> DriveTable:
         data = encode_marker(marker)
         await drive.put(DRIVE_MARKER_KEY, [data], crc32c(data))
         others[number] = marked_drive(drive, marker)
-    return DriveTable(default, others)
+    configured = [ConfiguredDrive(f"d{one}", one, f"file:///d{one}") for one in sorted(numbers)]
+    return DriveTable(default, others, configured)
 
 
 async def register(default: Drive, *numbers: int) -> None:

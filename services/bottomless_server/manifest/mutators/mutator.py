@@ -19,10 +19,18 @@ from bottomless.model.names import NodeId, StreamId, Uid
 from bottomless.model.stream import StreamRecord
 from bottomless.model.tiers import Move
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.mutators import accept_gap, moves, retention, sessions, takeover
+from bottomless_server.manifest.mutators import (
+    accept_gap,
+    moves,
+    retention,
+    sessions,
+    takeover,
+    tiering,
+)
 from bottomless_server.manifest.mutators.stream_task import StreamTask, draining
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
+from bottomless_server.manifest.tree.core.tiering import Tiering
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
 
 
@@ -212,6 +220,14 @@ class Mutator:
             Fenced: it has ended.
         """
         return await self._task.run(lambda committer: moves.give_up(self._context, committer, copy))
+
+    async def preview_tiers(self) -> Tiering | None:
+        """Find what the stream's policy wants moved now; changes nothing. None without a policy."""
+        return await self._task.run(lambda committer: tiering.preview(self._context, committer))
+
+    async def evaluate_tiers(self) -> list[Move]:
+        """Enter the first moves that the stream's policy wants, as many as there is room for."""
+        return await self._task.run(lambda committer: tiering.evaluate(self._context, committer))
 
     async def aclose(self) -> None:
         """End the task; work that waits is refused as `draining`."""

@@ -11,7 +11,7 @@ drive that no tier names; nothing moves back up.
     entry = descent.send(node)     … loaded; the next one
     StopIteration.value            the tiering
 
-A preview is this function, and what happens is its `moves`. Nothing calls it yet.
+A preview is this function, and what happens is its `moves`.
 """
 
 from collections.abc import Generator, Sequence

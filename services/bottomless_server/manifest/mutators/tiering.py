@@ -1,0 +1,80 @@
+"""Find what a stream's policy wants moved, and enter the moves that its record has room for.
+
+What is decided is `tree/core/tiering.py`'s: a preview shows what it finds, and an evaluation enters its
+first moves, so that a preview that nothing came after is what happens. After a crash between two of
+them the ones before are entered, and the next evaluation leaves their offsets alone.
+
+Nothing calls this yet.
+"""
+
+from bottomless.drives.base import DriveUnavailable
+from bottomless.model.drive import DEFAULT_NAME, DEFAULT_NUMBER
+from bottomless.model.limits import MOVE_COUNT_MAX
+from bottomless.model.manifest import Node
+from bottomless.model.stream import StreamRecord
+from bottomless.model.tiers import Move
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.moves import Wanted, enter
+from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core.tiering import Held, Tier, Tiering, find_tiering
+
+
+async def preview(context: Context, committer: Committer) -> Tiering | None:
+    """Find what the policy wants moved now; changes nothing. None of a stream without a policy.
+
+    Raises:
+        DriveUnavailable: it names a drive that this process does not know.
+        NotFound, Unavailable, Corrupt
+    """
+    await committer.refresh()
+    return await _judge(context, committer.record, committer.keeper.root)
+
+
+async def evaluate(context: Context, committer: Committer) -> list[Move]:
+    """Enter the first moves that the policy wants, as many as there is room for.
+
+    Raises:
+        DriveUnavailable: it names a drive that this process does not know.
+        NotFound, Unavailable, Corrupt
+    """
+    found = await preview(context, committer)
+    wanted = () if found is None else found.moves
+    return [
+        await enter(
+            context,
+            committer,
+            Wanted(one.first_offset, one.next_offset, one.from_drive, one.to_drive),
+        )
+        for one in wanted
+    ]
+
+
+async def _judge(context: Context, record: StreamRecord, root: Node) -> Tiering | None:
+    if not record.config.tiers:
+        return None
+    # By the slowest clock: a move is a copy that somebody pays for, though it loses nothing.
+    now, _ = await context.time.look()
+    held = [Held(move.first_offset, move.next_offset) for move in record.moves]
+    held += [Held(one.first_offset, one.next_offset) for one in record.promoted if one.until > now]
+    room = MOVE_COUNT_MAX - len(record.moves)
+    descent = find_tiering(root, _tiers(context, record), now, held, room)
+    try:
+        entry = next(descent)
+        while True:
+            node = await context.groups.load(record.tenant, record.stream_id, entry)
+            entry = descent.send(node)
+    except StopIteration as found:
+        tiering: Tiering = found.value
+        return tiering
+
+
+def _tiers(context: Context, record: StreamRecord) -> list[Tier]:
+    numbers = {drive.name: drive.number for drive in context.drives.configured}
+    numbers[DEFAULT_NAME] = DEFAULT_NUMBER
+    tiers = record.config.tiers
+    if any(tier.drive not in numbers for tier in tiers):
+        raise DriveUnavailable(
+            "a drive of the stream's policy is not among those that this process started with; "
+            "name it in BOTTOMLESS_DRIVES and start the process anew"
+        )
+    return [Tier(numbers[tier.drive], tier.age_limit_ms, tier.max_bytes) for tier in tiers]
