@@ -27,6 +27,7 @@ from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
 from bottomless_server.ingest.local.opening import Opener
 from bottomless_server.ingest.local.owned_partitions import OwnedPartitions
+from bottomless_server.ingest.local.replicas import Replicate
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.local.tail_routes import Tails, create_internal_api
 from bottomless_server.ingest.log.leftovers import Leftovers
@@ -152,9 +153,10 @@ def create_service(
     clocks: Clocks = REAL_CLOCKS,
     forwarding: Forwarding | None = None,
     leaderless: LeaderlessStores | None = None,
+    replicate: Replicate | None = None,
 ) -> IngestService:
     """Make the service; no file is opened and nobody is asked before its `start`. With `leaderless`
-    it serves streams without an owner, too.
+    it serves streams without an owner, too. `replicate` says who holds a stream beside this node.
 
     Raises:
         CannotStart: a setting that it cannot do without is missing.
@@ -173,7 +175,7 @@ def create_service(
     batches = StagedBatches(files, settings.data_dir, clocks, _staged(settings), executor)
     syncs = WholeSyncs(files, settings.data_dir, settings.ingest_sync_all)
     rounds = RoundWriter(executor, settings.ingest_thread_count, syncs)
-    context = _context(settings, executor, clocks, batches, rounds)
+    context = _context(settings, executor, clocks, batches, rounds, replicate)
     feed = CommitFeed(os.urandom(8).hex())
     owner = Owner(coordination, lease, names.note_home)
     streams = _streams(settings, files, owner, context, feed)
@@ -299,6 +301,7 @@ def _context(
     clocks: Clocks,
     batches: StagedBatches,
     rounds: RoundWriter,
+    replicate: Replicate | None,
 ) -> AppenderContext:
     def has_begun(stream_id: StreamId, tracking: Tracking) -> bool:
         return batches.has_begun(stream_id, lambda plan: progress(plan, tracking).start > 0)
@@ -326,6 +329,7 @@ def _context(
             keep_ms=settings.ingest_key_keep_ms,
         ),
         tracking_room=TrackingRoom(settings.ingest_tracking_bytes_max),
+        replicate=replicate,
     )
 
 

@@ -30,6 +30,7 @@ from bottomless_server.coordination.base import Changes
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.ingest.app import create_service
 from bottomless_server.ingest.local.appender import LocalAppender
+from bottomless_server.ingest.local.replicas import Replicate
 from bottomless_server.ingest.log.layout import stream_dir
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
@@ -258,9 +259,11 @@ class IngestHarness(ServiceHarness):
         data_dir: Path,
         before: "IngestHarness | None" = None,
         files: RecordedFiles | None = None,
+        replicate: Replicate | None = None,
         **settings: Any,
     ) -> None:
         self.data_dir = data_dir
+        self.replicate = replicate
         self.time: StandingClocks = StandingClocks() if before is None else before.time
         self.coordination: MemoryCoordination = (
             MemoryCoordination(lambda: self.time.wall) if before is None else before.coordination
@@ -305,6 +308,7 @@ class IngestHarness(ServiceHarness):
             manifest=self.manifest,
             files=self.files,
             clocks=self.time.clocks(),
+            replicate=self.replicate,
         )
 
     async def declare(self) -> "IngestHarness":
@@ -322,13 +326,13 @@ class IngestHarness(ServiceHarness):
         await self.service.start()
         return self
 
-    def after_crash(self, **settings: Any) -> "IngestHarness":
+    def after_crash(self, replicate: Replicate | None = None, **settings: Any) -> "IngestHarness":
         """The same node after a kill at this moment, on a copy of its files."""
         copy = self.data_dir.with_name(self.data_dir.name + "-")
         # The service lives on meanwhile: its threads write, delete and rename.
         with self.files.standing_still():
             shutil.copytree(self.data_dir, copy)
-        return IngestHarness(copy, before=self, **settings)
+        return IngestHarness(copy, before=self, replicate=replicate, **settings)
 
     @property
     def lease(self) -> NodeLease:

@@ -5,7 +5,9 @@ of them; log/rounds.py writes and syncs the rounds of many streams together.
 
 The order of one round, which `tests/unit/ingest/test_append_order.py` records:
 offsets reserved in coordination → bytes written → synced → visible → answered. Synced and visible are
-two steps, `extend` and `commit` of the log: what is known of producers moves with the second.
+two steps, `extend` and `commit` of the log: what is known of producers moves with the second. With
+replicas, which no stream has yet, bytes that are written are sent while they are synced, and a round
+is visible when all nodes have it that are in sync; what a log held when it was opened, the same.
 After a crash before the sync recovery cuts the round, and nobody had an answer. After a crash that
 comes later the round is there, answered or not.
 
@@ -31,6 +33,7 @@ from bottomless_server.core.restated import restated
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.appender_context import AppenderContext, log_broken
 from bottomless_server.ingest.local.freeing import SegmentFreeing
+from bottomless_server.ingest.local.replicas import Refuse, Replicas, until_all_have
 from bottomless_server.ingest.local.waiting import Chosen, WaitingAppends
 from bottomless_server.ingest.local.waiting_changes import (
     ChosenChanges,
@@ -71,7 +74,9 @@ class LocalAppender:
         record: StreamRecord,
         tracking: Tracking,
         changed: Callable[["LocalAppender"], None],
+        replicas: Replicas | None = None,
     ) -> None:
+        """`replicas`: the other nodes that hold the stream; None if it lies here alone."""
         self.tracking = tracking
         """What is known of producers, from committed chunks alone."""
         self.stream_id = claim.stream_id
@@ -94,6 +99,7 @@ class LocalAppender:
         """When something was written last."""
         self._context = context
         self._changed = changed
+        self._replicas = replicas
         self._waiting = WaitingAppends(context.chunk_size_max)
         self._changing = WaitingChanges()
         self._wake = asyncio.Event()
@@ -132,6 +138,8 @@ class LocalAppender:
         """
         if self.stopped is not None:
             raise restated(self.stopped)
+        if self._replicas is not None:
+            self._replicas.require_enough()
         answer = self._waiting.add(append)
         self._wake.set()
         return answer
@@ -147,6 +155,8 @@ class LocalAppender:
         """
         if self.stopped is not None:
             raise restated(self.stopped)
+        if self._replicas is not None:
+            self._replicas.require_enough()
         answer = self._changing.add(change)
         self._wake.set()
         try:
@@ -213,6 +223,8 @@ class LocalAppender:
         if self.stopped is None:
             self.stopped = why
         self._wake.set()
+        if self._replicas is not None:
+            self._replicas.end()
         if self._task is not None:
             # Who closes may be broken off, and another goes on with it: the round ends all the same.
             await asyncio.shield(self._task)
@@ -242,6 +254,8 @@ class LocalAppender:
 
     async def _run(self) -> None:
         try:
+            if self._replicas is not None:
+                await self._show_found(self._replicas)
             while self.stopped is None or self._waiting or self._changing:
                 await self._wake.wait()
                 self._wake.clear()
@@ -268,6 +282,15 @@ class LocalAppender:
         await in_thread(self._context.executor, self.log.close)
         self.advanced.fire()
 
+    async def _show_found(self, replicas: Replicas) -> None:
+        """Show what lay here when the stream was claimed, once all have it that may claim it next."""
+        end = self.log.synced_place()
+        # Nobody waits for an answer about it: who had none yet asks again.
+        await until_all_have(replicas, end, lambda _: None, self._refuse_waiting)
+        self.log.commit_found()
+        self._changed(self)
+        self.advanced.fire()
+
     async def _round(self) -> None:
         """Do one round. What fails only this round is answered here; what stops the stream is raised."""
         term = self.claim.term
@@ -292,7 +315,7 @@ class LocalAppender:
                 self._waiting.settle(one.waiting, error)
 
         try:
-            await self._attempt(self._append_chosen(taken, timestamp, term), refuse)
+            await self._attempt(self._append_chosen(taken, timestamp, term, refuse), refuse)
         finally:
             self.tracking.end()
 
@@ -329,7 +352,9 @@ class LocalAppender:
             refuse(StoreError("an unexpected error", outcome=Outcome.UNKNOWN))
             raise
 
-    async def _append_chosen(self, taken: Sequence[Chosen], timestamp: int, term: int) -> None:
+    async def _append_chosen(
+        self, taken: Sequence[Chosen], timestamp: int, term: int, refuse: Refuse
+    ) -> None:
         last_offset = self.log.synced_next + sum(one.append.record_count for one in taken)
         await self.claim.reserve(last_offset)
         self._require_same(term, Outcome.NONE)
@@ -340,7 +365,7 @@ class LocalAppender:
             epoch=self.claim.epoch,
             chunk_size_max=self._context.chunk_size_max,
         )
-        await self._write(sealed)
+        await self._write(sealed, refuse)
         self._changed(self)
         self.advanced.fire()
         # Durable, but perhaps no longer ours to confirm. Readers are asked for the same claim.
@@ -359,7 +384,8 @@ class LocalAppender:
             timestamp=timestamp,
             epoch=self.claim.epoch,
         )
-        await self._write(Round([chunk], [], timestamp, self.log.synced_next))
+        sealed = Round([chunk], [], timestamp, self.log.synced_next)
+        await self._write(sealed, chosen.settle)
         self._require_same(term, Outcome.UNKNOWN)
         chosen.settle()
 
@@ -375,18 +401,23 @@ class LocalAppender:
         if self.claim.term != term:
             raise not_owner(outcome=outcome)
 
-    async def _write(self, sealed: Round) -> None:
-        """Write and sync, and only then let it count for readers and for repeats."""
-        elapsed = self._context.clocks.elapsed()
+    async def _write(self, sealed: Round, refuse: Refuse) -> None:
+        """Write and sync, and only then let it count for readers and for repeats; with replicas, when
+        all in sync have it."""
+        elapsed, replicas = self._context.clocks.elapsed(), self._replicas
+        send = None if replicas is None else replicas.send
 
         def state() -> SealedChunk | None:
             # Nothing changes it while this round is written: `Tracking.begin` is what sees to it.
             return _state_before(self.tracking, sealed)
 
         written = await self._context.rounds.write(
-            self.log, sealed, self.claim.epoch, elapsed, state
+            self.log, sealed, self.claim.epoch, elapsed, state, send
         )
         self.log.extend(written)
+        if replicas is not None:
+            end = self.log.synced_place()
+            await until_all_have(replicas, end, refuse, self._refuse_waiting)
         self.log.commit(written)
         self.used_at = elapsed
         self._freeing.count_disk()
@@ -408,8 +439,11 @@ class LocalAppender:
         if self.stopped is None:
             self.stopped = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
         refused = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)
-        self._waiting.refuse_all(refused)
-        self._changing.refuse_all(refused)
+        self._refuse_waiting(refused)
+
+    def _refuse_waiting(self, error: StoreError) -> None:
+        self._waiting.refuse_all(error)
+        self._changing.refuse_all(error)
 
 
 def _state_before(tracking: Tracking, sealed: Round) -> SealedChunk | None:

@@ -9,6 +9,7 @@ from bottomless.model.names import StreamId
 from bottomless_server.core.tracking.known_producers import TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
+from bottomless_server.ingest.local.replicas import Replicate
 from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
@@ -38,6 +39,8 @@ class AppenderContext:
     freeing: FreeingBounds
     tracking: TrackingBounds
     tracking_room: TrackingRoom
+    replicate: Replicate | None = None
+    """None: no stream has replicas."""
 
     def read_clock(self) -> int:
         """Return the wall time in ms since 1970, and tell the room for producers what time it is.

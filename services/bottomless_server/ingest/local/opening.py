@@ -197,19 +197,29 @@ class Opener:
         directory = stream_dir(self._data_dir, stream_id)
         if found.is_nothing:
             await in_thread(self._context.executor, self._make_dir, directory)
+        local = self._log_of(
+            stream_id, found, claim.first_offset, record.last_timestamp, shown_at_claim(record)
+        )
+        replicate = self._context.replicate
         appender = LocalAppender(
             self._context,
             claim,
-            self._log_of(stream_id, found, claim.first_offset, record.last_timestamp),
+            local,
             record,
             found.tracking,
             self._changed,
+            None if replicate is None else replicate(record, claim, local),
         )
         await appender.start()
         return appender
 
     def _log_of(
-        self, stream_id: StreamId, found: FoundHere, next_offset: int, last_timestamp: int
+        self,
+        stream_id: StreamId,
+        found: FoundHere,
+        next_offset: int,
+        last_timestamp: int,
+        committed_next: int | None = None,
     ) -> SegmentLog:
         return SegmentLog(
             self._files,
@@ -219,6 +229,7 @@ class Opener:
             segments=found.segments,
             next_offset=next_offset,
             last_timestamp=max(found.last_timestamp, last_timestamp),
+            committed_next=committed_next,
         )
 
     async def _is_noted(self, stream_id: StreamId) -> bool:
@@ -296,6 +307,15 @@ def local_view(found: Recovered) -> LocalView:
         version=0 if point is None else point.version,
         published_next=0 if point is None else point.published_next,
     )
+
+
+@guard("what is shown of a log when it is claimed")
+def shown_at_claim(record: StreamRecord) -> int | None:
+    """The end of what may be shown at once of a log that was claimed; None if that is all of it.
+
+    With replicas the rest may lie here alone, and whoever claims the stream next would not have it.
+    """
+    return record.published_next if record.members else None
 
 
 def _storage_failed() -> LogBroken:

@@ -1,0 +1,99 @@
+"""What an appender asks of the nodes that hold its stream beside this one.
+
+Nothing implements this yet, and no stream has such nodes. Of a stream with one replica the appender
+has None in its place, and asks nobody.
+
+The steps of a round that are asked of it, in the order of design and of `local/appender.py`:
+
+1. `require_enough`: before an append is put in line
+3. `send`: after the round was written, while it is being synced here
+4. `all_have`: after it was synced here, and before anybody is shown it
+
+On the record's path: beside it; asked by appender.py.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
+from bottomless.guards import guard
+from bottomless.model.stream import StreamRecord
+from bottomless_server.ingest.log.segments import SegmentLog, Unsynced
+from bottomless_server.node.core.ownership import not_owner
+from bottomless_server.node.owner import Claim
+
+Refuse = Callable[[StoreError], None]
+"""Answers callers that have no answer yet."""
+
+
+class Replicas(Protocol):
+    """The other nodes of one stream, under one claim."""
+
+    def require_enough(self) -> None:
+        """Refuse an append that nobody could confirm.
+
+        Raises:
+            Unavailable: too few nodes are in sync, or a round is held; outcome none.
+        """
+        ...
+
+    def send(self, written: Unsynced, /) -> None:
+        """Send a round to all members; in the event loop, before the log counts it."""
+        ...
+
+    async def all_have(self, end: tuple[int, int], late: Callable[[], None], /) -> None:
+        """Return when every node in sync has the log up to a segment and a position in it.
+
+        Until then the log does not grow. `late` is called once if that takes longer than callers
+        are to wait; appends are refused from then on, until this returns.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+            LogBroken: nobody waits any more, and the log is to be opened anew; outcome unknown.
+        """
+        ...
+
+    def end(self) -> None:
+        """At a stop: a wait ends soon, by an error unless all have the round."""
+        ...
+
+
+Replicate = Callable[[StreamRecord, Claim, SegmentLog], Replicas | None]
+"""Says who holds a stream that was just claimed; None: this node alone."""
+
+
+@guard("all in sync before a round is shown")
+async def until_all_have(
+    replicas: Replicas, end: tuple[int, int], refuse: Refuse, refuse_waiting: Refuse
+) -> None:
+    """Return when a round may be shown that is synced here.
+
+    `refuse` answers those whose appends are in the round, if it is held or lost, and `refuse_waiting`
+    those that wait for a later one.
+
+    Raises:
+        Fenced, LogBroken: as `Replicas.all_have`; the round may be shown by another owner.
+    """
+
+    def late() -> None:
+        refuse(_commit_timeout())
+        try:
+            replicas.require_enough()
+        except StoreError as error:
+            refuse_waiting(error)
+
+    try:
+        await replicas.all_have(end, late)
+    except Fenced:
+        # The new owner may have it, so nobody may be told that nothing is stored.
+        refuse(not_owner(outcome=Outcome.UNKNOWN))
+        raise
+
+
+def _commit_timeout() -> Unavailable:
+    return Unavailable(
+        "the append is stored here, and not yet by enough other nodes",
+        code=Code.COMMIT_TIMEOUT,
+        outcome=Outcome.UNKNOWN,
+        retry_after_seconds=1,
+    )
