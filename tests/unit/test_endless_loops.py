@@ -35,7 +35,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("drives/s3_listing.py", "list_by_directory"): "ends with the last directory",
     ("manifest/common/held_lease.py", "_renew"): "ends when the work has ended",
     ("manifest/operations/operations.py", "settled"): "ends when no operation is under way",
-    ("manifest/mutators/retention.py", "descend"): "ends with the descent, at the lowest node",
+    ("manifest/common/groups.py", "descend"): "ends with the descent, at the lowest node",
     ("reader/followers.py", "drain"): "ends when no answer is open",
     ("uploader/fragments.py", "room"): "ends when an upload has ended; within a session",
 }

@@ -3,7 +3,8 @@
 A group never changes under its uid, so nothing here goes stale.
 """
 
-from typing import Final
+from collections.abc import Generator
+from typing import Final, TypeVar
 
 import numpy as np
 from cachetools import LRUCache
@@ -17,6 +18,8 @@ from bottomless_server.stores.nodes import load_node
 _SIZE_MAX: Final = 16 * 1024 * 1024
 """Bytes kept: some hundred groups of the default fanout. A larger one is not kept."""
 _OVERHEAD: Final = 512
+
+Found = TypeVar("Found")
 
 
 class Groups:
@@ -44,6 +47,22 @@ class Groups:
         if size <= _SIZE_MAX:
             self._kept[uid] = node
         return node
+
+    async def descend(
+        self, tenant: str, root: Node, descent: Generator[np.void, Node, Found]
+    ) -> Found:
+        """Load what a descent from a root asks for until it ends, and return what it found.
+
+        Raises:
+            ObjectMissing, DriveUnavailable, DriveRefused, Corrupt: of a group on the way.
+        """
+        try:
+            entry = next(descent)
+            while True:
+                entry = descent.send(await self.load(tenant, root.stream_id, entry))
+        except StopIteration as ended:
+            found: Found = ended.value
+            return found
 
 
 def _size_of(node: Node) -> int:

@@ -195,14 +195,7 @@ def new_copy(new_uid: Callable[[], Uid]) -> int:
 async def _relocated(context: Context, record: StreamRecord, root: Node, move: Move) -> Relocated:
     relocation = Relocation(*move[1:5], copy=move.copy)
     descent = relocate(root, relocation, context.new_uid, seal_node)
-    try:
-        entry = next(descent)
-        while True:
-            node = await context.groups.load(record.tenant, record.stream_id, entry)
-            entry = descent.send(node)
-    except StopIteration as found:
-        relocated: Relocated = found.value
-        return relocated
+    return await context.groups.descend(record.tenant, root, descent)
 
 
 def _overlap(one: Move, other: Move) -> bool:

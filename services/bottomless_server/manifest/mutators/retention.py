@@ -13,7 +13,6 @@ from bottomless.model.config import RetentionConfig
 from bottomless.model.manifest import EntryKind, Node
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.groups import Groups
 from bottomless_server.manifest.common.lookup import path_to
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import CutFront, Edit, Empty
@@ -26,21 +25,6 @@ from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.tree.retention import Below, Bound, Cut, Descent, find_cut
 
 log = structlog.get_logger(__name__)
-
-
-async def descend(groups: Groups, tenant: str, root: Node, descent: Descent) -> Cut:
-    """Run a descent to its end: one request for each height below the root, at most.
-
-    Raises:
-        ObjectMissing, DriveUnavailable, DriveRefused, Corrupt: of a group on the way.
-    """
-    try:
-        entry = next(descent)
-        while True:
-            entry = descent.send(await groups.load(tenant, root.stream_id, entry))
-    except StopIteration as found:
-        cut: Cut = found.value
-        return cut
 
 
 async def judge(
@@ -66,7 +50,7 @@ async def judge(
 async def _cut_by(context: Context, tenant: str, root: Node, bound: Bound | None) -> Cut:
     if bound is None:
         return Cut(root.first_offset)
-    return await descend(context.groups, tenant, root, find_cut(root, bound))
+    return await context.groups.descend(tenant, root, find_cut(root, bound))
 
 
 async def preview(
@@ -130,7 +114,7 @@ async def _find_trim(
         return None
     if allow_empty and before_offset == root.next_offset:
         return Empty()
-    cut = await descend(context.groups, record.tenant, root, find_cut(root, Below(before_offset)))
+    cut = await context.groups.descend(record.tenant, root, find_cut(root, Below(before_offset)))
     return None if cut.floor == root.first_offset else CutFront(cut)
 
 
@@ -182,7 +166,7 @@ async def records_lost(
     if cut.gone.record_count == cut.floor - root.first_offset:
         return cut.floor - start
     # There are gaps among what goes, which hold no record.
-    below = await descend(context.groups, tenant, root, _up_to(root, start))
+    below = await context.groups.descend(tenant, root, _up_to(root, start))
     path = await path_to(context.drive, tenant, root, start)
     within = start - below.floor if path[-1]["kind"] == EntryKind.FRAGMENT else 0
     return cut.gone.record_count - below.gone.record_count - within

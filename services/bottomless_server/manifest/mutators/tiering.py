@@ -57,15 +57,9 @@ async def _judge(context: Context, record: StreamRecord, root: Node) -> Tiering 
     held = [Held(move.first_offset, move.next_offset) for move in record.moves]
     held += [Held(one.first_offset, one.next_offset) for one in record.promoted if one.until > now]
     room = MOVE_COUNT_MAX - len(record.moves)
-    descent = find_tiering(root, _tiers(context, record), now, held, room)
-    try:
-        entry = next(descent)
-        while True:
-            node = await context.groups.load(record.tenant, record.stream_id, entry)
-            entry = descent.send(node)
-    except StopIteration as found:
-        tiering: Tiering = found.value
-        return tiering
+    tiers = _tiers(context, record)
+    descent = find_tiering(root, tiers, now, held, room)
+    return await context.groups.descend(record.tenant, root, descent)
 
 
 def _tiers(context: Context, record: StreamRecord) -> list[Tier]:
