@@ -58,14 +58,14 @@ WITHOUT_SUBJECT = re.compile(
     r'^ *"""(?:As|By|For|From|Which|With|Without|That|And|But|Or) .*', re.MULTILINE
 )
 """A docstring that begins so is most often the end of a sentence that only its writer knows."""
-WITHOUT_SUBJECT_MAX = 30
+WITHOUT_SUBJECT_MAX = 24
 
 
 def test_docstrings_stand_alone() -> None:
     assert ALONE.search('    """The same for a tenant."""')
     assert ALONE.search('    """Whose key it is."""')
-    found = {source.name: ALONE.findall(source.read_text()) for source in SOURCES}
-    assert {name: lines for name, lines in found.items() if lines} == {}
+    found = {str(source): ALONE.findall(source.read_text()) for source in SOURCES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 def test_hardly_any_docstring_begins_in_the_middle_of_a_sentence() -> None:

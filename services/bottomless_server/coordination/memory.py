@@ -55,7 +55,7 @@ class Watched(NamedTuple):
     """How often each of the keys had been written."""
 
     def check(self, changes: Changes) -> None:
-        """Raises what `room` raises if the changes need more of it than there is."""
+        """Refuse changes that need more of `room` than there is, as the room itself does."""
         if self.room is not None:
             self.room.check(changes, *self.filled)
 

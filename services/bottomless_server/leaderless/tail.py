@@ -42,7 +42,7 @@ class Tail(NamedTuple):
     number: int
     """Commits so far."""
     last_timestamp: int
-    """Of the last commit, in ms since 1970."""
+    """Time of the last commit, in ms since 1970."""
     last_chunk_offset: int
     """First offset of the last chunk that was committed."""
     log_end: int
@@ -52,9 +52,9 @@ class Tail(NamedTuple):
     pruned_end: int
     """`log_end` as it was there."""
     published_next: int
-    """Of the stream's record when entries were pruned last."""
+    """What the stream's record said when entries were pruned last."""
     manifest_version: int
-    """Of the stream's record when entries were pruned last."""
+    """What the stream's record said when entries were pruned last."""
     created_at: int
     entry_count: int
     producer_count: int

@@ -78,10 +78,10 @@ class SegmentPart(NamedTuple):
     position: int
     size: int
     first_offset: int
-    """Of the segment, as its header says."""
+    """First offset of the segment, as its header says."""
     epoch: int
-    """Of the owner that began the segment, as its header says: a later file of the same name has
-    another one."""
+    """Epoch of the owner that began the segment, as its header says: a later file of the same name
+    has another one."""
 
 
 class ChunkRun(NamedTuple):
@@ -174,7 +174,7 @@ class HeadsRun(NamedTuple):
     run: ChunkRun
     """Its `data` is empty."""
     heads: tuple[ChunkHead, ...]
-    """Of its chunks, one after the other."""
+    """Headers of its chunks, in their order."""
     size: int
     bytes: RunBytes
 

@@ -36,7 +36,7 @@ from bottomless_server.stores.streams import Streams
 _QUEUE_SHARE: Final = 2
 """One queue may have this part of the room of all publishes, and of all answers to receives."""
 _ANSWER_SIZE_MAX: Final = 6 * RECEIVE_SIZE_MAX + MIB
-"""Of another node: as much as one receive takes, each byte of it escaped, and what is said of it."""
+"""Bytes of another node's answer: one receive, each byte of it escaped, and what is said of it."""
 CONNECTION_COUNT_MAX: Final = 4_096
 """To one home: receives that wait there have one each, beside as many for all other requests."""
 

@@ -75,7 +75,7 @@ def add_consume_route(
 
 
 def _client(scope: Scope, asked: Sequence[Fetched]) -> int:
-    """Who asks again and again for the same partitions; two who share it share their turns."""
+    """A number for a client that asks for the same partitions again; two that have it share turns."""
     principal = principal_of(scope)
     return hash((principal.tenant, principal.actor, *(one.place for one in asked)))
 

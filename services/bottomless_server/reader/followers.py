@@ -48,7 +48,7 @@ class FollowRequest:
     framing: Callable[[Page], Framing]
     """Made of the first page, since events carry the id of their stream."""
     fence: Fence | None = None
-    """Of who reads as a member of a consumer group."""
+    """What refuses a member of a consumer group that lost the partition; None of other readers."""
 
 
 class SharedPage:

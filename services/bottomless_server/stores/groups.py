@@ -281,8 +281,8 @@ class ConsumerGroups:
         return [_generation_of(holders.get(at), member) for at, (_, member) in enumerate(asked)]
 
     async def _places(self, stream_ids: Sequence[StreamId]) -> dict[StreamId, tuple[str, int]]:
-        """Of which scope each of these streams is which partition; streams that are gone, or that
-        cannot be read, are left out."""
+        """The scope of which each of these streams is a partition, and which partition; streams that are
+        gone, or that cannot be read, are left out."""
         values = await self._coordination.get_many([stream_key(one) for one in stream_ids])
         places = {}
         for stream_id, value in zip(stream_ids, values, strict=True):

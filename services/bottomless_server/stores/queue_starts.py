@@ -27,7 +27,7 @@ DecideStart = Callable[[StartRecord | None], StartRecord]
 
 
 class Holder(NamedTuple):
-    """Who holds the lease of a node of queues."""
+    """The process that holds the lease of a node of queues."""
 
     token: str
     lock: str

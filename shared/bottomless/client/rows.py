@@ -43,7 +43,7 @@ class Values(NamedTuple):
     content: int
     """What all of the values are: a `Content`."""
     ends: list[int]
-    """For each value, the bytes of all values up to its end."""
+    """Bytes of all values up to the end of each of them."""
 
     def without_first(self, count: int) -> "Values":
         """Copy these values without the first `count`."""

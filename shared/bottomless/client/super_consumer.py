@@ -30,7 +30,7 @@ class SuperConsuming:
     name: str | None = None
     """The name under which offsets are stored; without a name none are."""
     start: Places = "first"
-    """With a name it counts for the partitions of which nothing is stored."""
+    """Where to begin; with a name, in the partitions of which nothing is stored."""
     auto_commit: bool = True
     commit_seconds: float = COMMIT_SECONDS_DEFAULT
     """How long progress may stay uncommitted; 0 commits before each batch."""

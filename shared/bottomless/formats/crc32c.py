@@ -102,7 +102,7 @@ def _zeros(size: int) -> Words:
 
 @lru_cache(maxsize=1)
 def _tables() -> list[Words]:
-    """For each byte, what it leaves in the register; then the same with zero bytes after it."""
+    """What each byte leaves in the register; then the same with zero bytes after it."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, table >> 1 ^ np.uint32(_POLYNOMIAL), table >> 1)

@@ -105,15 +105,15 @@ class TrackedEntry(NamedTuple):
     mode: AppendMode
     """PLAIN for a producer that has not written yet."""
     first_offset: int
-    """For an append or a key: where its records are."""
+    """Where the records of an append or a key are."""
     timestamp: int
     """Commit time of the append, or of a producer's last change, in ms since 1970."""
     record_count: int
     body_crc: int
     sequence: int
-    """For a producer its last number; for an append its first, or the number that stands for it."""
+    """Last number of a producer; first number of an append, or the one that stands for it."""
     epoch_sequence: int
-    """For a producer: the number with which its epoch began."""
+    """Number with which the epoch of a producer began."""
     producer_epoch: int
     producer_id: str | None = None
     idempotency_hash: bytes | None = None

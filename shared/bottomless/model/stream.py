@@ -138,7 +138,7 @@ class StreamRecord:
     members: tuple[NodeId, ...] = ()
     """The nodes that hold the tail, where a stream has replicas; none of another stream."""
     in_sync: tuple[NodeId, ...] = ()
-    """Those of the members that have all that was acknowledged and is not published."""
+    """Members that have all that was acknowledged and is not published."""
     moves: tuple[Move, ...] = ()
     """Fragments that are on their way from one drive to another."""
     promoted: tuple[Promotion, ...] = ()

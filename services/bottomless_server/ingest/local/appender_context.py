@@ -27,7 +27,7 @@ class AppenderContext:
 
     executor: Executor
     hops: SharedHops
-    """For calls that many streams make at once."""
+    """Hops into threads, for calls that many streams make at once."""
     rounds: RoundWriter
     clocks: Clocks
     commit_clock: CommitClock

@@ -44,7 +44,7 @@ class Form(NamedTuple):
 
     kind: pa.DataType
     buffer_count: int
-    """Without those of the data of views, whose count is in each message."""
+    """How many there are, but those of the data of views, whose count is in each message."""
     is_view: bool
     children: tuple["Form", ...] = ()
     """Forms of the names and of the values of a map."""
@@ -179,7 +179,7 @@ def _is_stored_form(column: Columns, kind: pa.DataType) -> bool:
 
 
 def _dictionary_ids(metadata: memoryview) -> list[int | None]:
-    """For each field the id of its dictionary.
+    """The id of the dictionary of each field.
 
     Raises:
         ValueError: numbers are not little-endian, or there is a body.
