@@ -39,8 +39,9 @@ BY_STATE: Final = {
 
 BEYOND_SCHEMA: Final = {
     Code.BAD_OFFSET_SPEC: {"get_records", "get_offsets_resolve"},
+    Code.DRIVE_UNKNOWN: {"register_drive"},
 }
-"""Refused for a grammar that is said in words."""
+"""Refused for a grammar that is said in words, or for what the server's settings do not name."""
 
 NOT_THERE: Final = {("put_queue", "stream-not-found"), ("patch_queue", "stream-not-found")}
 """Operations whose bodies name what has to be there, and the fault of one that is not."""
