@@ -164,21 +164,27 @@ class Moves:
         )
         try:
             await asyncio.wait({copying, keeping}, return_when=asyncio.FIRST_COMPLETED)
-            # It ends only because the move is not this session's any more.
-            await (copying if copying.done() else keeping)
+            if not copying.done():
+                raise Fenced("the move is another session's by now, or was given up")
+            await copying
         finally:
             await end_tasks(copying, keeping)
 
     async def _keep(self, stream_id: StreamId, copy: int) -> None:
-        while True:
-            await asyncio.sleep(self._renew_seconds)
+        """Say that this session is at a move, until it is not."""
+
+        async def say() -> float | None:
             try:
                 await self._manifest.claim_move(stream_id, copy, self._session)
             except Fenced:
-                raise
+                return None
             except StoreError as error:
                 # It may be another's after a while; the last step tells, and until then no harm is done.
                 log.warning("could not keep a move", stream_id=stream_id, code=error.code)
+            return self._renew_seconds
+
+        await asyncio.sleep(self._renew_seconds)
+        await endless("uploader-keeps-move", say)
 
 
 def _name_of(found: MoveFound) -> str:
