@@ -1,6 +1,6 @@
 """The transactions on the record of a stream with replicas: who owns it, and who is counted.
 
-Nothing calls this yet: an owner has no followers. Each method is one EXEC that changes one record;
+An owner admits and evicts with these; nothing calls the others yet, and no stream has replicas. Each method is one EXEC that changes one record;
 `core/in_sync.py` decides, and the leases by which it decides are watched with the record.
 
 After a crash, or a lost reply (`coordination-unknown`), the record is as before or as decided, and

@@ -57,6 +57,13 @@ class Others:
         if self.refuses:
             raise Unavailable("too few nodes", outcome=Outcome.NONE)
 
+    async def enough(self) -> None:
+        self.require_enough()
+
+    def note_published(self, next_offset: int, version: int) -> None: ...
+
+    async def close(self) -> None: ...
+
     def send(self, written: Unsynced) -> None:
         self.files.note("sent")
         self.sent.append(b"".join(written.buffers))

@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import Fenced, Outcome, StoreError
+from bottomless.errors import Fenced, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.limits import PARTITION_COUNT_MAX
 from bottomless.model.stream import StreamRecord
@@ -199,6 +199,8 @@ class LocalAppender:
 
     def note_published(self, next_offset: int, version: int) -> None:
         """What object storage holds, as of the last successful EXEC."""
+        if self._replicas is not None:
+            self._replicas.note_published(next_offset, version)
         if self._freeing.note_published(next_offset, version):
             self._wake.set()
 
@@ -260,6 +262,8 @@ class LocalAppender:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._waiting or self._changing:
+                    if self._replicas is not None and not await self._has_enough(self._replicas):
+                        break
                     # In turn, so that neither waits for as long as there are others of the kind.
                     if self._changing:
                         await self._change_round()
@@ -277,6 +281,8 @@ class LocalAppender:
         except Exception:
             log.exception("the appender met a bug", stream_id=self.stream_id)
             self._stop(StoreError("an unexpected error", outcome=Outcome.NONE))
+        if self._replicas is not None:
+            await self._replicas.close()
         # Not after a cancel, when a stop is cut: a thread may still be writing, and
         # once the file is closed its number may be another file's.
         await in_thread(self._context.executor, self.log.close)
@@ -290,6 +296,15 @@ class LocalAppender:
         self.log.commit_found()
         self._changed(self)
         self.advanced.fire()
+
+    async def _has_enough(self, replicas: Replicas) -> bool:
+        """Whether a round may be written; if not, those that wait were told that nothing is stored."""
+        try:
+            await replicas.enough()
+        except Unavailable as error:
+            self._refuse_waiting(error)
+            return False
+        return True
 
     async def _round(self) -> None:
         """Do one round. What fails only this round is answered here; what stops the stream is raised."""

@@ -1,6 +1,6 @@
 """Decide what the owner of a stream with replicas does as long as a round is not on all its disks.
 
-Nothing calls this yet: an owner has no followers. A round is shown when every node has it that is in
+Only `ingest/replicas/other_nodes.py` calls this, and no stream has such nodes yet. A round is shown when every node has it that is in
 sync. One that is silent is evicted first, by an EXEC on the record, and then the round goes on without
 it: who is in sync may become the owner, and would not have the round. Where too few would be left, the
 round is held until somebody answers, or until another member has caught up and is admitted.
