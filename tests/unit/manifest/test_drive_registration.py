@@ -7,6 +7,8 @@ from dataclasses import replace
 import pytest
 from support.guards import remove
 from support.manifest import Crash, ManifestHarness, from_the_first_start
+from support.moving import HOT, a_moving_stream
+from unit.manifest.test_garbage import collect
 
 from bottomless.drives.base import Body, Drive, DriveUnavailable, Location
 from bottomless.errors import Code, Exists, InvalidRequest
@@ -25,6 +27,7 @@ from bottomless_server.drives.marked import read_marker
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.table import DriveTable, load_registry, open_table
 from bottomless_server.manifest.registry.drive_registration import DriveRegistration
+from bottomless_server.stores.generation import check_generation
 
 SETTINGS = [ConfiguredDrive("shelf", 1, "shelf"), ConfiguredDrive("cold", 2, "cold")]
 FOREIGN = DriveMarker(2, Uid("77" * 16))
@@ -42,6 +45,10 @@ class Apart(MemoryDrive):
     @property
     def location(self) -> Location:
         return Location("apart", self._name)
+
+    def lie_in(self, other: MemoryDrive) -> None:
+        """Be another name of the same store."""
+        vars(self).update(vars(other))
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
         if self.before_list is not None:
@@ -145,6 +152,43 @@ async def test_without_its_guard_a_number_is_given_to_a_store_that_is_never_that
     with pytest.raises(Exists):
         await there.registration.register("cold")
     assert await there.states() == {"default": "used", "shelf": "unregistered", "cold": "retired"}
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_the_first_drive_of_a_deployment_is_refused_under_another_name(ours: bool) -> None:
+    there, other = await a_deployment(), ManifestHarness()
+    first = there.harness if ours else other
+    await check_generation(first.drive, first.coordination)
+    there.stores["cold"].lie_in(first.drive)
+
+    with pytest.raises(Exists, match="first drive") as raised:
+        await there.registration.register("cold")
+
+    assert raised.value.code is Code.DRIVE_IN_USE
+    assert await there.registry() == DriveRegistry(0, ())
+    assert await read_marker(first.drive) is None
+
+
+async def test_without_its_guard_garbage_of_a_second_name_is_all_that_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "drive 0 is no other drive", nothing_is_wrong)
+    there, moving = await a_deployment(), await a_moving_stream(3)
+    there.stores["cold"].lie_in(moving.harness.drive)
+    moving.harness.use_drives(
+        await open_table(moving.harness.drive, SETTINGS, lambda one: there.stores[one.name])
+    )
+    await DriveRegistration(from_the_first_start(moving.harness.context)).register("cold")
+
+    await collect(moving.harness)
+    await moving.delete()
+
+    assert len(await moving.leaves()) == 3
+    assert await moving.fragments(HOT) == []
+
+
+async def nothing_is_wrong(*_: object) -> None:
+    pass
 
 
 async def test_a_drive_without_its_marker_is_away_and_is_not_marked_anew() -> None:

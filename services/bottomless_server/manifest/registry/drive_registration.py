@@ -2,7 +2,8 @@
 
 Steps, in this order:
 
-1. The drive is tried (drives/probe.py), and shows no marker, or that of this registration.
+1. The drive is tried (drives/probe.py), is not drive 0 of any deployment, and shows no marker, or
+   that of this registration.
 2. A new version of the registry has the drive, with its number and a random id, as a retired one: so
    its number is taken for ever, and nobody uses it.
 3. The marker with this number and id is put on the drive, if none is there.
@@ -23,10 +24,12 @@ from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, StoreError,
 from bottomless.formats.checks import crc32c
 from bottomless.formats.drive_objects import (
     DRIVE_MARKER_KEY,
+    DRIVES_PREFIX,
     drives_key,
     encode_drives,
     encode_marker,
 )
+from bottomless.formats.keys import GENERATION_PREFIX
 from bottomless.guards import guard
 from bottomless.model.drive import (
     DEFAULT_NAME,
@@ -83,7 +86,7 @@ class DriveRegistration:
 
         Raises:
             InvalidRequest: the settings name none, or the registry has another one in its place.
-            Exists: the store is the drive of another number, or of another deployment.
+            Exists: the store is drive 0, or the drive of another number, or of another deployment.
             Unavailable: drive 0 or the drive does not answer, or does not do what a drive promises.
             Corrupt: the registry or the marker cannot be read.
         """
@@ -95,6 +98,7 @@ class DriveRegistration:
             await drive.look()
             return known
         await probe(drive.unmarked)
+        await require_no_first_drive(drive.unmarked)
         found = await read_marker(drive.unmarked)
         # Not before the marker was read: somebody else may have registered the drive meanwhile.
         known = _find(await load_registry(self._context.drive), setting)
@@ -151,6 +155,26 @@ class DriveRegistration:
             crc32c(data),
             deadline_seconds=self._context.settings.manifest_put_seconds,
         )
+
+
+@guard("drive 0 is no other drive")
+async def require_no_first_drive(drive: Drive) -> None:
+    """Refuse a store that is the drive 0 of a deployment, of ours under another name or of another.
+
+    Drive 0 has no marker, and one store may have two names: by a link, or two addresses of a server.
+    As another drive, all fragments on it would be found there where no manifest names them.
+
+    Raises:
+        Exists: it has what every deployment puts on its drive 0.
+        DriveUnavailable, DriveRefused
+    """
+    for prefix in (GENERATION_PREFIX, DRIVES_PREFIX):
+        async for _ in drive.list(prefix):
+            raise Exists(
+                "the store is the first drive of a deployment, perhaps of this one under another "
+                "name. Take another directory or prefix",
+                code=Code.DRIVE_IN_USE,
+            )
 
 
 @guard("a drive belongs to one deployment")
