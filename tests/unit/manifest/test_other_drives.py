@@ -2,13 +2,17 @@
 
 from dataclasses import replace
 
+import pytest
 from support.drives import a_table, register
 from support.manifest import STREAM
 from support.moving import COLD, HOT, Moving, a_moving_stream
 from support.object_keys import fragment_key
 from unit.manifest.test_deletion import DEADLINE, NAME, DeletionHarness
 from unit.manifest.test_garbage import collect
+from unit.manifest.test_moves import trim
 
+from bottomless.drives.base import DriveRefused, DriveUnavailable
+from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.names import Uid, uid_from_bytes
 from bottomless.model.stream import Intent
@@ -65,6 +69,19 @@ async def test_what_was_moved_is_no_garbage_before_its_grace_is_over() -> None:
     assert len(await moving.fragments(HOT)) == 3
 
 
+async def test_what_was_cut_on_another_drive_is_no_garbage_before_its_grace_is_over() -> None:
+    moving = await of_two_drives()
+    there = await moving.fragments(COLD)
+    await trim(moving, 20)
+
+    await collect(moving.harness)
+    await moving.delete()
+    assert await moving.fragments(COLD) == there
+
+    await moving.after_the_grace()
+    await moving.check_nothing_else_is_there()
+
+
 async def test_copies_of_a_move_that_is_under_way_are_no_garbage() -> None:
     moving = await a_moving_stream(3)
     await register(moving.harness.drive, COLD)
@@ -86,6 +103,23 @@ async def test_a_drive_that_is_away_holds_up_no_collection_of_the_others() -> No
 
     assert report["orphans"]["fragment"]["objects"] == 1
     assert [one["drive"] for one in report["skipped_drives"]] == [COLD]
+
+
+@pytest.mark.parametrize("error", [DriveRefused("no"), Corrupt("no"), DriveUnavailable("no")])
+async def test_a_drive_that_refuses_holds_up_no_collection_of_the_others(
+    error: StoreError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = await of_two_drives()
+    await put(moving, HOT, fragment_key(STREAM, 0, STRAY))
+
+    async def look() -> None:
+        raise error
+
+    monkeypatch.setattr(moving.harness.context.drives.marked(COLD), "look", look)
+    report = await collect(moving.harness)
+
+    assert report["orphans"]["fragment"]["objects"] == 1
+    assert report["skipped_drives"] == [{"drive": COLD, "code": error.code.value}]
 
 
 async def test_what_is_given_up_goes_from_the_drive_of_its_intent() -> None:

@@ -35,7 +35,7 @@ from typing import Any, Final
 
 import structlog
 
-from bottomless.drives.base import DriveUnavailable, ObjectMissing
+from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.formats.keys import (
     SYSTEM_PREFIX,
@@ -132,10 +132,10 @@ class _CollectionStep:
             # Asked before the listing: what is put later is younger still.
             oldest = await self._now() - self._minimum_age_ms
             page, home = await self._page()
-        except DriveUnavailable as error:
+        except (DriveUnavailable, DriveRefused, Corrupt) as error:
             if self._number == DEFAULT_NUMBER:
                 raise
-            # One that is away holds up no collection of the others.
+            # One that is away, refuses, or shows a damaged marker holds up no collection of the others.
             log.warning("garbage of a drive is not collected", drive=self._number)
             self._tally.skip_drive(self._number, error.code.value)
             page, home = [], None

@@ -24,6 +24,7 @@ from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Corrupt
 from bottomless.formats.keys import parse_consumers_key, registry_key
 from bottomless.formats.manifest import decode_node
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
@@ -44,7 +45,7 @@ from bottomless_server.manifest.tree.reachability import (
 )
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.stores.consumers import ConsumerOffsets
-from bottomless_server.stores.streams import DELETES_KEY, deletes_key
+from bottomless_server.stores.streams import deletes_key
 
 QUEUE_COUNT_MAX: Final = 50_000
 """Members of the delete queue that are looked at; with more, what is below a floor is kept."""
@@ -179,18 +180,35 @@ async def _uncovered(
     ]
     if not below:
         return list(left)
-    ranges = await _queued_ranges(context, record)
+    # All are of one page, and so of one drive.
+    ranges = await _queued_ranges(context, record, below[0].target.drive)
     covered = {one.facts.object_key for one in below if await _is_covered(context, one, ranges)}
     return [one for one in left if one.facts.object_key not in covered]
 
 
-async def _queued_ranges(context: Context, record: StreamRecord) -> list[OffsetRange] | None:
-    """What retention removed of a stream and is not deleted yet; None if there is too much."""
-    dues = await context.coordination.due(DELETES_KEY, _FOREVER, QUEUE_COUNT_MAX)
+async def _queued_ranges(
+    context: Context, record: StreamRecord, number: int
+) -> list[OffsetRange] | None:
+    """What retention removed of a stream, and is not deleted yet of drive 0 and of the drive `number`;
+    None if there is too much."""
+    ranges: list[OffsetRange] = []
+    # Drive 0 first: what is found below a group goes from its queue to that of another drive.
+    for each in sorted({DEFAULT_NUMBER, number}):
+        found = await _ranges_in_queue(context, record, each)
+        if found is None:
+            return None
+        ranges += found
+    return ranges
+
+
+async def _ranges_in_queue(
+    context: Context, record: StreamRecord, number: int
+) -> list[OffsetRange] | None:
+    dues = await context.coordination.due(deletes_key(number), _FOREVER, QUEUE_COUNT_MAX)
     if len(dues) == QUEUE_COUNT_MAX:
         return None
     mine = f"/{record.stream_id}/".encode("ascii")
-    members = [parse_delete_target(due.member) for due in dues if mine in due.member]
+    members = [parse_delete_target(due.member, number) for due in dues if mine in due.member]
     return [one.range for one in members if one is not None and one.range is not None]
 
 
