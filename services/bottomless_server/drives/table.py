@@ -114,6 +114,7 @@ async def open_table(
         Corrupt: the registry or a marker is damaged, or of a later version.
         DriveUnavailable, DriveRefused: drive 0 did not give the registry.
     """
+    require_no_marker(await read_marker(default))
     used = {
         setting.number: marker
         for setting, marker in drives_to_use(configured, await load_registry(default))
@@ -132,6 +133,19 @@ async def open_table(
         require_apart(locations)
         closing.pop_all()
     return DriveTable(default, others, configured)
+
+
+def require_no_marker(found: DriveMarker | None) -> None:
+    """Refuse to take for drive 0 what was registered as another drive, of this deployment or not.
+
+    Raises:
+        WrongDrives: it shows a marker.
+    """
+    if found is not None:
+        raise WrongDrives(
+            "the url in BOTTOMLESS_STORE_URL leads to a store that is registered as another drive, "
+            f"with the number {found.number}"
+        )
 
 
 def _finder(default: Drive, setting: ConfiguredDrive) -> FindMarker:

@@ -198,6 +198,12 @@ async def test_a_url_that_leads_to_another_drive_refuses_the_start(
     assert [each.is_closed for each in stores.opened] == [True]
 
 
+async def test_a_store_with_a_marker_is_not_taken_for_drive_0(stores: Stores) -> None:
+    await put(stores.default, DRIVE_MARKER_KEY, encode_marker(DriveMarker(2, COLD_ID)))
+    with pytest.raises(WrongDrives, match="BOTTOMLESS_STORE_URL leads to a store that is"):
+        await open_table(stores.default, [configured("cold", 2, "cold")], stores.open)
+
+
 async def test_a_root_in_another_refuses_the_start_and_all_are_closed(stores: Stores) -> None:
     await put_registry(stores.default, 1, SHELF, COLD)
     settings = [configured("shelf", 1, "mnt"), configured("cold", 2, "mnt/cold")]

@@ -203,6 +203,25 @@ async def test_a_drive_without_its_marker_is_away_and_is_not_marked_anew() -> No
     assert await read_marker(there.stores["cold"]) is None
 
 
+async def test_who_stood_still_marks_no_directory_below_a_mount_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = await a_deployment()
+
+    async def look_and_stand_still(drive: Drive) -> DriveMarker | None:
+        found = await read_marker(drive)
+        monkeypatch.undo()
+        await there.registration.register("cold")
+        await there.stores["cold"].delete([DRIVE_MARKER_KEY])
+        return found
+
+    monkeypatch.setattr(f"{DriveRegistration.__module__}.read_marker", look_and_stand_still)
+    with pytest.raises(DriveUnavailable, match="shows no marker"):
+        await there.registration.register("cold")
+
+    assert await read_marker(there.stores["cold"]) is None
+
+
 async def test_a_retired_drive_comes_back_as_the_same_one() -> None:
     there = await a_deployment()
     cold = await there.registration.register("cold")

@@ -105,6 +105,10 @@ class DriveRegistration:
         require_unmarked(known, found)
         new = RegisteredDrive(name, setting.number, self._context.new_uid(), retired=True)
         taken = known or await self._enter(setting, new)
+        if not taken.retired:
+            # Somebody else was faster, and its mount may be gone already.
+            await drive.look()
+            return taken
         await self._put_marker(drive.unmarked, taken)
         return await self._enter(setting, taken._replace(retired=False))
 
