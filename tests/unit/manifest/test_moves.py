@@ -316,3 +316,31 @@ async def test_a_crash_at_any_step_of_a_move_leaves_it_done_or_not() -> None:
         if not crashed:
             return
     raise AssertionError("it never ends")
+
+
+async def test_a_source_stays_where_its_copy_is_gone() -> None:
+    moving = await a_moving_stream(3)
+    await moving.move(0, 30)
+    lost, *_ = await moving.fragments(COLD)
+    await moving.drive(COLD).delete([lost])
+
+    await moving.after_the_grace()
+
+    assert len(await moving.fragments(HOT)) == 1
+    assert len(await queued(moving, HOT)) == 1
+
+
+async def test_without_its_guard_a_source_goes_whose_copy_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def is_there(*_: object) -> None:
+        pass
+
+    guards.remove(monkeypatch, "the copy before its source goes", is_there)
+    moving = await a_moving_stream(1)
+    await moving.move(0, 10)
+    await moving.drive(COLD).delete(await moving.fragments(COLD))
+
+    await moving.after_the_grace()
+
+    assert await moving.fragments(HOT) == []

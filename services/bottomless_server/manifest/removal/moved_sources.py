@@ -3,16 +3,21 @@ place.
 
 A lease that is granted once the time of grace is over is no hindrance: its holder is told by a root
 that names the copy. So a look at the record is enough, and nothing is condemned for it.
+
+The copy is looked at once more before its source goes: until then a disk that came back older has lost
+nothing.
 """
 
 from collections.abc import Mapping
 
+import numpy as np
 import structlog
 
-from bottomless.errors import StoreError
+from bottomless.errors import Corrupt, StoreError
+from bottomless.formats.keys import fragment_place
 from bottomless.guards import guard
-from bottomless.model.manifest import Node
-from bottomless.model.stream import StreamRecord, held_from, live_leases
+from bottomless.model.manifest import Node, fragment_info
+from bottomless.model.stream import StreamRecord, StreamState, held_from, live_leases
 from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.failing_deletes import queue_later
@@ -34,14 +39,19 @@ async def unleased(
         NotFound, Unavailable, Corrupt: of the root.
     """
     moved = {due: one for due, one in members.items() if one.moved and not one.height}
-    if not moved or not live_leases(record, now):
+    # Of a stream that is being deleted nothing is named any more.
+    if not moved or not (record.state is StreamState.ACTIVE or live_leases(record, now)):
         return {**members}, []
     record, root = await load_root(context, record)
     held: dict[Due, int] = {}
     unsure: list[Due] = []
     for due, target in moved.items():
         try:
-            end = await _end_of(context, record, root, target)
+            entry = await _entry_of(context, record, root, target)
+            # What is not named any more was cut, and lies below the floor.
+            end = root.first_offset if entry is None else int(entry["next_offset"])
+            if entry is not None:
+                await require_copy(context, record, entry)
         except StoreError as error:
             log.warning("the way to an object cannot be read", uid=target.uid, error=str(error))
             unsure.append(due)
@@ -60,11 +70,25 @@ def is_held(record: StreamRecord, next_offset: int, now: int) -> bool:
     return held is not None and held < next_offset
 
 
-async def _end_of(context: Context, record: StreamRecord, root: Node, target: DeleteTarget) -> int:
-    """Where the records of a fragment that was moved end, or an offset above that."""
+@guard("the copy before its source goes")
+async def require_copy(context: Context, record: StreamRecord, entry: np.void) -> None:
+    """Look at what the manifest names in place of a source: its disk may have come back older.
+
+    Raises:
+        ObjectMissing, Corrupt: it is not there, or is something else; the source is all that is left.
+        DriveUnavailable, DriveRefused: its drive does not say.
+    """
+    info = fragment_info(entry)
+    drive, object_key = fragment_place(record.stream_id, info, record.tenant)
+    if (await context.drives.of(drive).head(object_key)).size != info.size:
+        raise Corrupt("the copy of a fragment that was moved has another size")
+
+
+async def _entry_of(
+    context: Context, record: StreamRecord, root: Node, target: DeleteTarget
+) -> np.void | None:
+    """What the manifest says now of a fragment that was moved; None where it names it no more."""
     assert target.first_offset is not None
     assert target.uid is not None
     offset = max(target.first_offset, root.first_offset)
-    entry = await entry_of(context.drive, record.tenant, root, offset, target.uid)
-    # What is not named any more was cut, and lies below the floor.
-    return root.first_offset if entry is None else int(entry["next_offset"])
+    return await entry_of(context.drive, record.tenant, root, offset, target.uid)
