@@ -33,7 +33,12 @@ from bottomless_server.core.restated import restated
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.appender_context import AppenderContext, log_broken
 from bottomless_server.ingest.local.freeing import SegmentFreeing
-from bottomless_server.ingest.local.replicas import Refuse, Replicas, until_all_have
+from bottomless_server.ingest.local.replicas import (
+    CommittedNote,
+    Refuse,
+    Replicas,
+    until_all_have,
+)
 from bottomless_server.ingest.local.waiting import Chosen, WaitingAppends
 from bottomless_server.ingest.local.waiting_changes import (
     ChosenChanges,
@@ -105,7 +110,13 @@ class LocalAppender:
         self._wake = asyncio.Event()
         published = (record.published_next, record.version)
         self._freeing = SegmentFreeing(
-            context.hops, context.clocks, context.disk, context.freeing, claim, local, published
+            context.hops,
+            context.clocks,
+            context.disk,
+            context.freeing,
+            claim if replicas is None else CommittedNote(claim, local),
+            local,
+            published,
         )
         self._resting = False
         self._task: asyncio.Task[None] | None = None
@@ -282,6 +293,9 @@ class LocalAppender:
             log.exception("the appender met a bug", stream_id=self.stream_id)
             self._stop(StoreError("an unexpected error", outcome=Outcome.NONE))
         if self._replicas is not None:
+            if self.stopped is not None:
+                # Also of a log that stops in a round that is held: another owner may open it next.
+                await self._freeing.look(last=True)
             await self._replicas.close()
         # Not after a cancel, when a stop is cut: a thread may still be writing, and
         # once the file is closed its number may be another file's.
@@ -290,9 +304,10 @@ class LocalAppender:
 
     async def _show_found(self, replicas: Replicas) -> None:
         """Show what lay here when the stream was claimed, once all have it that may claim it next."""
-        end = self.log.synced_place()
-        # Nobody waits for an answer about it: who had none yet asks again.
-        await until_all_have(replicas, end, lambda _: None, self._refuse_waiting)
+        end = self.log.chunks_end()
+        if end is not None:
+            # Nobody waits for an answer about it: who had none yet asks again.
+            await until_all_have(replicas, end, lambda _: None, self._refuse_waiting)
         self.log.commit_found()
         self._changed(self)
         self.advanced.fire()

@@ -13,7 +13,7 @@ On the record's path: beside it; asked by appender.py.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
@@ -77,6 +77,23 @@ class Replicas(Protocol):
 
 Replicate = Callable[[StreamRecord, Claim, SegmentLog], Replicas | None]
 """Says who holds a stream that was just claimed; None: this node alone."""
+
+
+class CommittedNote:
+    """What the checkpoint of an owner says where others hold the stream too.
+
+    In place of what it has reserved, which the record knows, it says what is committed, as that of a
+    follower does: it may be one soon, of an owner whose disk came back older.
+    """
+
+    def __init__(self, claim: Claim, local: SegmentLog) -> None:
+        self.stream_id: Final = claim.stream_id
+        self.epoch: Final = claim.epoch
+        self._log = local
+
+    @property
+    def reserved_next(self) -> int:
+        return self._log.committed_next
 
 
 @guard("all in sync before a round is shown")
