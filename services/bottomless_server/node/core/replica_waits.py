@@ -60,7 +60,8 @@ class Holders:
     least: int
     """Nodes in sync below which none is evicted, and no append is taken."""
     doubted: frozenset[NodeId] = frozenset()
-    """Nodes whose admission or eviction had no reply."""
+    """Nodes whose admission or eviction is under way, or had no reply and was not settled since: to read
+    the record is not enough, as it may still land."""
 
     @classmethod
     def of(cls, record: StreamRecord, mine: NodeId) -> "Holders":
