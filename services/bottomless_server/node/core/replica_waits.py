@@ -98,6 +98,8 @@ class Do(StrEnum):
     """The round may go on without a node once the record says that it is not in sync."""
     ADMIT = "admit"
     """A member has everything, and is needed so that another may be evicted."""
+    SETTLE = "settle"
+    """The round waits for somebody, and nobody knows of a node whether it is in sync: an EXEC tells."""
     WAIT = "wait"
 
 
@@ -131,6 +133,8 @@ def next_step(
         joining = joiner(holders, said, waited.end, now, bounds)
         if joining is not None:
             return Step(Do.ADMIT, joining)
+        if holders.doubted:
+            return Step(Do.SETTLE)
     later = [at for at, _ in due if at > now]
     return Step(Do.WAIT, again_at=min(later, default=None))
 
