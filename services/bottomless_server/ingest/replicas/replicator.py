@@ -170,10 +170,10 @@ class Replicator:
         except (StoreError, OSError) as error:
             refused = isinstance(error, StoreError) and error.code is not Code.PEER_UNAVAILABLE
             log.warning("a replica was not reached", refused=refused, error=str(error))
-            events = self._sending.failed(action, self._monotonic(), refused=refused)
+            self._sending.failed(action, self._monotonic(), refused=refused)
         except Exception:
             log.exception("a sender met a bug")
-            events = self._sending.failed(action, self._monotonic())
+            self._sending.failed(action, self._monotonic())
         self._wake.set()
         for event in events:
             self._heard(event)
@@ -183,9 +183,11 @@ class Replicator:
             return await self._send(action)
         source = self._sources.get(action.stream_id)
         if source is None or (isinstance(action, Open) and source.epoch != action.epoch):
-            return self._sending.failed(action, self._monotonic(), refused=True)
+            self._sending.failed(action, self._monotonic(), refused=True)
+            return []
         if isinstance(action, Read):
-            return await self._read(action, source)
+            await self._read(action, source)
+            return []
         return await self._open(action, source)
 
     async def _send(self, action: Send) -> list[Event]:
@@ -201,12 +203,13 @@ class Replicator:
         said = decode_open_said(answer)
         return self._sending.opened(action, said.refusal, said.end, self._monotonic())
 
-    async def _read(self, action: Read, source: Source) -> list[Event]:
+    async def _read(self, action: Read, source: Source) -> None:
         try:
             piece = await source.read(action.end)
         except Freed:
-            return self._sending.was_read(action, None, self._monotonic(), freed=True)
-        return self._sending.was_read(action, piece, self._monotonic())
+            self._sending.was_read(action, None, self._monotonic(), freed=True)
+        else:
+            self._sending.was_read(action, piece, self._monotonic())
 
 
 def _item(part: Part) -> Item:
