@@ -212,7 +212,7 @@ async def _serve(
         ),
         appends,
         uploader.create_service(
-            UploaderSettings(**own("uploader")), drive, coordination=coordination
+            UploaderSettings(**own("uploader")), drive, coordination=coordination, table=table
         ),
         reader.create_service(
             ReaderSettings(**own("reader")), drive, coordination=coordination, table=table

@@ -189,7 +189,9 @@ def _create(name: str, given: dict[str, Any], stores: _Stores) -> Service:
         )
         from bottomless_server.uploader.settings import UploaderSettings  # noqa: PLC0415
 
-        return create_uploader(UploaderSettings(**given), drive, coordination=coordination)
+        return create_uploader(
+            UploaderSettings(**given), drive, coordination=coordination, table=table
+        )
     from bottomless_server.reader.app import create_service as create_reader  # noqa: PLC0415
     from bottomless_server.reader.settings import ReaderSettings  # noqa: PLC0415
 

@@ -12,6 +12,7 @@ from bottomless.formats.stream_record import REPLICAS, SERVED, encode_record
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId, StreamId, StreamName
 from bottomless.model.stream import NOBODY, StreamRecord, StreamState
+from bottomless_server.node.core import in_sync
 from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import LocalView, OwnedElsewhere
 from bottomless_server.node.replica_records import (
@@ -117,6 +118,28 @@ def changes_of(nodes: Nodes) -> Sequence[Awaitable[object]]:
         nodes.a.transfer(MINE, target(C)),
         nodes.a.step_down(MINE, [target(C)]),
     )
+
+
+async def test_an_admission_that_is_late_fails_once_its_owner_has_settled_it(nodes: Nodes) -> None:
+    """To settle is to write the record as it is: whoever watched it before has to begin anew."""
+    await nodes.a.evict(MINE, C)
+    before = await nodes.record()
+    assert await nodes.a.settle(MINE) == before == await nodes.record()
+    seen = list[StreamRecord]()
+
+    def late(record: StreamRecord) -> StreamRecord:
+        seen.append(record)
+        if len(seen) == 1:
+            nodes.write(in_sync.settled(record, A, 1))
+            return in_sync.admit(record, A, 1, C)
+        # Nobody waits for it any more.
+        raise Unavailable("its caller has given up")
+
+    with pytest.raises(Unavailable):
+        await nodes.streams.update(STREAM, late)
+    assert await nodes.record() == before
+    await nodes.a.transfer(MINE, target(B))
+    assert await refusal_of(nodes.a.settle(MINE)) is Refusal.NOT_HOME
 
 
 async def test_of_all_who_claim_at_once_one_becomes_the_owner(nodes: Nodes) -> None:

@@ -69,6 +69,11 @@ class Claim:
         """The term of the lease under which the claim was confirmed last."""
         return self._term
 
+    @property
+    def fenced(self) -> bool:
+        """Whether coordination has said that somebody claimed the stream since, or another node has."""
+        return self._fenced
+
     async def confirm(self) -> None:
         """Make sure that this claim is still the newest.
 

@@ -1,13 +1,15 @@
 """The transactions on the record of a stream with replicas: who owns it, and who is counted.
 
-Nothing calls this yet: an owner has no followers. Each method is one EXEC that changes one record;
+An owner admits and evicts with these; nothing calls the others yet, and no stream has replicas. Each method is one EXEC that changes one record;
 `core/in_sync.py` decides, and the leases by which it decides are watched with the record.
 
 After a crash, or a lost reply (`coordination-unknown`), the record is as before or as decided, and
 nothing else is anywhere. Whoever asked finds out by reading it, and is safe until then:
 
 - claim: a lost one is followed by another with a higher epoch, which fences the first
-- admit, evict: the node counts as in sync until a fresh read says otherwise; one too many only waits
+- admit, evict: the node counts as in sync until `settle` says otherwise; one too many only waits. To
+  read is not enough: an EXEC that is late still lands as long as nobody has written the record
+- settle: nothing is decided; whatever was asked for before and has not landed never does
 - members: who comes is not in sync, and who goes was not
 - transfer, step down: the owner has stopped, so nothing is acknowledged under either home
 - reserve: it raises a bound, and may have made the stream dirty
@@ -91,6 +93,18 @@ class ReplicaRecords:
             NotFound, Unavailable
         """
         return await self._update(owned, lambda r: in_sync.evict(r, self._mine, owned.epoch, node))
+
+    async def settle(self, owned: Owned) -> StreamRecord:
+        """Find out what became of an admission or an eviction that had no reply.
+
+        The record is written as it is: an EXEC that is still on its way watches an older one, and fails.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+            Refused: `not-home`.
+            NotFound, Unavailable
+        """
+        return await self._update(owned, lambda r: in_sync.settled(r, self._mine, owned.epoch))
 
     async def set_members(self, owned: Owned, members: Collection[NodeId]) -> StreamRecord:
         """Let other nodes hold the stream; those that go have been evicted before.

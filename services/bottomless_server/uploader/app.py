@@ -5,6 +5,7 @@ Its public application has no endpoint of its own: health stands in front of it
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
@@ -15,8 +16,9 @@ from prometheus_client.metrics_core import Metric
 from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
-from bottomless.formats.stream_record import LEADERLESS, SERVED
+from bottomless.formats.stream_record import LEADERLESS, SERVED, TIERS
 from bottomless_server.coordination.base import Coordination
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.protocol.peer import PeerPort, PeersPort
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.end import end_tasks
@@ -28,8 +30,11 @@ from bottomless_server.uploader.calls import ManifestCalls
 from bottomless_server.uploader.compaction.compactor import Compactor
 from bottomless_server.uploader.compaction.metrics import no_compaction
 from bottomless_server.uploader.compaction.routes import add_compaction_routes
-from bottomless_server.uploader.failures import Retries
+from bottomless_server.uploader.core.moving import Pace
+from bottomless_server.uploader.failures import Retries, put_waits
 from bottomless_server.uploader.fragments import Parts
+from bottomless_server.uploader.mover import Mover
+from bottomless_server.uploader.moves import Moves
 from bottomless_server.uploader.nodes import NodeFeeds
 from bottomless_server.uploader.settings import UploaderSettings, WalCompaction
 from bottomless_server.uploader.streams import Streams
@@ -44,13 +49,17 @@ class UploaderService:
 
     name = "uploader"
 
-    def __init__(self, parts: Parts, compactor: Compactor | None = None) -> None:
+    def __init__(
+        self, parts: Parts, compactor: Compactor | None = None, moves: Moves | None = None
+    ) -> None:
         self.public: ASGIApp = create_api("Bottomless fragment-uploader")
         internal = create_api("Bottomless fragment-uploader, internal")
         add_compaction_routes(internal, compactor)
         self.internal: ASGIApp = internal
         self._parts = parts
         self.compactor = compactor
+        self.moves = moves
+        self._moving: asyncio.Task[None] | None = None
         self.streams = Streams(parts)
         self._nodes = NodeFeeds(
             parts.ingest,
@@ -70,13 +79,16 @@ class UploaderService:
             return
         self._following = asyncio.create_task(self._nodes.run(), name="ingest nodes")
         self._following.add_done_callback(_log_end)
+        if self.moves is not None:
+            self._moving = asyncio.create_task(self.moves.run(), name="moves")
 
     async def drain(self) -> None:
         """Cut and upload what is committed up to now, until the process has no more time.
 
         What is not done in time is done after the next start: the log keeps it. WAL objects are in
-        the object store already, so rounds just stop.
+        the object store already, so rounds just stop, and so do moves to other drives.
         """
+        await self._stop_moves()
         if self.compactor is not None:
             await self.compactor.stop()
         if self._follows_nodes:
@@ -84,7 +96,12 @@ class UploaderService:
         done = await self.streams.drain(self._parts.settings.drain_seconds)
         log.info("drained", complete=done, active_streams=len(self.streams))
 
+    async def _stop_moves(self) -> None:
+        if self._moving is not None:
+            await end_tasks(self._moving)
+
     async def stop(self) -> None:
+        await self._stop_moves()
         if self._following is not None:
             await end_tasks(self._following)
         if self.compactor is not None:
@@ -108,6 +125,7 @@ class UploaderService:
             "feed": self._nodes.report(),
             **self.streams.report(),
             "compaction": None if self.compactor is None else self.compactor.report(),
+            **({} if self.moves is None else {"moves": self.moves.report()}),
         }
 
 
@@ -119,10 +137,13 @@ def create_service(
     manifest: PeerPort | None = None,
     coordination: Coordination | None = None,
     served: AbstractSet[str] = SERVED,
+    table: DriveTable | None = None,
 ) -> UploaderService:
     """Put the uploader together; peers are made of the settings' urls where none are given.
 
     `coordination` is for streams without an owner alone, which are compacted if `served` has them.
+    `table` has the drives between which fragments are moved, if `served` has tiers; without it there is
+    `drive` alone.
 
     Raises:
         CannotStart: a url is missing or is not one.
@@ -136,7 +157,26 @@ def create_service(
         retries=Retries(settings),
         clock_ms=_clock_ms,
     )
-    return UploaderService(parts, _compactor(parts, coordination, served))
+    moves = _moves(parts, table or DriveTable.of_one(drive), served)
+    return UploaderService(parts, _compactor(parts, coordination, served), moves)
+
+
+def _moves(parts: Parts, table: DriveTable, served: AbstractSet[str]) -> Moves | None:
+    settings = parts.settings
+    if TIERS not in served:
+        return None
+    mover = Mover(
+        drives=table,
+        budget=parts.budget,
+        pace=Pace(settings.uploader_move_bytes_per_second),
+        objects_in_flight=asyncio.Semaphore(settings.uploader_moves_in_flight),
+        clock=time.monotonic,
+        put_seconds=settings.uploader_upload_deadline_seconds,
+        put_waits=put_waits(settings),
+    )
+    # Of this run: what an earlier one was at is taken over from it.
+    session = secrets.token_hex(16)
+    return Moves(parts.manifest, mover, session, in_flight=settings.uploader_moves_in_flight)
 
 
 def _compactor(

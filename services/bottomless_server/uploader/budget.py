@@ -40,6 +40,19 @@ class ByteBudget:
             raise
         return ticket
 
+    def take_last(self, size: int) -> int | None:
+        """Hold `size` bytes under the ticket returned if they are free now and nobody waits; else None.
+
+        Whoever asks again and again in this way goes after all that wait.
+        """
+        if self._budget.waiting_count:
+            return None
+        ticket = self.add(0)
+        if self._budget.grow(ticket, size):
+            return ticket
+        self.free(ticket)
+        return None
+
     @asynccontextmanager
     async def holding(self, size: int) -> AsyncIterator[None]:
         """Hold `size` bytes while this is entered, which waits until they are free."""

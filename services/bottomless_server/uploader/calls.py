@@ -6,6 +6,19 @@ from typing import Any
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
+from bottomless_server.protocol.moves import (
+    CLAIM,
+    FINISH,
+    GIVE_UP,
+    MOVES,
+    MoveClaimed,
+    MovesAsked,
+    MovesFound,
+    decode_claimed,
+    decode_found,
+    encode_claim,
+    encode_give_up,
+)
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeerPort
 from bottomless_server.protocol.registry import NODES, decode_nodes
@@ -107,6 +120,37 @@ class ManifestCalls:
 
     async def abandon(self, stream_id: StreamId, session: str, uids: Sequence[Uid]) -> None:
         await self._post(ABANDON, stream_id, encode_abandon(session, uids))
+
+    async def find_moves(self, session: str, after: str | None = None) -> MovesFound:
+        """Look at some streams after the stream `after` for moves that no other session is at."""
+        answer = await self._peer.call(
+            "GET", MOVES, params=MovesAsked(session, after or "").params()
+        )
+        return decode_found(answer.body)
+
+    async def claim_move(self, stream_id: StreamId, copy: int, session: str) -> MoveClaimed:
+        """Take up a move, or say that this session is still at it.
+
+        Raises:
+            Fenced: it has ended, or another session is at it.
+        """
+        return decode_claimed(await self._post(CLAIM, stream_id, encode_claim(session, copy)))
+
+    async def finish_move(self, stream_id: StreamId, copy: int, session: str) -> None:
+        """Have the manifest name the copies of a move, all of which are durable.
+
+        Raises:
+            Fenced: it has ended, perhaps by an earlier try of this; or another session is at it.
+        """
+        await self._post(FINISH, stream_id, encode_claim(session, copy))
+
+    async def give_up_move(self, stream_id: StreamId, copy: int) -> None:
+        """End a move without it; its copies go.
+
+        Raises:
+            Fenced: it has ended.
+        """
+        await self._post(GIVE_UP, stream_id, encode_give_up(copy))
 
     async def aclose(self) -> None:
         await self._peer.aclose()

@@ -1,4 +1,4 @@
-"""Copy the fragments of a move to the drive that it goes to: step 3 of a move. Nothing calls it yet.
+"""Copy the fragments of a move to the drive that it goes to: step 3 of a move.
 
 The manifest has entered the move, and names this process's session in it, before this begins; it is
 told that all copies are there, and names them by one EXEC, after this has returned. Each object is read
@@ -8,16 +8,23 @@ After a crash at any moment some copies are on the drive, each whole, under keys
 no manifest does; another session makes the others, and finds these. An object that is there under the
 key of a copy is looked at (stores/put_retries.py). Sources are only read: whether they go is decided by
 who names the copies. So two sessions at one move do no harm: they put the same bytes under the same keys.
+
+Uploads go first: a copy takes memory only while no upload waits for some.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 from bottomless_server.drives.table import DriveTable
 from bottomless_server.stores.put_retries import PUT_WAITS, PutWaits, put_object
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.core.moving import Copying, Pace, require_as_named
+
+_ROOM_POLL_SECONDS: Final = 0.05
+"""How late a copy sees that there is memory for it."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class Mover:
         async with self.objects_in_flight:
             if wait := self.pace.wait_of(copying.size, self.clock()):
                 await self.sleep(wait)
-            async with self.budget.holding(copying.size):
+            async with self._room(copying.size):
                 source = self.drives.of(copying.source.drive)
                 target = self.drives.of(copying.target.drive)
                 data = await source.get(copying.source.object_key)
@@ -70,3 +77,15 @@ class Mover:
                     deadline_seconds=self.put_seconds,
                     waits=self.put_waits,
                 )
+
+    @asynccontextmanager
+    async def _room(self, size: int) -> AsyncIterator[None]:
+        # Not in the queue of those who wait: an upload that comes later would wait for it.
+        ticket = self.budget.take_last(size)
+        while ticket is None:
+            await asyncio.sleep(_ROOM_POLL_SECONDS)
+            ticket = self.budget.take_last(size)
+        try:
+            yield
+        finally:
+            self.budget.free(ticket)

@@ -20,7 +20,7 @@ from bottomless_server.ingest.replicas.followed_log import FollowedLog
 from bottomless_server.node.core.following import OpenRefusal
 from bottomless_server.protocol.replica import NOWHERE, Answer, Place, Taken
 from unit.ingest.harness import STREAM
-from unit.ingest.replica_logs import ROOT, FollowerNode, OwnerLog, at_call
+from unit.ingest.replica_logs import ROOT, FollowerNode, OwnerLog, at_call, nothing
 
 
 @pytest.fixture
@@ -295,6 +295,43 @@ async def test_a_full_disk_takes_nothing_and_goes_on_when_it_has_room(
     follower.disk.before = lambda *_: None
     assert (await follower.take(owner.item(second)))[0].taken is Taken.OK
     assert follower.files() == owner.files
+
+
+async def test_a_log_whose_beginning_was_refused_begins_later_and_leaves_nothing_of_it(
+    follower: FollowerNode,
+) -> None:
+    owner = an_owner(600)
+    await follower.open(owner)
+    writes = list[Path]()
+
+    def full(call: str, path: Path) -> None:
+        # The header of the segment is written, and its first chunk is not.
+        if call != "pwritev" or path.suffix != ".segment":
+            return
+        writes.append(path)
+        if len(writes) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    follower.disk.before = full
+    (answer,) = await follower.take(owner.item(owner.piece(None)))
+    assert answer.taken is Taken.STORAGE
+    follower.disk.before = nothing
+    owner.append(600, 600, 600)
+    owner.free(1)
+    await follower.copy(owner)
+    assert follower.files() == owner.files
+    follower.die()
+    assert await follower.open(owner) == Place(*owner.log.synced_place())
+
+
+async def test_what_is_damaged_at_its_owner_is_not_sent() -> None:
+    """It would be refused with all that other streams have in the same body."""
+    owner = an_owner(600)
+    fd = owner.disk.open(segment_path(stream_dir(ROOT, STREAM), 0))
+    owner.disk.file(fd).data[-100] ^= 1
+    owner.disk.close(fd)
+    with pytest.raises(Corrupt):
+        owner.piece(None)
 
 
 async def test_after_a_sync_that_failed_nothing_is_taken_before_the_next_opening(

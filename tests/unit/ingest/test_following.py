@@ -84,6 +84,15 @@ def test_segments_that_the_owner_has_freed_with_their_epochs_go_and_the_others_s
     assert (found.cut, found.end) == (None, place(4, 1))
 
 
+def test_a_segment_goes_that_begins_with_a_freed_epoch_and_the_log_after_it_stays() -> None:
+    """The owner was restarted in a segment that it has freed since, and this node has not."""
+    held = told(log_of((1, 0, 2), (2, 0, 4), (2, 4, 6), (2, 4, 8)), 8)
+    said = opening(3, EpochEnd(2, place(4, 2), 8), local_first=4, published_next=4)
+    found = opened(held, said, in_sync=True)
+    assert [one.first_offset for one in found.held.segments] == [4]
+    assert (found.cut, found.end, found.set_aside) == (None, place(4, 2), False)
+
+
 def test_a_published_segment_is_cut_too_where_its_owner_has_other_bytes() -> None:
     """A node that was away holds two records of epoch 1 that nobody else has, and others stand at
     their offsets in the stream, which are published by now."""

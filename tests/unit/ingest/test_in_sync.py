@@ -202,6 +202,7 @@ def test_a_stream_that_had_no_replicas_lies_at_its_home_alone() -> None:
     assert claim(alone, A, "a:1", HAS_ALL, home_held=True).home == A
     with pytest.raises(Unavailable):
         claim(alone, B, "b:1", HAS_ALL, home_held=False)
+    assert refusal_of(lambda: set_members(alone, A, 1, [B, C])) is Refusal.IN_SYNC
     wider = set_members(alone, A, 1, [A, B])
     assert (wider.members, wider.in_sync) == ((A, B), (A,))
 

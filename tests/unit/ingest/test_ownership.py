@@ -9,7 +9,7 @@ from support.waiting import eventually
 
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, Unavailable
 from bottomless.formats.segment import decode_checkpoint
-from bottomless.model.config import StreamConfig
+from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import (
     EpochStart,
@@ -21,6 +21,7 @@ from bottomless.model.stream import (
 from bottomless_server.coordination.base import CoordinationUnavailable
 from bottomless_server.manifest.tree.core.rebuild_decision import record_before
 from bottomless_server.manifest.tree.core.takeovers import fence
+from bottomless_server.node.core import in_sync
 from bottomless_server.node.core.ownership import (
     RESERVE_COUNT,
     LocalView,
@@ -103,6 +104,16 @@ def test_claims_that_are_refused(
         claimed(record, local, home_held)
 
     assert caught.value.code is code
+
+
+def test_the_bucket_is_told_of_a_home_that_has_followed_the_owner_who_gave_it_the_stream() -> None:
+    wanted = StreamConfig(replication=ReplicationConfig(replicas=2))
+    both = (OTHER, MINE)
+    theirs = replace(USED, config=wanted, home=OTHER, members=both, in_sync=both)
+    given = in_sync.transfer(theirs, OTHER, theirs.epoch, MINE, "unix:///mine.sock", live=True)
+    # Its disk has seen the epoch of the owner that it followed.
+    record = in_sync.claim(given, MINE, "unix:///mine.sock", FULL, home_held=False)
+    assert not is_noted(record, given.home, FULL)
 
 
 def test_a_clean_home_with_an_empty_disk_starts_where_it_is_published() -> None:

@@ -90,6 +90,13 @@ def test_a_node_of_which_nobody_knows_whether_it_is_in_sync_is_waited_for() -> N
     assert step(lost, 51_000, b=HAS_IT, c=LACKS_IT) == Step(Do.EVICT, C)
 
 
+def test_a_held_round_does_not_wait_for_a_reply_that_was_lost() -> None:
+    """Who was perhaps admitted is not admitted again before somebody knows."""
+    lost = replace(TWO, doubted=frozenset([C]))
+    assert step(lost, 99_000, b=LACKS_IT, c=HAS_IT) == Step(Do.SETTLE)
+    assert step(TWO, 99_000, b=LACKS_IT, c=HAS_IT) == Step(Do.ADMIT, C)
+
+
 def test_a_member_joins_when_it_has_everything_that_was_written() -> None:
     assert joiner(TWO, {C: HAS_IT}, END, 60_000, BOUNDS) == C
     assert joiner(TWO, {C: LACKS_IT}, END, 60_000, BOUNDS) is None

@@ -7,50 +7,23 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
 from support.asgi import on_tcp
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.replicas.pieces import ask_after, read_piece
-from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes, add_replica_routes
 from bottomless_server.ingest.replicas.replicator import Replicator
-from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.core.sends import Event, Memory, Piece, Told
-from bottomless_server.node.room import MemoryRoom
 from bottomless_server.protocol.replica import Opening, Place
-from bottomless_server.runtime.http.app import create_api, wrap
 from bottomless_server.runtime.peers.peers import Peer
 from unit.ingest.harness import STREAM
-from unit.ingest.replica_logs import FollowerNode, OwnerLog
+from unit.ingest.replica_logs import OwnerLog
+from unit.ingest.served_nodes import ServedNode
 
 SEEDS = range(int(os.environ.get("BOTTOMLESS_TEST_ROUNDS", "1")))
 STEPS = 40
 PATIENCE_SECONDS = 240
 STREAMS = [StreamId(STREAM[:-1] + digit) for digit in "123"]
-
-
-class ServedNode:
-    """A follower behind its routes; its address outlives its processes."""
-
-    def __init__(self) -> None:
-        self.node = FollowerNode()
-        self._app: ASGIApp = self._made()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._app(scope, receive, send)
-
-    def die(self, chance: random.Random) -> None:
-        """The process is killed, or the power is lost; another process begins."""
-        self.node.die(chance if chance.random() < 0.5 else None)
-        self._app = self._made()
-
-    def _made(self) -> ASGIApp:
-        api = create_api("a follower")
-        clocks = self.node.clocks.clocks()
-        room = MemoryRoom(Admission(2**24, 2**24), clocks.monotonic, 1)
-        add_replica_routes(api, ReplicaRoutes(self.node.following, room))
-        return wrap(api)
 
 
 class Line:

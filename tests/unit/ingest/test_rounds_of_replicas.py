@@ -14,11 +14,15 @@ from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.errors import Fenced, Outcome, Unavailable
+from bottomless.formats.segment import decode_checkpoint, encode_segment_header
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
+from bottomless.model.segment import SegmentHeader
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.ingest.local.opening import shown_at_claim
+from bottomless_server.ingest.log.layout import CHECKPOINT_NAME, segment_path
 from bottomless_server.ingest.log.segments import LogBroken, SegmentLog, Unsynced
+from bottomless_server.ingest.replicas.followed_log import told_committed
 from bottomless_server.node.owner import Claim
 from unit.ingest.harness import (
     NAME,
@@ -42,6 +46,7 @@ class Others:
         self.answers.set()
         self.waits = 0
         """Rounds, and what was found, that somebody has waited for."""
+        self.ends: list[tuple[int, int]] = []
         self.late: Callable[[], None] | None = None
         self.fails: Exception | None = None
         self.refuses = False
@@ -57,13 +62,20 @@ class Others:
         if self.refuses:
             raise Unavailable("too few nodes", outcome=Outcome.NONE)
 
+    async def enough(self) -> None:
+        self.require_enough()
+
+    def note_published(self, next_offset: int, version: int) -> None: ...
+
+    async def close(self) -> None: ...
+
     def send(self, written: Unsynced) -> None:
         self.files.note("sent")
         self.sent.append(b"".join(written.buffers))
 
     async def all_have(self, end: tuple[int, int], late: Callable[[], None]) -> None:
         assert self.log is not None
-        assert end == self.log.synced_place()
+        self.ends.append(end)
         self.waits += 1
         self.late = late
         await self.answers.wait()
@@ -126,6 +138,7 @@ async def test_a_round_is_written_then_sent_and_synced_and_shown_when_all_have_i
     assert names[0] == "pwritev"
     assert names.index("sent") < names.index("all have it")
     assert names.index("fdatasync") < names.index("all have it")
+    assert others.ends[-1] == harness.appender.log.synced_place()
     [sent] = others.sent
     assert harness.segments()[-1].read_bytes().endswith(sent)
 
@@ -244,6 +257,44 @@ async def test_what_a_log_held_is_shown_when_all_have_it(
     assert await after.values() == [b"a", b"b", b"c"]
     assert others.waits == 2
     await after.aclose()
+
+
+async def test_a_segment_that_a_crash_left_without_a_chunk_is_waited_for_nowhere(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other node ever has it before there is something in it."""
+    remove(monkeypatch, SHOWN_AT_CLAIM, lambda record: record.published_next)
+    end, others = harness.appender.log.synced_place(), Others(harness.files)
+    after = harness.after_crash(others.replicate)
+    begun = encode_segment_header(SegmentHeader(STREAM, 1, 1))
+    segment_path(after.directory, 1).write_bytes(begun)
+    await after.start()
+    await after.append("b")
+    assert await after.values() == [b"a", b"b"]
+    assert others.ends == [end, after.appender.log.synced_place()]
+    await after.aclose()
+
+
+async def test_where_nothing_was_found_nobody_is_waited_for(tmp_path: Path, others: Others) -> None:
+    others.answers.clear()
+    made = IngestHarness(tmp_path / "ingest", files=others.files, replicate=others.replicate)
+    await (await made.declare()).start()
+    first = asyncio.create_task(made.append("a"))
+    await eventually(lambda: len(others.sent) == 1)
+    others.answers.set()
+    assert (await first).json()["first_offset"] == 0
+    await made.aclose()
+
+
+async def test_the_checkpoint_of_an_owner_says_what_is_committed(
+    harness: IngestHarness, others: Others
+) -> None:
+    """It may follow another node next, whose disk came back older."""
+    first = await held(harness, others, "b")
+    await harness.aclose()
+    await first
+    point = decode_checkpoint((harness.directory / CHECKPOINT_NAME).read_bytes())
+    assert (told_committed(point), point.synced_next) == (1, 2)
 
 
 async def test_without_a_bound_at_its_claim_a_log_shows_what_others_may_lack(

@@ -151,6 +151,18 @@ def test_a_log_that_was_let_go_is_opened_again_at_once() -> None:
     assert sent(made, 1)[1].piece == SECOND
 
 
+def test_after_a_failure_nobody_counts_on_where_the_other_log_ended() -> None:
+    """It may be put aside by the opening that comes next, whose answer may be lost."""
+    made = sending(FIRST.end)
+    opened(made, FIRST.end)
+    made.offer(STREAM, SECOND, 1)
+    body, _ = sent(made, 1)
+    assert made.failed(body, 1) == [Event(News.UNKNOWN, STREAM)]
+    again = only(made.next_actions(10))
+    assert made.failed(again, 10) == [Event(News.UNKNOWN, STREAM)]
+    assert made.end_of(STREAM) is None
+
+
 def test_after_a_failure_one_thing_is_tried_before_all_others() -> None:
     made = sending(FIRST.end)
     for one in OTHERS:
@@ -201,6 +213,31 @@ def test_an_answer_to_what_was_sent_before_an_opening_means_nothing() -> None:
     made = an_answer_from_before(sending(FIRST.end))
     assert made.end_of(STREAM) is None
     assert isinstance(only(made.next_actions(2)), Open)
+
+
+def test_an_answer_to_what_was_sent_before_a_stream_was_left_means_nothing() -> None:
+    made = sending(FIRST.end)
+    opened(made, FIRST.end)
+    made.offer(STREAM, SECOND, 1)
+    body, _ = sent(made, 1)
+    made.leave(STREAM)
+    made.follow(STREAM, 2, SECOND.end, Told(), 2)
+    assert isinstance(only(made.next_actions(2)), Open)
+    assert made.answered(body, [Answer(Taken.OK, SECOND.end)], 3) == []
+    assert made.end_of(STREAM) is None
+
+
+def test_an_empty_log_that_may_not_begin_with_a_segment_is_opened_anew() -> None:
+    """More was published since it was opened, and its owner would send the same for ever."""
+    made = sending(NEXT.end)
+    opened(made)
+    read = only(made.next_actions(0))
+    assert isinstance(read, Read)
+    made.was_read(read, NEXT, 0)
+    body, _ = sent(made)
+    assert made.answered(body, [Answer(Taken.GAP, NOWHERE)], 1) == [Event(News.UNKNOWN, STREAM)]
+    assert isinstance(only(made.next_actions(10)), Open)
+    made.check()
 
 
 def test_without_its_session_an_answer_from_before_counts(monkeypatch: pytest.MonkeyPatch) -> None:

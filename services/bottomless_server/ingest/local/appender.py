@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import Fenced, Outcome, StoreError
+from bottomless.errors import Fenced, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.limits import PARTITION_COUNT_MAX
 from bottomless.model.stream import StreamRecord
@@ -33,7 +33,12 @@ from bottomless_server.core.restated import restated
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.appender_context import AppenderContext, log_broken
 from bottomless_server.ingest.local.freeing import SegmentFreeing
-from bottomless_server.ingest.local.replicas import Refuse, Replicas, until_all_have
+from bottomless_server.ingest.local.replicas import (
+    CommittedNote,
+    Refuse,
+    Replicas,
+    until_all_have,
+)
 from bottomless_server.ingest.local.waiting import Chosen, WaitingAppends
 from bottomless_server.ingest.local.waiting_changes import (
     ChosenChanges,
@@ -105,7 +110,13 @@ class LocalAppender:
         self._wake = asyncio.Event()
         published = (record.published_next, record.version)
         self._freeing = SegmentFreeing(
-            context.hops, context.clocks, context.disk, context.freeing, claim, local, published
+            context.hops,
+            context.clocks,
+            context.disk,
+            context.freeing,
+            claim if replicas is None else CommittedNote(claim, local),
+            local,
+            published,
         )
         self._resting = False
         self._task: asyncio.Task[None] | None = None
@@ -199,6 +210,8 @@ class LocalAppender:
 
     def note_published(self, next_offset: int, version: int) -> None:
         """What object storage holds, as of the last successful EXEC."""
+        if self._replicas is not None:
+            self._replicas.note_published(next_offset, version)
         if self._freeing.note_published(next_offset, version):
             self._wake.set()
 
@@ -260,6 +273,8 @@ class LocalAppender:
                 await self._wake.wait()
                 self._wake.clear()
                 while self._waiting or self._changing:
+                    if self._replicas is not None and not await self._has_enough(self._replicas):
+                        break
                     # In turn, so that neither waits for as long as there are others of the kind.
                     if self._changing:
                         await self._change_round()
@@ -277,6 +292,11 @@ class LocalAppender:
         except Exception:
             log.exception("the appender met a bug", stream_id=self.stream_id)
             self._stop(StoreError("an unexpected error", outcome=Outcome.NONE))
+        if self._replicas is not None:
+            if self.stopped is not None:
+                # Also of a log that stops in a round that is held: another owner may open it next.
+                await self._freeing.look(last=True)
+            await self._replicas.close()
         # Not after a cancel, when a stop is cut: a thread may still be writing, and
         # once the file is closed its number may be another file's.
         await in_thread(self._context.executor, self.log.close)
@@ -284,12 +304,22 @@ class LocalAppender:
 
     async def _show_found(self, replicas: Replicas) -> None:
         """Show what lay here when the stream was claimed, once all have it that may claim it next."""
-        end = self.log.synced_place()
-        # Nobody waits for an answer about it: who had none yet asks again.
-        await until_all_have(replicas, end, lambda _: None, self._refuse_waiting)
+        end = self.log.chunks_end()
+        if end is not None:
+            # Nobody waits for an answer about it: who had none yet asks again.
+            await until_all_have(replicas, end, lambda _: None, self._refuse_waiting)
         self.log.commit_found()
         self._changed(self)
         self.advanced.fire()
+
+    async def _has_enough(self, replicas: Replicas) -> bool:
+        """Whether a round may be written; if not, those that wait were told that nothing is stored."""
+        try:
+            await replicas.enough()
+        except Unavailable as error:
+            self._refuse_waiting(error)
+            return False
+        return True
 
     async def _round(self) -> None:
         """Do one round. What fails only this round is answered here; what stops the stream is raised."""

@@ -1,11 +1,11 @@
 """What an appender asks of the nodes that hold its stream beside this one.
 
-Nothing implements this yet, and no stream has such nodes. Of a stream with one replica the appender
-has None in its place, and asks nobody.
+`ingest/replicas/other_nodes.py` implements this, and no stream has such nodes yet. Of a stream with one
+replica the appender has None in its place, and asks nobody.
 
 The steps of a round that are asked of it, in the order of design and of `local/appender.py`:
 
-1. `require_enough`: before an append is put in line
+1. `require_enough`: before an append is put in line; `enough`: before a round is written
 3. `send`: after the round was written, while it is being synced here
 4. `all_have`: after it was synced here, and before anybody is shown it
 
@@ -13,7 +13,7 @@ On the record's path: beside it; asked by appender.py.
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
@@ -37,6 +37,15 @@ class Replicas(Protocol):
         """
         ...
 
+    async def enough(self) -> None:
+        """Return when a round may be written: after a claim the first nodes may be waited for.
+
+        Raises:
+            Unavailable: too few nodes are in sync; outcome none.
+            Fenced: somebody claimed the stream since.
+        """
+        ...
+
     def send(self, written: Unsynced, /) -> None:
         """Send a round to all members; in the event loop, before the log counts it."""
         ...
@@ -53,13 +62,38 @@ class Replicas(Protocol):
         """
         ...
 
+    def note_published(self, next_offset: int, version: int, /) -> None:
+        """Note what object storage holds, for those that follow the log."""
+        ...
+
     def end(self) -> None:
         """At a stop: a wait ends soon, by an error unless all have the round."""
+        ...
+
+    async def close(self) -> None:
+        """Send nothing more, once nothing more is written."""
         ...
 
 
 Replicate = Callable[[StreamRecord, Claim, SegmentLog], Replicas | None]
 """Says who holds a stream that was just claimed; None: this node alone."""
+
+
+class CommittedNote:
+    """What the checkpoint of an owner says where others hold the stream too.
+
+    In place of what it has reserved, which the record knows, it says what is committed, as that of a
+    follower does: it may be one soon, of an owner whose disk came back older.
+    """
+
+    def __init__(self, claim: Claim, local: SegmentLog) -> None:
+        self.stream_id: Final = claim.stream_id
+        self.epoch: Final = claim.epoch
+        self._log = local
+
+    @property
+    def reserved_next(self) -> int:
+        return self._log.committed_next
 
 
 @guard("all in sync before a round is shown")

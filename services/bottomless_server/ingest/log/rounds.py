@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bottomless.errors import StoreError
+from bottomless.guards import guard
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk
 from bottomless_server.ingest.log.core.round_shares import RoundShares, Share, holds_for_all
 from bottomless_server.ingest.log.segments import SegmentLog, Unsynced, Written
@@ -184,7 +185,10 @@ def _write_share(jobs: Sequence[_Job], whole: WholeSyncs | None) -> _Ended:
     return _Ended(outcomes, failed=not durable)
 
 
+@guard("sending after the write")
 def _write(job: _Job) -> Unsynced | Exception:
+    """Write a round, and only then let others have it: one that could not be written is cut, and its
+    place is written anew."""
     if job.answer.cancelled():
         return RuntimeError("nobody waits for this round any more")
     try:

@@ -328,6 +328,16 @@ class SegmentLog:
             return self.synced_next, 0
         return self.segments[-1].first_offset, self.segments[-1].size
 
+    def chunks_end(self) -> tuple[int, int] | None:
+        """The segment and the position where the last synced chunk ends; None if there is none.
+
+        A crash may leave a segment that was begun and has no chunk: nobody else has its beginning.
+        """
+        for segment in reversed(self.segments):
+            if len(segment.index):
+                return segment.first_offset, segment.size
+        return None
+
     def remove(self, segment: Segment) -> None:
         """Delete the files of the oldest segment; in a worker thread, after `forget`.
 

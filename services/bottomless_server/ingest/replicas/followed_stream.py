@@ -211,7 +211,8 @@ class FollowedStream:
             return OpenRefusal.FENCED
         if owned is not None:
             await here.stop(stream_id)
-        if self._log is not None and self._opened == opening.epoch:
+        # Where nothing was taken yet, a write that was refused may have left the beginning of a log.
+        if self._log is not None and self._log.segments and self._opened == opening.epoch:
             decided = following.open_log(self._held, opening, in_sync=True)
             if isinstance(decided, Opened) and plan_of(self._held, decided).is_nothing:
                 self._published_at_opening = opening.published_next

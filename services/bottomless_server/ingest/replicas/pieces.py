@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from bottomless.errors import Corrupt
 from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
-from bottomless.formats.chunk import decode_header
+from bottomless.formats.chunk import decode_header, split_chunks
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.chunk import ChunkFlags
 from bottomless.model.limits import MIB
@@ -94,6 +94,9 @@ def read_piece(files: FileCalls, ask: Ask, size_max: int = PIECE_SIZE) -> Piece:
             data = read_exactly(files, fd, wanted, ask.place.position)
             whole = _whole_size(data)
             if whole:
+                # Damaged, it would be refused there with all that is in the same body.
+                for _ in split_chunks(data[:whole]):
+                    pass
                 return Piece(ask.place, ask.begins, ask.before, data[:whole])
             if wanted < size or len(data) < wanted:
                 raise Corrupt("log is corrupt: an append is cut short")

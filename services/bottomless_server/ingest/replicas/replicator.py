@@ -170,10 +170,10 @@ class Replicator:
         except (StoreError, OSError) as error:
             refused = isinstance(error, StoreError) and error.code is not Code.PEER_UNAVAILABLE
             log.warning("a replica was not reached", refused=refused, error=str(error))
-            self._sending.failed(action, self._monotonic(), refused=refused)
+            events = self._sending.failed(action, self._monotonic(), refused=refused)
         except Exception:
             log.exception("a sender met a bug")
-            self._sending.failed(action, self._monotonic())
+            events = self._sending.failed(action, self._monotonic())
         self._wake.set()
         for event in events:
             self._heard(event)
@@ -183,11 +183,9 @@ class Replicator:
             return await self._send(action)
         source = self._sources.get(action.stream_id)
         if source is None or (isinstance(action, Open) and source.epoch != action.epoch):
-            self._sending.failed(action, self._monotonic(), refused=True)
-            return []
+            return self._sending.failed(action, self._monotonic(), refused=True)
         if isinstance(action, Read):
-            await self._read(action, source)
-            return []
+            return await self._read(action, source)
         return await self._open(action, source)
 
     async def _send(self, action: Send) -> list[Event]:
@@ -203,13 +201,12 @@ class Replicator:
         said = decode_open_said(answer)
         return self._sending.opened(action, said.refusal, said.end, self._monotonic())
 
-    async def _read(self, action: Read, source: Source) -> None:
+    async def _read(self, action: Read, source: Source) -> list[Event]:
         try:
             piece = await source.read(action.end)
         except Freed:
-            self._sending.was_read(action, None, self._monotonic(), freed=True)
-        else:
-            self._sending.was_read(action, piece, self._monotonic())
+            return self._sending.was_read(action, None, self._monotonic(), freed=True)
+        return self._sending.was_read(action, piece, self._monotonic())
 
 
 def _item(part: Part) -> Item:

@@ -23,7 +23,7 @@ step 4 has them looked for too, below the floor alone. And of a group whose fron
 cut once more, by the name of the new group: the old one may go before what was queued by its name is
 done, and that would not be found any more.
 
-Nothing calls this yet.
+Uploaders ask for moves over HTTP (front/internal_move_routes.py). No request and no timer enters one yet.
 """
 
 from collections.abc import Callable
@@ -69,6 +69,8 @@ class Wanted(NamedTuple):
 class Claimed(NamedTuple):
     """A move in the hands of a session, and what is to be copied."""
 
+    tenant: str
+    """Under whose prefix the stream's objects are."""
     move: Move
     fragments: tuple[FragmentInfo, ...]
     """What the manifest names now, oldest first; none where all of it was cut meanwhile."""
@@ -110,9 +112,7 @@ async def claim(context: Context, committer: Committer, copy: int, session: str)
 
     def take(record: StreamRecord) -> StreamRecord:
         move = move_of(record, copy)
-        # A time that is ahead was written by a clock that was: it holds nobody up.
-        held = 0 <= now - move.at < TAKE_OVER_MS
-        if move.session not in (None, session) and held:
+        if is_held(move, session, now):
             raise Fenced("another session is at this move")
         taken = move._replace(session=session, at=now)
         return replace(record, moves=tuple(taken if one is move else one for one in record.moves))
@@ -122,7 +122,7 @@ async def claim(context: Context, committer: Committer, copy: int, session: str)
     # What is to be copied is what would be named now: the same walk finds both.
     found = await _relocated(context, record, committer.keeper.root, move)
     fragments = (one for one in found.displaced if one["kind"] == EntryKind.FRAGMENT)
-    return Claimed(move, tuple(fragment_info(entry) for entry in fragments))
+    return Claimed(record.tenant, move, tuple(fragment_info(entry) for entry in fragments))
 
 
 async def finish(context: Context, committer: Committer, copy: int, session: str) -> StreamRecord:
@@ -170,6 +170,12 @@ async def give_up(context: Context, committer: Committer, copy: int) -> StreamRe
     record = await committer.change(take_out, queued)
     log.info("gave up a move", stream_id=record.stream_id, copy=copy_text(copy))
     return record
+
+
+def is_held(move: Move, session: str, now: int) -> bool:
+    """Whether another session than this one is at a move, at a time in ms since 1970."""
+    # A time that is ahead was written by a clock that was: it holds nobody up.
+    return move.session not in (None, session) and 0 <= now - move.at < TAKE_OVER_MS
 
 
 def move_of(record: StreamRecord, copy: int) -> Move:

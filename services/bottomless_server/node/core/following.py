@@ -126,12 +126,13 @@ def knows_more(held: Held, end: int, opening: Opening) -> bool:
 def is_freed(segment: HeldSegment, opening: Opening) -> bool:
     """Whether the owner may have freed this segment with all epochs that it has.
 
-    Only then it is left out of the comparison, and removed. A segment whose epochs the owner still
-    names is compared, published or not: it may hold chunks that the stream never had.
+    Only then it is left out of the comparison, and removed. A segment whose first epoch the owner
+    still names is compared, published or not: it may hold chunks that the stream never had. Of one
+    that begins with an epoch that was freed, and goes on with one that is named, nothing is missed.
     """
     named = {one.epoch for one in opening.ends} | {opening.epoch}
     published = segment.next_offset <= opening.published_next
-    return published and not any(run.epoch in named for run in segment.runs)
+    return published and not (segment.runs and segment.runs[0].epoch in named)
 
 
 @guard("the cut at an opening")

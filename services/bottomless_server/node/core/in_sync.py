@@ -1,8 +1,8 @@
 """Decide who may own a stream with replicas, and what its record says of those that hold it.
 
 Every claim is decided here, also of a stream with one replica, which is as it was without replicas.
-Of the rest nothing is called but by replica_records.py, which nothing calls: an owner has no followers
-yet.
+The rest is called by replica_records.py, and what an owner waits for by replica_waits.py; no service
+serves a stream with replicas yet.
 
 Whatever was acknowledged or shown to a reader, and is not published, lies synced on every node that
 is in sync. So each of them may become the owner by one EXEC, without asking another. All functions
@@ -117,6 +117,17 @@ def evict(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId) -> Strea
     return replace(record, in_sync=tuple(one for one in record.in_sync if one != node))
 
 
+def settled(record: StreamRecord, mine: NodeId, epoch: int) -> StreamRecord:
+    """The record as it is, to be written by its owner so that nothing which was asked before lands.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Refused: `not-home`.
+    """
+    check_home(record, mine, epoch)
+    return record
+
+
 @guard("the floor of the in-sync set")
 def leaves_enough(record: StreamRecord) -> bool:
     """Whether one node fewer is still enough."""
@@ -133,7 +144,7 @@ def set_members(
         Refused: `not-home`, `in-sync` or `too-many`.
     """
     check_home(record, mine, epoch)
-    _require(set(record.in_sync) <= set(members), Refusal.IN_SYNC)
+    _require(set(record.in_sync or (mine,)) <= set(members), Refusal.IN_SYNC)
     _require(len(set(members)) <= REPLICA_COUNT_MAX, Refusal.TOO_MANY)
     kept = [one for one in record.members or (mine,) if one in members]
     said = (*kept, *sorted(set(members) - set(kept)))
@@ -232,7 +243,7 @@ def all_have(counted: Collection[NodeId], have: Mapping[NodeId, _P], place: _P) 
     """Whether every node that may be in sync has synced a log up to a place, or beyond.
 
     `counted` is the set of the newest record that the owner has read, with those whose admission or
-    eviction had no reply: one too many is safe. `have` are the ends that nodes said under this
+    eviction had no reply, is under way, or may still land: one too many is safe. `have` are the ends that nodes said under this
     epoch, and the owner's own synced end. So what is found at a claim is shown when all have it.
     """
     return all(node in have and have[node] >= place for node in counted)  # type: ignore[operator]

@@ -88,9 +88,11 @@ def has_owners(record: StreamRecord) -> bool:
 def is_noted(claimed: StreamRecord, home_before: NodeId | None, local: LocalView) -> bool:
     """Whether the bucket says already that a stream is here which this node has just claimed.
 
-    The epoch before was this node's own, and something was written under it.
+    The epoch before was this node's own, and something was written under it. Of a stream with
+    replicas nobody can tell: a follower's disk has seen the epoch of its owner, and a transfer gives
+    it the home under that.
     """
-    return home_before == claimed.home and local.epoch == claimed.epoch - 1
+    return not claimed.members and home_before == claimed.home and local.epoch == claimed.epoch - 1
 
 
 def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:

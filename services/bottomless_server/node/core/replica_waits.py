@@ -1,6 +1,6 @@
 """Decide what the owner of a stream with replicas does as long as a round is not on all its disks.
 
-Nothing calls this yet: an owner has no followers. A round is shown when every node has it that is in
+Only `ingest/replicas/other_nodes.py` calls this, and no stream has such nodes yet. A round is shown when every node has it that is in
 sync. One that is silent is evicted first, by an EXEC on the record, and then the round goes on without
 it: who is in sync may become the owner, and would not have the round. Where too few would be left, the
 round is held until somebody answers, or until another member has caught up and is admitted.
@@ -60,7 +60,8 @@ class Holders:
     least: int
     """Nodes in sync below which none is evicted, and no append is taken."""
     doubted: frozenset[NodeId] = frozenset()
-    """Nodes whose admission or eviction had no reply."""
+    """Nodes whose admission or eviction is under way, or had no reply and was not settled since: to read
+    the record is not enough, as it may still land."""
 
     @classmethod
     def of(cls, record: StreamRecord, mine: NodeId) -> "Holders":
@@ -97,6 +98,8 @@ class Do(StrEnum):
     """The round may go on without a node once the record says that it is not in sync."""
     ADMIT = "admit"
     """A member has everything, and is needed so that another may be evicted."""
+    SETTLE = "settle"
+    """The round waits for somebody, and nobody knows of a node whether it is in sync: an EXEC tells."""
     WAIT = "wait"
 
 
@@ -130,6 +133,8 @@ def next_step(
         joining = joiner(holders, said, waited.end, now, bounds)
         if joining is not None:
             return Step(Do.ADMIT, joining)
+        if holders.doubted:
+            return Step(Do.SETTLE)
     later = [at for at, _ in due if at > now]
     return Step(Do.WAIT, again_at=min(later, default=None))
 

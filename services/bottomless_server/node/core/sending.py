@@ -1,6 +1,6 @@
 """Decide what an owner sends to one other node, of all the streams whose logs that one follows.
 
-Nothing calls this yet but the replicator, which nothing calls. Events go in, with the time; actions
+Only the replicator calls this, for streams with replicas, which no service serves yet. Events go in, with the time; actions
 come out of `next_actions`, and whoever does them says how they ended. Of a stream one thing is on its
 way at a time: an opening, a read of the own log, or an item in a body. So its answers come in order,
 and a late one, of which the request counts as failed, is of an older session and means nothing. Items
@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 from typing import Final
 
 from bottomless.guards import guard
@@ -62,6 +63,7 @@ class _Stream:
     since: float | None
     phase: _Phase = _Phase.CLOSED
     session: int = 0
+    """Of the newest opening; none has this number twice, whatever the stream."""
     busy: bool = False
     end: Place | None = None
     """Where its log ends there, as it said in this session."""
@@ -99,6 +101,7 @@ class Sending:
         self._streams: dict[StreamId, _Stream] = {}
         self._due: dict[StreamId, None] = {}
         """Streams of which something may be sent now or later, in their turn."""
+        self._sessions = count(1)
         self._bodies = 0
         self._errands = 0
         self._failures = 0
@@ -113,11 +116,8 @@ class Sending:
         earlier = self._streams.get(stream_id)
         if earlier is not None:
             self._drop_pieces(earlier)
-        stream = _Stream(stream_id, epoch, log_end, told, since=now)
-        if earlier is not None:
-            # What is on its way is of the older session.
-            stream.session = earlier.session + 1
-        self._streams[stream_id] = stream
+        # What is on its way is of an older session, also of a stream that was left meanwhile.
+        self._streams[stream_id] = _Stream(stream_id, epoch, log_end, told, since=now)
         self._due[stream_id] = None
 
     def leave(self, stream_id: StreamId) -> None:
@@ -235,24 +235,25 @@ class Sending:
 
     def was_read(
         self, action: Read, piece: Piece | None, now: float, *, freed: bool = False
-    ) -> None:
+    ) -> list[Event]:
         """The own log was read; None: it has nothing synced after that place. `freed`: it does not go
-        on from there, so that node opens its log anew."""
+        on from there, so that node opens its log anew. Returns what its owner has to know."""
         self._errands -= 1
         stream = self._of(action.stream_id, action.session)
         if stream is None:
-            return
+            return []
         stream.busy = False
         self._due[stream.stream_id] = None
         if freed:
-            self._close(stream)
-        elif piece is None:
+            return self._close(stream)
+        if piece is None:
             # Unless it became longer while it was read.
             stream.all_read = stream.told_count == stream.told_before_read
         elif self._has_room(stream, len(piece.data)):
             stream.read = piece
         else:
             stream.again_at = now + _PAUSE_MIN
+        return []
 
     def answered(self, action: Send, answers: Sequence[Answer], now: float) -> list[Event]:
         """Hear the answers to a body, one for each item; returns what owners have to know."""
@@ -267,9 +268,10 @@ class Sending:
                 events += self._hear(stream, part, answer, now)
         return events
 
-    def failed(self, action: Action, now: float, *, refused: bool = False) -> None:
+    def failed(self, action: Action, now: float, *, refused: bool = False) -> list[Event]:
         """Nothing is known of what became of it. `refused`: that node answered, so it can do other
-        things; otherwise one thing is tried before all others."""
+        things; otherwise one thing is tried before all others. Returns what owners have to know."""
+        events: list[Event] = []
         if isinstance(action, Send):
             self._bodies -= 1
             sessions = [(part.stream_id, part.session) for part in action.parts]
@@ -284,8 +286,9 @@ class Sending:
             if stream is not None:
                 stream.busy = False
                 self._due[stream_id] = None
-                self._close(stream)
+                events += self._close(stream)
                 self._pause(stream, now)
+        return events
 
     def check(self) -> None:
         """Hold what must be true after each event.
@@ -315,7 +318,7 @@ class Sending:
 
     def _errand_of(self, stream: _Stream) -> Open | Read | None:
         if stream.phase is _Phase.CLOSED:
-            stream.session += 1
+            stream.session = next(self._sessions)
             return Open(stream.stream_id, stream.session, stream.epoch)
         if stream.phase is _Phase.OPEN and stream.lacks and not stream.all_read:
             stream.told_before_read = stream.told_count
@@ -330,12 +333,11 @@ class Sending:
                 self._drop_pieces(stream)
                 return [Event(News.FENCED, stream.stream_id)]
             case Taken.NOT_OPEN:
-                self._close(stream)
                 if stream.failures:
                     self._pause(stream, now)
                 # The first time it has only let go of what was not used for long.
                 stream.failures += 1
-                return []
+                return self._close(stream)
             case Taken.STORAGE:
                 self._pause(stream, now)
                 return []
@@ -343,6 +345,9 @@ class Sending:
                 # What it lacks may be no more in memory.
                 self._drop_pieces(stream)
                 self._pause(stream, now)
+                if answer.end == NOWHERE:
+                    # With what an empty log may begin is told by an opening, and more is published now.
+                    return self._close(stream)
             case Taken.OK:
                 stream.failures = 0
                 stream.has_told, stream.told_at = part.told, now
@@ -366,9 +371,11 @@ class Sending:
         self._due[stream.stream_id] = None
         return [Event(News.HAS, stream.stream_id, stream.end)]
 
-    def _close(self, stream: _Stream) -> None:
+    def _close(self, stream: _Stream) -> list[Event]:
+        """What it had may be gone when it is opened again, so it does not count until then."""
         self._drop_read(stream)
         stream.phase, stream.end = _Phase.CLOSED, None
+        return [Event(News.UNKNOWN, stream.stream_id)]
 
     def _pause(self, stream: _Stream, now: float) -> None:
         stream.again_at = now + backoff(stream.failures, _PAUSE_MIN, _PAUSE_MAX)

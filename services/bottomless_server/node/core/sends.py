@@ -99,6 +99,8 @@ class News(StrEnum):
     """Its log ends at a place, synced."""
     FENCED = "fenced"
     """Another node owns the stream under a later epoch."""
+    UNKNOWN = "unknown"
+    """Where its log ends is not known any more, before the next opening is answered."""
     DIVERGED = "diverged"
     """It is in sync, and was told of more than this owner has."""
 

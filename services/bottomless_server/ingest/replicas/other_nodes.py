@@ -1,0 +1,365 @@
+"""The nodes that hold a stream beside its owner: who is waited for, let go, and counted in.
+
+Nothing serves this yet: no stream has other nodes. It is what an appender asks at the steps of a round
+(`local/replicas.py`); `node/core/replica_waits.py` decides, and here it is done.
+
+In the order of a round, with what a crash of this node leaves after each step:
+
+1. enough nodes are in sync            nothing of the round
+2. it is written, and then sent        chunks that nobody had an answer for, here and on others
+3. synced here, and by all in sync     the same; whoever of them becomes the owner has it
+4. a silent node is evicted, by EXEC   the record names those that have it, or one more that lacks
+                                       it: as in 2, since nothing was shown before the EXEC returned
+5. shown and answered                  all that the record names have it
+
+Of an EXEC without a reply nobody knows whether it was done. The node counts as in sync until another
+EXEC returns: that one wrote the record, so one that is still on its way finds it changed, and fails.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import structlog
+
+from bottomless.errors import Fenced, Outcome, StoreError, Unavailable
+from bottomless.guards import guard
+from bottomless.model.names import NodeId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.ingest.log.segments import LogBroken, SegmentLog, Unsynced
+from bottomless_server.ingest.replicas.own_log import OwnLog
+from bottomless_server.ingest.replicas.senders import Senders
+from bottomless_server.node.core.in_sync import Refusal, Refused
+from bottomless_server.node.core.replica_waits import (
+    Do,
+    Holders,
+    Said,
+    Step,
+    WaitBounds,
+    Waited,
+    is_late,
+    joiner,
+    next_step,
+    refuses,
+)
+from bottomless_server.node.core.sends import Event, News, Told
+from bottomless_server.node.file_calls import FileCalls
+from bottomless_server.node.lease import Clocks
+from bottomless_server.node.owner import Claim
+from bottomless_server.node.pulse import Pulse, wait_for
+from bottomless_server.node.replica_records import Owned, ReplicaRecords
+from bottomless_server.protocol.replica import NOWHERE, Place
+from bottomless_server.runtime.base.end import end_tasks
+from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.shared_hops import SharedHops
+
+log = structlog.get_logger(__name__)
+
+_AGAIN_SECONDS: Final = 0.2
+"""How long after an EXEC that failed, or before a node may join, it is decided anew."""
+_LONGEST_WAIT: Final = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerContext:
+    """What all owned streams of a process share that have other nodes."""
+
+    mine: NodeId
+    records: ReplicaRecords
+    senders: Senders
+    files: FileCalls
+    hops: SharedHops
+    clocks: Clocks
+    bounds: WaitBounds
+
+
+class OtherNodes:
+    """The other nodes of one stream, under one claim."""
+
+    def __init__(
+        self, context: OwnerContext, record: StreamRecord, claim: Claim, local: SegmentLog
+    ) -> None:
+        """`record` is that of the claim. Made before anything is written; nothing is sent until the
+        first wait."""
+        self._context = context
+        self._claim = claim
+        self._owned = Owned(claim.stream_id, claim.epoch)
+        told = Told(local.committed_next, record.published_next, record.version)
+        self._own = OwnLog(context.files, context.hops, local, claim.epoch, told)
+        self._local = local
+        self._holders = Holders.of(record, context.mine)
+        self._said: dict[NodeId, Said] = {}
+        self._diverged: set[NodeId] = set()
+        self._written = self._own.end
+        self._claimed_at = self._sent_at = context.clocks.elapsed()
+        self._held = False
+        self._ended_at: int | None = None
+        self._heard = Pulse()
+        self._changing = asyncio.Lock()
+        """Held around each EXEC, so that one that comes later was read later."""
+        self._task: asyncio.Task[None] | None = None
+
+    # What an appender asks.
+
+    def require_enough(self) -> None:
+        """Refuse an append that nobody could confirm.
+
+        Raises:
+            Unavailable: too few nodes are in sync, or a round is held; outcome none.
+        """
+        now = self._context.clocks.elapsed()
+        if self._held or refuses(self._holders, self._claimed_at, now, self._context.bounds):
+            raise _too_few()
+
+    @guard("enough nodes in sync before a round is written")
+    async def enough(self) -> None:
+        """Return when a round may be written, which for a while after a claim is waited for.
+
+        Raises:
+            Unavailable: too few nodes are in sync; outcome none.
+            Fenced: somebody claimed the stream since.
+        """
+        while True:
+            heard = self._heard.next()
+            if self._holders.are_enough:
+                return
+            self._require_claim()
+            if self._ended_at is not None:
+                raise _too_few()
+            self.require_enough()
+            await wait_for(heard, self._context.bounds.wait_ms / 1000)
+
+    def send(self, written: Unsynced, /) -> None:
+        """Send a round to all members; in the event loop, before the log counts it."""
+        piece = self._own.written(written)
+        self._written, self._sent_at = piece.end, self._context.clocks.elapsed()
+        for node in self._others():
+            sender = self._context.senders.of(node)
+            if sender is not None:
+                sender.offer(self._owned.stream_id, piece)
+
+    async def all_have(self, end: tuple[int, int], late: Callable[[], None], /) -> None:
+        """Return when every node in sync has the log up to a segment and a position in it.
+
+        Those that are silent are evicted meanwhile, as far as enough are left. `late` is called once
+        if that takes longer than callers are to wait.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+            LogBroken: nobody waits any more, and the log is to be opened anew; outcome unknown.
+        """
+        self._begin()
+        self._tell()
+        waited = Waited(self._own.place(end), self._sent_at)
+        try:
+            while True:
+                heard = self._heard.next()
+                self._require_claim()
+                now = self._context.clocks.elapsed()
+                step = self._next_step(waited, now)
+                if step.do is Do.SHOW:
+                    break
+                self._require_patience(waited, now)
+                if not self._held and is_late(waited, now, self._context.bounds):
+                    self._held = True
+                    late()
+                if step.do is Do.WAIT:
+                    await wait_for(heard, self._pause(step, waited, now))
+                elif not await self._change(step):
+                    await wait_for(heard, _AGAIN_SECONDS)
+        finally:
+            self._held = False
+        # All that may claim the stream have it: so it is committed, and they may be told.
+        self._own.told = self._own.told._replace(committed_next=self._local.synced_next)
+        self._tell()
+
+    def note_published(self, next_offset: int, version: int) -> None:
+        """Note what object storage holds: other nodes need no more than what comes after it."""
+        if version > self._own.told.version:
+            self._own.told = Told(self._own.told.committed_next, next_offset, version)
+            self._tell()
+
+    def end(self) -> None:
+        """At a stop: a round that is held is given up, and another one after the time in which a
+        silent node is let go."""
+        self._ended_at = self._context.clocks.elapsed()
+        self._heard.fire()
+
+    async def close(self) -> None:
+        """Send nothing more, once nothing more is written."""
+        self._context.senders.leave(self._owned.stream_id, self)
+        if self._task is not None:
+            await end_tasks(self._task)
+
+    # What other nodes say.
+
+    def hear(self, node: NodeId, event: Event) -> None:
+        """Take news of a node."""
+        match event.news:
+            case News.HAS:
+                self._has(node, NOWHERE if event.end is None else event.end)
+            case News.FENCED:
+                self._claim.note_fence()
+            case News.DIVERGED if node in self._holders.counted:
+                # It may be the only one that has what was acknowledged: nobody is let go before an
+                # operator, or a transfer, has made it the owner.
+                self._diverged.add(node)
+                log.error("a replica knows more than its owner", stream_id=self._owned.stream_id)
+            case News.DIVERGED:
+                # It was in sync by an older record, and is asked again.
+                self._follow(node)
+        self._heard.fire()
+
+    def _has(self, node: NodeId, end: Place) -> None:
+        one, now = self._said.get(node, Said()), self._context.clocks.elapsed()
+        has_all = end >= self._written
+        self._said[node] = replace(
+            one,
+            end=end,
+            at=one.at if end == one.end else now,
+            caught_up_at=now if has_all and not one.caught_up_at else one.caught_up_at,
+        )
+
+    # Inside.
+
+    def _others(self) -> list[NodeId]:
+        return [node for node in self._holders.members if node != self._context.mine]
+
+    def _begin(self) -> None:
+        """Have the other nodes follow, the first time."""
+        if self._task is not None:
+            return
+        self._context.senders.listen(self._owned.stream_id, self)
+        for node in self._others():
+            self._follow(node)
+        self._task = asyncio.create_task(endless("ingest-replica-joins", self._join), name="joins")
+
+    def _follow(self, node: NodeId) -> None:
+        sender, end = self._context.senders.of(node), self._own.end
+        if sender is not None:
+            log_end = None if end == NOWHERE else end
+            sender.follow(self._owned.stream_id, self._own, log_end, self._own.told)
+
+    def _tell(self) -> None:
+        for node in self._others():
+            sender = self._context.senders.of(node)
+            if sender is not None:
+                sender.tell(self._owned.stream_id, self._own.told)
+
+    def _next_step(self, waited: Waited, now: int) -> Step:
+        step = next_step(self._holders, self._said, waited, now, self._context.bounds)
+        if self._diverged and step.do in (Do.EVICT, Do.ADMIT):
+            return Step(Do.WAIT)
+        return step
+
+    def _require_claim(self) -> None:
+        if self._claim.fenced:
+            raise Fenced("the stream is owned by a newer epoch")
+
+    def _require_patience(self, waited: Waited, now: int) -> None:
+        ended_at = self._ended_at
+        if ended_at is None:
+            return
+        if self._held or now >= max(ended_at, waited.since) + self._context.bounds.wait_ms:
+            raise LogBroken("the node stops, and not all replicas have the round")
+
+    def _pause(self, step: Step, waited: Waited, now: int) -> float:
+        """Seconds after which it is decided anew, though nobody said anything."""
+        times = [] if step.again_at is None else [step.again_at]
+        if not self._held:
+            times.append(waited.since + self._context.bounds.commit_ms)
+        if self._ended_at is not None:
+            times.append(max(self._ended_at, waited.since) + self._context.bounds.wait_ms)
+        return max(min(times) - now, 1) / 1000 if times else _LONGEST_WAIT
+
+    async def _join(self) -> float | None:
+        """Count a member in that has everything, or wait until somebody has said something."""
+        heard = self._heard.next()
+        node = self._joiner()
+        try:
+            if node is not None and await self._change(Step(Do.ADMIT, node)):
+                return 0
+        except Fenced:
+            return None
+        # By time alone a member joins that was evicted before.
+        out = set(self._holders.members) - set(self._holders.in_sync) | self._holders.doubted
+        is_near = any(self._has_all(one) for one in out)
+        await wait_for(heard, _AGAIN_SECONDS if is_near else _LONGEST_WAIT)
+        return 0
+
+    def _joiner(self) -> NodeId | None:
+        """Name a member that may be counted in, or one of which nobody knows whether it was."""
+        if self._diverged or self._claim.fenced:
+            return None
+        for node in sorted(self._holders.doubted):
+            if self._has_all(node):
+                return node
+        now, bounds = self._context.clocks.elapsed(), self._context.bounds
+        return joiner(self._holders, self._said, self._written, now, bounds)
+
+    def _has_all(self, node: NodeId) -> bool:
+        end = self._said.get(node, Said()).end
+        return end is not None and end >= self._written
+
+    def _is_known(self, do: Do, node: NodeId) -> bool:
+        """Whether the record says already, beyond doubt, what an EXEC is to write."""
+        if node in self._holders.doubted:
+            return False
+        return (node in self._holders.in_sync) is (do is Do.ADMIT)
+
+    async def _change(self, step: Step) -> bool:
+        """Do an EXEC, unless it is not wanted any more. False: it is to be asked for again later.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+        """
+        node, records = step.node, self._context.records
+        assert node is not None
+        async with self._changing:
+            before = self._holders
+            if step.do is Do.ADMIT and not self._has_all(node):
+                return False
+            if self._is_known(step.do, node):
+                return True
+            # Counted as long as nobody knows: it may be in sync before the reply is here.
+            self._holders = replace(before, doubted=before.doubted | {node})
+            try:
+                if step.do is Do.EVICT:
+                    record = await evicted(records, self._owned, node)
+                    one = self._said.get(node, Said())
+                    self._said[node] = replace(one, evictions=one.evictions + 1, caught_up_at=0)
+                else:
+                    record = await records.admit(self._owned, node)
+            except Fenced:
+                self._claim.note_fence()
+                raise
+            except (Refused, StoreError) as error:
+                self._not_changed(step, before, error)
+                return False
+            self._holders = Holders.of(record, self._context.mine)
+        log.info("a replica", does=step.do, node=node, stream_id=self._owned.stream_id)
+        self._heard.fire()
+        return True
+
+    def _not_changed(self, step: Step, before: Holders, error: Refused | StoreError) -> None:
+        log.warning("a replica could not be changed", does=step.do, error=str(error))
+        if isinstance(error, Refused):
+            # Nothing was written, so what was in doubt before still is.
+            self._holders = before
+            if error.refusal is Refusal.NOT_HOME:
+                self._claim.note_fence()
+
+
+@guard("an eviction before a round goes on")
+async def evicted(records: ReplicaRecords, owned: Owned, node: NodeId) -> StreamRecord:
+    """The record as it is when a node is no more in sync, and cannot become the owner."""
+    return await records.evict(owned, node)
+
+
+def _too_few() -> Unavailable:
+    return Unavailable(
+        "too few nodes have everything that the stream holds",
+        outcome=Outcome.NONE,
+        retry_after_seconds=1,
+    )

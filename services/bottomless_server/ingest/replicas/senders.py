@@ -1,0 +1,64 @@
+"""All that this node sends to others as the owner of streams: a sender for each node that it reaches.
+
+Nothing serves this yet: no stream has other nodes. What a node says of a stream is passed on to whoever
+looks after the nodes of that stream (`other_nodes.py`); of a stream that was closed nobody hears.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from bottomless.model.names import NodeId, StreamId
+from bottomless_server.ingest.replicas.replicator import Follower, Replicator
+from bottomless_server.node.core.sends import Event, Memory
+
+
+class Listener(Protocol):
+    """Hears what other nodes say of one stream."""
+
+    def hear(self, node: NodeId, event: Event) -> None:
+        """Take news of a node; in the event loop, without waiting."""
+        ...
+
+
+class Senders:
+    """Senders by node, and who listens by stream."""
+
+    def __init__(self, memory: Memory, monotonic: Callable[[], float]) -> None:
+        """`memory` is that of all nodes together, and `monotonic` a clock in seconds."""
+        self._memory = memory
+        self._monotonic = monotonic
+        self._senders: dict[NodeId, Replicator] = {}
+        self._listeners: dict[StreamId, Listener] = {}
+
+    def reach(self, node: NodeId, follower: Follower) -> None:
+        """Send to a node from now on."""
+        assert node not in self._senders
+        sender = Replicator(follower, self._memory, self._monotonic, partial(self._hear, node))
+        self._senders[node] = sender
+        sender.start()
+
+    async def stop(self) -> None:
+        """Send nothing more to anybody."""
+        for sender in self._senders.values():
+            await sender.stop()
+
+    def of(self, node: NodeId) -> Replicator | None:
+        """The sender to a node; None if that is not reached."""
+        return self._senders.get(node)
+
+    def listen(self, stream_id: StreamId, listener: Listener) -> None:
+        """Pass on what is said of a stream, to this listener alone."""
+        self._listeners[stream_id] = listener
+
+    def leave(self, stream_id: StreamId, listener: Listener) -> None:
+        """Send nothing more of a stream, unless another one listens to it by now."""
+        if self._listeners.get(stream_id) is listener:
+            del self._listeners[stream_id]
+            for sender in self._senders.values():
+                sender.leave(stream_id)
+
+    def _hear(self, node: NodeId, event: Event) -> None:
+        listener = self._listeners.get(event.stream_id)
+        if listener is not None:
+            listener.hear(node, event)

@@ -1,0 +1,34 @@
+"""Followers behind their routes, for tests that reach them over HTTP."""
+
+import random
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes, add_replica_routes
+from bottomless_server.node.core.admission import Admission
+from bottomless_server.node.room import MemoryRoom
+from bottomless_server.runtime.http.app import create_api, wrap
+from unit.ingest.replica_logs import FollowerNode
+
+
+class ServedNode:
+    """A follower behind its routes; its address outlives its processes."""
+
+    def __init__(self) -> None:
+        self.node = FollowerNode()
+        self._app: ASGIApp = self._made()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+    def die(self, chance: random.Random) -> None:
+        """The process is killed, or the power is lost; another process begins."""
+        self.node.die(chance if chance.random() < 0.5 else None)
+        self._app = self._made()
+
+    def _made(self) -> ASGIApp:
+        api = create_api("a follower")
+        clocks = self.node.clocks.clocks()
+        room = MemoryRoom(Admission(2**24, 2**24), clocks.monotonic, 1)
+        add_replica_routes(api, ReplicaRoutes(self.node.following, room))
+        return wrap(api)

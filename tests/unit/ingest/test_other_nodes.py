@@ -1,0 +1,344 @@
+"""An owner with its appender and its log, and two nodes that follow it over HTTP.
+
+Its record with members lies in a store of its own, since no service serves such records yet. The
+clock of the owner stands still, so a node is silent for too long when a test says so.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from support.asgi import on_tcp
+from support.guards import remove
+from support.waiting import eventually
+
+from bottomless.errors import Outcome, Unavailable
+from bottomless.formats.stream_record import REPLICAS, SERVED, encode_record
+from bottomless.model.chunk import ChunkPlace
+from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.names import NodeId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Changes
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.ingest.log.segments import SegmentLog, Unsynced
+from bottomless_server.ingest.replicas.other_nodes import OtherNodes, OwnerContext
+from bottomless_server.ingest.replicas.senders import Senders
+from bottomless_server.node.core.replica_waits import WaitBounds
+from bottomless_server.node.core.sends import Memory
+from bottomless_server.node.owner import Claim
+from bottomless_server.node.replica_records import Owned, ReplicaRecords
+from bottomless_server.protocol.replica import Place
+from bottomless_server.runtime.base.shared_hops import SharedHops
+from bottomless_server.runtime.peers.peers import Peer
+from bottomless_server.stores.streams import Streams, stream_key
+from unit.ingest.harness import STREAM, IngestHarness, no_space, problem
+from unit.ingest.replica_logs import AtOnce
+from unit.ingest.served_nodes import ServedNode
+
+B, C = NodeId("b" * 32), NodeId("c" * 32)
+BOUNDS: Final = WaitBounds(wait_ms=50, commit_ms=200, join_ms=100)
+
+
+class Gate:
+    """The way to a follower, which is silent while it is shut."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def post(
+        self, path: str, content: bytes, content_type: str, timeout_seconds: float
+    ) -> bytes:
+        await self.open.wait()
+        return await self._peer.post(path, content, content_type, timeout_seconds)
+
+
+class Records(ReplicaRecords):
+    """Records whose replies are lost when a test says so."""
+
+    lost = 0
+
+    async def evict(self, owned: Owned, node: NodeId) -> StreamRecord:
+        record = await super().evict(owned, node)
+        if self.lost:
+            self.lost -= 1
+            raise Unavailable("lost on its way", outcome=Outcome.UNKNOWN)
+        return record
+
+
+class Three:
+    """The owner, and B and C."""
+
+    def __init__(self, path: Path) -> None:
+        self.harness = IngestHarness(path, replicate=self.replicate)
+        self.nodes: dict[NodeId, ServedNode] = {}
+        self.gates: dict[NodeId, Gate] = {}
+        self.senders = Senders(Memory(2**20), asyncio.get_running_loop().time)
+        self.store = MemoryCoordination(lambda: self.harness.time.wall)
+        self.streams = Streams(self.store, SERVED | {REPLICAS})
+        self.records: Records
+
+    def replicate(self, record: StreamRecord, claim: Claim, local: SegmentLog) -> OtherNodes:
+        mine = NodeId(str(record.home))
+        record = replace(
+            record,
+            config=StreamConfig(replication=ReplicationConfig(replicas=3)),
+            members=(mine, B, C),
+            in_sync=(mine,),
+        )
+        self.store.write(Changes({stream_key(STREAM): encode_record(record)}))
+        self.records = Records(self.streams, mine, "http://owner:9000")
+        context = OwnerContext(
+            mine=mine,
+            records=self.records,
+            senders=self.senders,
+            files=self.harness.files,
+            hops=SharedHops(AtOnce(), 1),
+            clocks=self.harness.time.clocks(),
+            bounds=BOUNDS,
+        )
+        return OtherNodes(context, record, claim, local)
+
+    async def in_sync(self) -> set[NodeId]:
+        """The others that the record counts on."""
+        record = await self.streams.load(STREAM)
+        return set(record.in_sync) - {NodeId(str(record.home))}
+
+    async def until_in_sync(self, *nodes: NodeId) -> None:
+        async with asyncio.timeout(240):
+            while await self.in_sync() != set(nodes):
+                await asyncio.sleep(0.002)
+
+    def shut(self, *nodes: NodeId) -> None:
+        for node in nodes:
+            self.gates[node].open.clear()
+
+    def let(self, *nodes: NodeId) -> None:
+        for node in nodes:
+            self.gates[node].open.set()
+
+    def segments(self, node: NodeId) -> dict[str, bytes]:
+        files = self.nodes[node].node.files()
+        return {name: data for name, data in files.items() if name.endswith(".segment")}
+
+    def owned(self) -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in self.harness.segments()}
+
+    def has_all(self, node: NodeId) -> bool:
+        """Whether the owner has heard that a node has all that is synced here."""
+        sender = self.senders.of(node)
+        assert sender is not None
+        return sender.end_of(STREAM) == Place(*self.harness.appender.log.synced_place())
+
+    async def written(self, value: str, synced_next: int) -> asyncio.Task[Any]:
+        """An append whose round is synced here."""
+        task = asyncio.create_task(self.harness.append(value))
+        await eventually(lambda: self.harness.appender.log.synced_next == synced_next)
+        return task
+
+    async def all_in_sync(self) -> None:
+        """An append, and everybody has it."""
+        assert (await self.harness.append("a")).status_code == 200
+        await self.until_in_sync(B, C)
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[Three]:
+    made = Three(tmp_path / "ingest")
+    async with AsyncExitStack() as stack:
+        for node in (B, C):
+            made.nodes[node] = served = ServedNode()
+            port = await stack.enter_async_context(on_tcp(served))
+            url = f"http://127.0.0.1:{port}"
+            made.gates[node] = Gate(await stack.enter_async_context(Peer(url, name="ingest")))
+            made.senders.reach(node, made.gates[node])
+        await (await made.harness.declare()).start()
+        yield made
+        made.let(B, C)
+        await made.harness.aclose()
+        await made.senders.stop()
+        for served in made.nodes.values():
+            await served.node.aclose()
+
+
+async def test_what_is_acknowledged_lies_on_every_node_in_sync(three: Three) -> None:
+    for number in range(6):
+        answer = await three.harness.append(str(number), "x" * 100 * number)
+        assert answer.status_code == 200
+        in_sync = await three.in_sync()
+        assert in_sync
+        for node in in_sync:
+            assert three.segments(node) == three.owned()
+    await three.until_in_sync(B, C)
+    assert three.segments(B) == three.segments(C) == three.owned()
+
+
+async def test_the_first_append_to_a_stream_waits_for_the_first_node(three: Three) -> None:
+    three.shut(B, C)
+    task = asyncio.create_task(three.harness.append("a"))
+    await eventually(lambda: three.harness.service.under_way.count == 1)
+    assert three.harness.segments() == []
+    assert not task.done()
+    three.let(C)
+    assert (await task).status_code == 200
+    assert await three.in_sync() == {C}
+    assert three.segments(C) == three.owned()
+
+
+async def test_too_few_nodes_take_no_append_after_a_while(three: Three) -> None:
+    three.shut(B, C)
+    task = asyncio.create_task(three.harness.append("a"))
+    # The time counts from the claim.
+    await eventually(lambda: three.harness.service.streams.find(STREAM))
+    await three.harness.advance(BOUNDS.commit_ms)
+    for refused in (await task, await three.harness.append("b")):
+        assert (refused.status_code, refused.json()["outcome"]) == (503, "none")
+    assert three.harness.segments() == []
+
+
+async def test_without_its_floor_a_round_is_acknowledged_by_one_node_alone(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(_: object) -> None: ...
+
+    remove(monkeypatch, "enough nodes in sync before a round is written", at_once)
+    three.shut(B, C)
+    assert (await three.harness.append("a")).status_code == 200
+    assert await three.in_sync() == set()
+
+
+async def test_a_silent_node_is_evicted_and_admitted_when_it_is_back(three: Three) -> None:
+    await three.all_in_sync()
+    three.shut(C)
+    task = await three.written("b", 2)
+    await eventually(lambda: three.has_all(B))
+    assert not task.done()
+    assert await three.harness.values() == [b"a"]
+
+    await three.harness.advance(BOUNDS.wait_ms)
+    assert (await task).status_code == 200
+    assert await three.in_sync() == {B}
+    assert three.segments(B) == three.owned()
+    assert three.segments(C) != three.owned()
+
+    three.let(C)
+    await eventually(lambda: three.has_all(C))
+    assert await three.in_sync() == {B}
+    await three.harness.advance(BOUNDS.join_ms)
+    await three.until_in_sync(B, C)
+    assert three.segments(C) == three.owned()
+
+
+async def test_without_its_eviction_a_node_is_counted_on_that_lacks_a_record(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def not_written(_: object, __: object, node: NodeId) -> StreamRecord:
+        record = await three.streams.load(STREAM)
+        return replace(record, in_sync=tuple(one for one in record.in_sync if one != node))
+
+    remove(monkeypatch, "an eviction before a round goes on", not_written)
+    await three.all_in_sync()
+    three.shut(C)
+    task = await three.written("b", 2)
+    await eventually(lambda: three.has_all(B))
+    await three.harness.advance(BOUNDS.wait_ms)
+    assert (await task).status_code == 200
+    assert C in await three.in_sync()
+    assert three.segments(C) != three.owned()
+
+
+async def test_without_waiting_for_the_set_an_answer_tells_of_what_nobody_else_has(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await three.all_in_sync()
+    remove(monkeypatch, "waiting for all that are in sync", lambda *_: True)
+    three.shut(B, C)
+    assert (await three.harness.append("b")).status_code == 200
+    assert await three.in_sync() == {B, C}
+    assert three.segments(B) != three.owned() != three.segments(C)
+
+
+async def test_an_eviction_whose_reply_is_lost_is_asked_for_again(three: Three) -> None:
+    await three.all_in_sync()
+    three.shut(C)
+    three.records.lost = 2
+    task = await three.written("b", 2)
+    await eventually(lambda: three.has_all(B))
+    await three.harness.advance(BOUNDS.wait_ms)
+    assert (await task).status_code == 200
+    assert three.records.lost == 0
+    assert await three.in_sync() == {B}
+
+
+async def test_with_two_silent_nodes_a_round_is_held_and_shown_later(three: Three) -> None:
+    await three.all_in_sync()
+    three.shut(B, C)
+    task = await three.written("b", 2)
+    await three.harness.advance(BOUNDS.commit_ms)
+    answer = await task
+    assert problem(answer) == (504, "commit-timeout")
+    assert answer.json()["outcome"] == "unknown"
+    refused = await three.harness.append("c")
+    assert (refused.status_code, refused.json()["outcome"]) == (503, "none")
+    assert await three.harness.values() == [b"a"]
+    # One may go, and no more: two disks have to have what is shown.
+    await three.until_in_sync(C)
+
+    three.let(B, C)
+    await eventually(lambda: three.harness.appender.log.committed_next == 2)
+    assert await three.harness.values() == [b"a", b"b"]
+    await eventually(lambda: three.has_all(B) and three.has_all(C))
+    await three.harness.advance(BOUNDS.join_ms)
+    await three.until_in_sync(B, C)
+    assert (await three.harness.append("c")).json()["first_offset"] == 2
+    assert three.segments(B) == three.segments(C) == three.owned()
+
+
+async def append_after_a_failed_write(three: Three) -> None:
+    await three.all_in_sync()
+    three.harness.files.faults["pwritev"].append(no_space())
+    assert problem(await three.harness.append("b")) == (503, "storage-full")
+    assert (await three.harness.append("c")).status_code == 200
+
+
+async def test_what_could_not_be_written_here_is_sent_to_nobody(three: Three) -> None:
+    await append_after_a_failed_write(three)
+    assert three.segments(B) == three.segments(C) == three.owned()
+
+
+async def test_sent_before_it_is_written_a_round_stays_on_others_in_the_place_of_another(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sent_first(job: Any) -> Unsynced | Exception:
+        if job.log.segments:
+            (chunk,), segment = job.sealed.chunks, job.log.segments[-1]
+            place = ChunkPlace(
+                chunk.first_offset,
+                chunk.timestamp,
+                segment.size,
+                chunk.epoch,
+                chunk.size,
+                chunk.record_count,
+            )
+            end, sealed = segment.size + chunk.size, job.sealed
+            early = Unsynced(
+                segment, [place], end, sealed.next_offset, sealed.timestamp, chunk.buffers
+            )
+            job.answer.get_loop().call_soon_threadsafe(job.send, early)
+        try:
+            written: Unsynced = job.log.write(job.sealed, job.epoch, job.elapsed, job.state)
+        except Unavailable as error:
+            return error
+        if not job.log.segments:
+            job.answer.get_loop().call_soon_threadsafe(job.send, written)
+        return written
+
+    remove(monkeypatch, "sending after the write", sent_first)
+    await append_after_a_failed_write(three)
+    assert await three.in_sync() == {B, C}
+    assert three.segments(B) != three.owned() != three.segments(C)
