@@ -35,8 +35,8 @@ OTHER_NAMES: Final = {
         "next_offset",
         "uid",
     },
-    # A member of what the public is answered.
-    "services/bottomless_server/queues/front/placing.py": {"name"},
+    # Members of what the public is answered.
+    "services/bottomless_server/queues/front/placing.py": {"items", "name"},
     # Members of what the public is answered.
     "services/bottomless_server/reader/super_offsets.py": {
         "index",

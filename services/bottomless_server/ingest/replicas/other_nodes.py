@@ -120,6 +120,8 @@ class OtherNodes:
             Unavailable: too few nodes are in sync; outcome none.
             Fenced: somebody claimed the stream since.
         """
+        # Of an empty log nothing was waited for, so nobody follows it yet.
+        self._begin()
         while True:
             heard = self._heard.next()
             if self._holders.are_enough:
@@ -166,7 +168,7 @@ class OtherNodes:
                     late()
                 if step.do is Do.WAIT:
                     await wait_for(heard, self._pause(step, waited, now))
-                elif not await self._change(step):
+                elif not await (self._settle() if step.do is Do.SETTLE else self._change(step)):
                     await wait_for(heard, _AGAIN_SECONDS)
         finally:
             self._held = False
@@ -209,6 +211,8 @@ class OtherNodes:
             case News.DIVERGED:
                 # It was in sync by an older record, and is asked again.
                 self._follow(node)
+            case News.UNKNOWN if node in self._said:
+                self._said[node] = replace(self._said[node], end=None, caught_up_at=0)
         self._heard.fire()
 
     def _has(self, node: NodeId, end: Place) -> None:
@@ -249,7 +253,7 @@ class OtherNodes:
 
     def _next_step(self, waited: Waited, now: int) -> Step:
         step = next_step(self._holders, self._said, waited, now, self._context.bounds)
-        if self._diverged and step.do in (Do.EVICT, Do.ADMIT):
+        if self._diverged and step.do in (Do.EVICT, Do.ADMIT, Do.SETTLE):
             return Step(Do.WAIT)
         return step
 
@@ -339,6 +343,26 @@ class OtherNodes:
                 return False
             self._holders = Holders.of(record, self._context.mine)
         log.info("a replica", does=step.do, node=node, stream_id=self._owned.stream_id)
+        self._heard.fire()
+        return True
+
+    async def _settle(self) -> bool:
+        """Find out who is in sync, where nobody knows. False: it is to be asked for again later.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+        """
+        async with self._changing:
+            before = self._holders
+            try:
+                record = await self._context.records.settle(self._owned)
+            except Fenced:
+                self._claim.note_fence()
+                raise
+            except (Refused, StoreError) as error:
+                self._not_changed(Step(Do.SETTLE), before, error)
+                return False
+            self._holders = Holders.of(record, self._context.mine)
         self._heard.fire()
         return True
 

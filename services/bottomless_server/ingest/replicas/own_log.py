@@ -28,11 +28,8 @@ class OwnLog:
     @property
     def end(self) -> Place:
         """Where its last synced chunk ends; `NOWHERE` of a log without chunks."""
-        # The last segment may lie here without a chunk, after a crash, and is not sent without one.
-        for segment in self._local.segments[:-3:-1]:
-            if segment.size > HEADER_SIZE:
-                return Place(segment.first_offset, segment.size)
-        return NOWHERE
+        end = self._local.chunks_end()
+        return NOWHERE if end is None else Place(*end)
 
     def place(self, end: tuple[int, int]) -> Place:
         """A place of the synced log in the words of other nodes, who have no segment without a chunk."""

@@ -63,7 +63,7 @@ class _Stream:
     since: float | None
     phase: _Phase = _Phase.CLOSED
     session: int = 0
-    """Of the newest opening; none has this number twice, whatever the stream."""
+    """Number of the newest opening; no other has it, of whatever stream."""
     busy: bool = False
     end: Place | None = None
     """Where its log ends there, as it said in this session."""
