@@ -33,13 +33,23 @@ def append(client: httpx.Client, *values: str) -> httpx.Response:
 
 
 def values_of(client: httpx.Client) -> list[str]:
-    page = client.get(f"{STREAM}/records", params={"offset": "first", "limit": 10_000})
-    assert page.status_code == httpx.codes.OK, page.text
-    return [record["value"] for record in page.json()["records"]]
+    """All that is there. On a busy machine a lease may run out at any moment, which is an answer."""
+
+    def page() -> httpx.Response | None:
+        answer = client.get(f"{STREAM}/records", params={"offset": "first", "limit": 10_000})
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and answer.json()["retryable"]:
+            return None
+        assert answer.status_code == httpx.codes.OK, answer.text
+        return answer
+
+    return [record["value"] for record in until(page, what="a page").json()["records"]]
 
 
 def uploaded(client: httpx.Client) -> bool:
-    bounds = client.get(f"{STREAM}/offsets").json()
+    answer = client.get(f"{STREAM}/offsets")
+    if answer.status_code != httpx.codes.OK:
+        return False
+    bounds = answer.json()
     return bool(bounds["object_store_next_offset"] == bounds["next_offset"])
 
 

@@ -28,7 +28,7 @@ from bottomless_server.ingest.log.segments import SegmentLog, Unsynced
 from bottomless_server.ingest.replicas.other_nodes import OtherNodes, OwnerContext
 from bottomless_server.ingest.replicas.senders import Senders
 from bottomless_server.node.core.replica_waits import WaitBounds
-from bottomless_server.node.core.sends import Memory
+from bottomless_server.node.core.sends import Event, Memory, News
 from bottomless_server.node.owner import Claim
 from bottomless_server.node.replica_records import Owned, ReplicaRecords
 from bottomless_server.protocol.replica import Place
@@ -62,6 +62,19 @@ class Records(ReplicaRecords):
     """Records whose replies are lost when a test says so."""
 
     lost = 0
+    no_admissions = False
+    asked = 0
+    settled = 0
+
+    async def admit(self, owned: Owned, node: NodeId) -> StreamRecord:
+        if self.no_admissions:
+            self.asked += 1
+            raise Unavailable("lost on its way", outcome=Outcome.UNKNOWN)
+        return await super().admit(owned, node)
+
+    async def settle(self, owned: Owned) -> StreamRecord:
+        self.settled += 1
+        return await super().settle(owned)
 
     async def evict(self, owned: Owned, node: NodeId) -> StreamRecord:
         record = await super().evict(owned, node)
@@ -82,6 +95,7 @@ class Three:
         self.store = MemoryCoordination(lambda: self.harness.time.wall)
         self.streams = Streams(self.store, SERVED | {REPLICAS})
         self.records: Records
+        self.others: OtherNodes
 
     def replicate(self, record: StreamRecord, claim: Claim, local: SegmentLog) -> OtherNodes:
         mine = NodeId(str(record.home))
@@ -102,7 +116,8 @@ class Three:
             clocks=self.harness.time.clocks(),
             bounds=BOUNDS,
         )
-        return OtherNodes(context, record, claim, local)
+        self.others = OtherNodes(context, record, claim, local)
+        return self.others
 
     async def in_sync(self) -> set[NodeId]:
         """The others that the record counts on."""
@@ -273,6 +288,38 @@ async def test_an_eviction_whose_reply_is_lost_is_asked_for_again(three: Three) 
     assert (await task).status_code == 200
     assert three.records.lost == 0
     assert await three.in_sync() == {B}
+
+
+async def test_a_node_that_may_be_in_sync_or_not_is_settled_before_a_round_waits_on(
+    three: Three,
+) -> None:
+    await three.all_in_sync()
+    three.shut(C)
+    task = await three.written("b", 2)
+    await eventually(lambda: three.has_all(B))
+    await three.harness.advance(BOUNDS.wait_ms)
+    assert (await task).status_code == 200
+
+    three.records.no_admissions = True
+    three.let(C)
+    await eventually(lambda: three.has_all(C))
+    await three.harness.advance(BOUNDS.join_ms)
+    await eventually(lambda: three.records.asked)
+    # C was started anew: it would be admitted only after a while, and B may not be let go.
+    three.others.hear(C, Event(News.UNKNOWN, STREAM))
+    three.shut(B)
+    task = await three.written("c", 3)
+    await eventually(lambda: three.has_all(C))
+    await three.harness.advance(BOUNDS.wait_ms)
+    await eventually(lambda: three.records.settled)
+    assert not task.done()
+    assert await three.in_sync() == {B}
+
+    three.let(B)
+    assert (await task).status_code == 200
+    three.records.no_admissions = False
+    await three.harness.advance(2 * BOUNDS.join_ms)
+    await three.until_in_sync(B, C)
 
 
 async def test_with_two_silent_nodes_a_round_is_held_and_shown_later(three: Three) -> None:
