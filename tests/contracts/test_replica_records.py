@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import cast
 
 import pytest
 from support.guards import remove
@@ -12,9 +14,13 @@ from bottomless.formats.stream_record import REPLICAS, SERVED, encode_record
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId, StreamId, StreamName
 from bottomless.model.stream import NOBODY, StreamRecord, StreamState
+from bottomless_server.coordination.base import Coordination
 from bottomless_server.node.core import in_sync
 from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import LocalView, OwnedElsewhere
+from bottomless_server.node.lease import NodeLease
+from bottomless_server.node.owner import Owner
+from bottomless_server.node.placement import Placement
 from bottomless_server.node.replica_records import (
     Owned,
     ReplicaRecords,
@@ -22,6 +28,8 @@ from bottomless_server.node.replica_records import (
     take_over,
     watching,
 )
+from bottomless_server.stores.ingest_nodes import IngestNode, announce
+from bottomless_server.stores.node_facts import NodeFacts
 from bottomless_server.stores.streams import Streams, node_key, producers_key, stream_key
 from contracts.conftest import Shared
 
@@ -34,6 +42,40 @@ MINE = Owned(STREAM, 1)
 LEASE_MS = 3_600_000
 
 
+class Held:
+    """The lease of a node as that node sees it."""
+
+    term = 1
+    generation = None
+
+    def __init__(self, node: NodeId) -> None:
+        self.node = IngestNode(node, url_of(node))
+        self.node_id = node
+
+    def require(self) -> None: ...
+
+
+class OneNode(ReplicaRecords):
+    """All transactions of one node, with its claims."""
+
+    def __init__(self, streams: Streams, node: NodeId, coordination: Coordination) -> None:
+        super().__init__(streams, node)
+        self._noted = 0
+        placement = Placement(coordination, lambda: float(self._noted))
+        self._owner = Owner(coordination, cast("NodeLease", Held(node)), self._note, placement)
+        self._owner._joined = streams
+
+    async def claim(
+        self, stream_id: StreamId, local: LocalView, seen: StreamRecord | None = None
+    ) -> StreamRecord:
+        # A later moment for each claim, so that nodes are asked for anew.
+        self._noted += 1_000
+        record, _ = await self._owner.claim(stream_id, local, seen)
+        return record
+
+    async def _note(self, _: StreamId) -> None: ...
+
+
 class Nodes:
     """Four nodes and a stream, of which two nodes of three have to have everything."""
 
@@ -41,11 +83,14 @@ class Nodes:
         self.shared = shared
         self.streams = Streams(shared.coordination, SERVED | {REPLICAS})
         self.a, self.b, self.c, self.d = (
-            ReplicaRecords(self.streams, node, url_of(node)) for node in (A, B, C, D)
+            OneNode(self.streams, node, shared.coordination) for node in (A, B, C, D)
         )
 
     async def lives(self, *nodes: NodeId) -> None:
         for node in nodes:
+            url = url_of(node)
+            facts = NodeFacts(url, "near", "0.1.0")
+            await announce(self.shared.coordination, IngestNode(node, url), facts)
             assert await self.shared.coordination.hold(node_key(node), node.encode(), LEASE_MS)
 
     async def dies(self, node: NodeId) -> None:
@@ -75,8 +120,9 @@ async def nodes(shared: Shared) -> Nodes:
     await nodes.streams.create(
         StreamRecord(STREAM, StreamName("orders"), "default", StreamState.ACTIVE, 0, wanted)
     )
-    await nodes.lives(A, B, C, D)
-    await nodes.a.claim(STREAM, EMPTY, [B, C])
+    await nodes.lives(A, B, C)
+    await nodes.a.claim(STREAM, EMPTY)
+    await nodes.lives(D)
     await nodes.a.admit(MINE, B)
     await nodes.a.reserve(MINE, 10)
     await nodes.a.admit(MINE, C)
@@ -241,8 +287,22 @@ async def test_a_stream_that_is_left_clean_is_anybodys_with_what_is_known_of_pro
     assert await nodes.shared.coordination.get(producers_key(STREAM)) == b"known"
 
     await nodes.dies(A)
-    claimed = await nodes.d.claim(STREAM, EMPTY, [B])
-    assert (claimed.home, claimed.members, claimed.in_sync) == (D, (D, B), (D,))
+    claimed = await nodes.d.claim(STREAM, EMPTY)
+    assert (claimed.home, claimed.members, claimed.in_sync) == (D, (D, B, C), (D,))
+
+
+async def test_a_claim_chooses_anew_when_another_number_of_nodes_is_asked_for_meanwhile(
+    nodes: Nodes,
+) -> None:
+    await nodes.streams.update(STREAM, lambda record: replace(record, published_next=10))
+    left = await nodes.a.leave(MINE, 10, None)
+    for replicas in (4, 3):
+        before = await nodes.record()
+        wanted = StreamConfig(replication=ReplicationConfig(replicas=replicas))
+        await nodes.streams.update(STREAM, partial(replace, config=wanted))
+        claimed = await nodes.a.claim(STREAM, HAS_ALL, before)
+        assert len(claimed.members) == replicas
+    assert left.home == claimed.home == A
 
 
 Fence = Callable[[StreamRecord], StreamRecord]

@@ -33,6 +33,7 @@ from bottomless_server.runtime.base.endless import endless
 from bottomless_server.stores.freed_names import NamesShown, shown_names
 from bottomless_server.stores.generation import GENERATION_FIRST
 from bottomless_server.stores.ingest_nodes import IngestNode, announce, withdraw
+from bottomless_server.stores.node_facts import NodeFacts
 from bottomless_server.stores.streams import node_key
 
 log = structlog.get_logger(__name__)
@@ -117,14 +118,15 @@ class NodeLease:
         lease_value: Callable[[NodeId], bytes] = _id_alone,
         make_room: Callable[[], Awaitable[bool]] = _no_room,
         announced: bool = True,
+        facts: NodeFacts | None = None,
         owned: str = ownership.STREAM,
     ) -> None:
         """The lease of the node whose `directory` it is; `url` is where others reach it.
 
         `lease_key` and `lease_value` make the key of the lease of a node and what it holds. Where it
         is held with another value `make_room` may give it up for whoever has ended, and says whether
-        it did. One that is `announced` enters itself among the ingest nodes. Errors call what the node
-        owns `owned`.
+        it did. One that is `announced` enters itself among the ingest nodes, with its `facts`. Errors
+        call what the node owns `owned`.
         """
         self._lease_value = lease_value
         self._make_room = make_room
@@ -132,6 +134,7 @@ class NodeLease:
         self._heard = heard
         self._lease_key = lease_key
         self._announced = announced
+        self._facts = facts
         self._coordination = coordination
         self._directory = directory
         self._url = url
@@ -276,7 +279,7 @@ class NodeLease:
         """Say where this node is: once in a term, since a lapse may mean that all was lost."""
         term = self.term
         try:
-            await announce(self._coordination, self.node)
+            await announce(self._coordination, self.node, self._facts)
         except StoreError as error:
             log.warning("this node is not announced; tried again", error=str(error))
             return

@@ -22,6 +22,7 @@ from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.node.core import in_sync, ownership
 from bottomless_server.node.core.ownership import LocalView
 from bottomless_server.node.lease import NodeLease
+from bottomless_server.node.placement import Placement
 from bottomless_server.stores.generation import held_generation
 from bottomless_server.stores.joined_calls import JoinedCalls
 from bottomless_server.stores.streams import Streams, node_key, producers_key
@@ -139,7 +140,7 @@ class Claim:
             raise Unavailable("more is known of producers than coordination should hold")
         await self._owner.streams.leave(
             self.stream_id,
-            lambda record: ownership.leave_clean(record, self.epoch, next_offset),
+            lambda record: self._as_home(in_sync.leave_clean, record, next_offset),
             producers,
         )
         self._dirty = self._perhaps_dirty = False
@@ -161,11 +162,23 @@ class Claim:
             # Asked again with the next append; the block is half full yet.
             log.warning("offsets were not reserved", stream_id=self.stream_id, error=str(error))
 
+    def _as_home(
+        self,
+        change: Callable[[StreamRecord, NodeId, int, int], StreamRecord],
+        record: StreamRecord,
+        next_offset: int,
+    ) -> StreamRecord:
+        try:
+            return change(record, self._owner.node_id, self.epoch, next_offset)
+        except in_sync.Refused as error:
+            # It was given to another node, which has not claimed it yet.
+            raise Fenced("the stream was given to another node") from error
+
     async def _reserve(self, next_offset: int) -> None:
         try:
             record = await self._owner.streams.update(
                 self.stream_id,
-                lambda record: ownership.reserve(record, self.epoch, next_offset),
+                lambda record: self._as_home(in_sync.reserve, record, next_offset),
             )
         except Fenced:
             self.note_fence()
@@ -190,8 +203,10 @@ class Owner:
         coordination: Coordination,
         lease: NodeLease,
         note_home: Callable[[StreamId], Awaitable[None]],
+        placement: Placement | None = None,
     ) -> None:
-        """`note_home` returns when the bucket says that a stream is here."""
+        """`note_home` returns when the bucket says that a stream is here. `placement` chooses the other
+        nodes that hold a stream; None: there are none."""
         self._coordination = coordination
         self.streams = Streams(coordination)
         # Calls that are made again after any failure, of which a start makes thousands at once.
@@ -199,6 +214,7 @@ class Owner:
         self._supers = Supers(coordination, self.streams)
         self.lease = lease
         self._note_home = note_home
+        self._placement = placement
 
     @property
     def node_id(self) -> NodeId:
@@ -265,7 +281,9 @@ class Owner:
         """Claim a stream with the next epoch.
 
         `seen` is its record as it was a moment ago, for who has it; the claim is made on the record
-        of now, and is refused and begun anew if its home has changed since.
+        of now, and is refused and begun anew if its home has changed since, or how many nodes are to
+        hold it. A stream that is clean is held by this node and others that are chosen now; a dirty one
+        stays with those that the record names.
         `keeper` is that of a node on whose disk nothing says what is known of producers. What the
         last owner left of that where this claim begins is made durable here before the stream is
         claimed: from then on the bucket may say at any time that it is here, and if coordination
@@ -286,11 +304,12 @@ class Owner:
         for _ in range(_CLAIM_ATTEMPTS):
             self.lease.require()
             term = self.lease.term
-            home = (seen or await self.load(stream_id)).home
-            seen = None
+            before = seen or await self.load(stream_id)
+            seen, home = None, before.home
+            chosen = await self._chosen(before)
             try:
-                record = await self._claim(stream_id, home, local, keeper)
-            except _HomeChanged:
+                record = await self._claim(before, chosen, local, keeper)
+            except _RecordChanged:
                 continue
             except _NotKept as found:
                 if found.keeper.kept is not None or found.left is None:
@@ -304,13 +323,23 @@ class Owner:
             return record, Claim(self, record, term)
         raise ownership.not_owner()
 
+    async def _chosen(self, record: StreamRecord) -> tuple[NodeId, ...]:
+        if self._placement is None:
+            return ()
+        try:
+            return await self._placement.choose(record, self.node_id)
+        except Unavailable as error:
+            raise coordination_unavailable() from error
+
     async def _claim(
         self,
-        stream_id: StreamId,
-        home: NodeId | None,
+        before: StreamRecord,
+        chosen: tuple[NodeId, ...],
         local: LocalView,
         keeper: "Keeper | None",
     ) -> StreamRecord:
+        stream_id, home = before.stream_id, before.home
+        wanted = before.config.replication.replicas
         lease = node_key(home) if home is not None and home != self.node_id else None
         left = None if keeper is None else producers_key(stream_id)
 
@@ -318,11 +347,11 @@ class Owner:
             if record.generation > (self.lease.generation or 0):
                 # A rebuild has written it and is not finished; it may write it once more.
                 raise coordination_lost()
-            if record.home != home:
-                raise _HomeChanged
+            if record.home != home or record.config.replication.replicas != wanted:
+                raise _RecordChanged
             node_id, url = self.lease.node
             home_held = lease is not None and values[lease] is not None
-            claimed = in_sync.claim(record, node_id, url, local, home_held=home_held)
+            claimed = in_sync.claim(record, node_id, url, local, chosen, home_held=home_held)
             if keeper is not None and left is not None:
                 _require_kept(keeper, record, claimed.epochs[-1].first_offset, values[left])
             return claimed
@@ -396,8 +425,9 @@ class _NotKept(Exception):
         self.left = left
 
 
-class _HomeChanged(Exception):
-    """The record names another home than the one whose lease was to be watched."""
+class _RecordChanged(Exception):
+    """The record names another home than the one whose lease was to be watched, or asks for another
+    number of nodes than were chosen."""
 
 
 def coordination_unavailable() -> Unavailable:

@@ -1,12 +1,12 @@
-"""The transactions on the record of a stream with replicas: who owns it, and who is counted.
+"""The transactions of the owner of a stream with replicas on its record: who is counted, who goes on.
 
-An owner admits and evicts with these; nothing calls the others yet, and no stream has replicas. Each method is one EXEC that changes one record;
-`core/in_sync.py` decides, and the leases by which it decides are watched with the record.
+Who owns a stream is decided by a claim, as that of any stream: `owner.py`. Each method here is one
+EXEC that changes one record; `core/in_sync.py` decides, and the leases by which it decides are watched
+with the record.
 
 After a crash, or a lost reply (`coordination-unknown`), the record is as before or as decided, and
 nothing else is anywhere. Whoever asked finds out by reading it, and is safe until then:
 
-- claim: a lost one is followed by another with a higher epoch, which fences the first
 - admit, evict: the node counts as in sync until `settle` says otherwise; one too many only waits. To
   read is not enough: an EXEC that is late still lands as long as nobody has written the record
 - settle: nothing is decided; whatever was asked for before and has not landed never does
@@ -26,7 +26,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Values
 from bottomless_server.node.core import in_sync
 from bottomless_server.node.core.in_sync import Refusal, Refused
-from bottomless_server.node.core.ownership import LocalView, not_owner
+from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.stores.streams import Streams, node_key
 
 _ATTEMPTS: Final = 4
@@ -51,28 +51,9 @@ class Target(NamedTuple):
 class ReplicaRecords:
     """Changes the records of streams with replicas, for one node."""
 
-    def __init__(self, streams: Streams, mine: NodeId, url: str) -> None:
-        """`url` is the internal address of this node."""
+    def __init__(self, streams: Streams, mine: NodeId) -> None:
         self._streams = streams
         self._mine = mine
-        self._url = url
-
-    async def claim(
-        self, stream_id: StreamId, local: LocalView, chosen: Collection[NodeId] = ()
-    ) -> StreamRecord:
-        """Claim a stream with the next epoch; `chosen` become its members if it is clean.
-
-        Raises:
-            NotFound: there is no such stream, or it is being deleted.
-            Unavailable: `not-owner`, `coordination-regressed`, `storage-failed`, outcome none; or
-                coordination does not answer.
-        """
-
-        def decide(record: StreamRecord, live: Collection[NodeId]) -> StreamRecord:
-            held = record.home in live
-            return in_sync.claim(record, self._mine, self._url, local, chosen, home_held=held)
-
-        return await self._watching(stream_id, self._home_of, decide)
 
     async def admit(self, owned: Owned, node: NodeId) -> StreamRecord:
         """Count a member in that has everything.
@@ -183,10 +164,6 @@ class ReplicaRecords:
         self, owned: Owned, decide: Callable[[StreamRecord], StreamRecord]
     ) -> StreamRecord:
         return await self._streams.update(owned.stream_id, decide)
-
-    def _home_of(self, record: StreamRecord) -> Sequence[NodeId]:
-        # Its own lease is no hindrance: the directory has a lock.
-        return [] if record.home in (None, self._mine) else [NodeId(str(record.home))]
 
     async def _watching(
         self,

@@ -5,13 +5,15 @@ bottomless:nodes      node ids, each with NUL and the address of its internal li
 An entry says where a node is and nothing of whether it lives: that is what its lease says
 (`node_key`). A node enters itself when it takes its lease and takes itself out when it stops;
 one that was killed stays in, without a lease, until it is back. Nothing depends on an entry
-but who is asked: a wrong one costs a question that nobody answers.
+but who is asked: a wrong one costs a question that nobody answers. What a node says of itself beside
+that (node_facts.py) is written and removed with its entry.
 """
 
 from typing import Final, NamedTuple
 
 from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Changes, Coordination, Member
+from bottomless_server.stores.node_facts import NodeFacts, encode_facts, facts_key
 from bottomless_server.stores.streams import node_key
 
 NODES_KEY: Final = "bottomless:nodes"
@@ -33,13 +35,17 @@ def _parse(member: bytes) -> IngestNode:
     return IngestNode(NodeId(node_id), url)
 
 
-async def announce(coordination: Coordination, node: IngestNode) -> None:
-    """Enter a node, in place of what was said of it before. Idempotent.
+async def announce(
+    coordination: Coordination, node: IngestNode, facts: NodeFacts | None = None
+) -> None:
+    """Enter a node, with its facts, in place of what was said of it before. Idempotent.
+
+    Without facts it is nobody to whom logs are sent.
 
     Raises:
         CoordinationUnavailable, CoordinationUnknown, CoordinationConflict
     """
-    await _enter(coordination, node.node_id, node)
+    await _enter(coordination, node.node_id, node, facts)
 
 
 async def withdraw(coordination: Coordination, node_id: NodeId) -> None:
@@ -48,7 +54,7 @@ async def withdraw(coordination: Coordination, node_id: NodeId) -> None:
     Raises:
         As `announce`.
     """
-    await _enter(coordination, node_id, None)
+    await _enter(coordination, node_id, None, None)
 
 
 async def live_nodes(coordination: Coordination) -> list[IngestNode]:
@@ -63,7 +69,9 @@ async def live_nodes(coordination: Coordination) -> list[IngestNode]:
     return [node for node, value in zip(nodes, held, strict=True) if value is not None]
 
 
-async def _enter(coordination: Coordination, node_id: NodeId, node: IngestNode | None) -> None:
+async def _enter(
+    coordination: Coordination, node_id: NodeId, node: IngestNode | None, facts: NodeFacts | None
+) -> None:
     before = f"{node_id}\0".encode()
     # What sorts after it and begins with it: one, or two after an address changed.
     found = await coordination.members(NODES_KEY, before, 2)
@@ -72,6 +80,8 @@ async def _enter(coordination: Coordination, node_id: NodeId, node: IngestNode |
     members = [Member(NODES_KEY, member, False) for member in own if member != wanted]
     if wanted is not None and wanted not in own:
         members.append(Member(NODES_KEY, wanted, True))
-    if members:
+    said = None if facts is None else encode_facts(facts)
+    if members or said != await coordination.get(facts_key(node_id)):
         # Nobody else enters this node: its directory is locked. So nothing is watched for.
-        await coordination.transact([node_key(node_id)], lambda _: (Changes(members=members), None))
+        changes = Changes({facts_key(node_id): said}, members=members)
+        await coordination.transact([node_key(node_id)], lambda _: (changes, None))

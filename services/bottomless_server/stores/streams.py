@@ -6,6 +6,7 @@ bottomless:freed                   another one with each name that is freed: fre
 bottomless:stream:{stream_id}      the stream record
 bottomless:node:{node_id}          lease of one ingest data directory
 bottomless:nodes                   where ingest nodes are: ingest_nodes.py
+bottomless:node-facts:{node_id}    what a node says of itself beside that: node_facts.py
 bottomless:producers:{stream_id}   what the last owner knew of producers when it left
 bottomless:deletes                 object keys, by the time from which they may go
 bottomless:deletes-failing         those of them that failed, by the time when they first did

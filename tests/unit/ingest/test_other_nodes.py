@@ -106,7 +106,7 @@ class Three:
             in_sync=(mine,),
         )
         self.store.write(Changes({stream_key(STREAM): encode_record(record)}))
-        self.records = Records(self.streams, mine, "http://owner:9000")
+        self.records = Records(self.streams, mine)
         context = OwnerContext(
             mine=mine,
             records=self.records,

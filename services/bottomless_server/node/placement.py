@@ -1,0 +1,72 @@
+"""Which nodes can follow logs now, and which of them are to hold a stream beside its owner."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Final
+
+import structlog
+
+from bottomless.errors import Corrupt
+from bottomless.model.names import NodeId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.node.core.placement import Candidate, chosen
+from bottomless_server.stores.ingest_nodes import live_nodes
+from bottomless_server.stores.node_facts import decode_facts, facts_key
+
+log = structlog.get_logger(__name__)
+
+_KEPT_SECONDS: Final = 1.0
+"""How long it is remembered which nodes live: a start that claims thousands of streams asks once."""
+
+
+class Placement:
+    """Chooses nodes for streams, as coordination shows them."""
+
+    def __init__(self, coordination: Coordination, monotonic: Callable[[], float]) -> None:
+        """`monotonic` is a clock in seconds."""
+        self._coordination = coordination
+        self._monotonic = monotonic
+        self._asking = asyncio.Lock()
+        self._found: list[Candidate] = []
+        self._good_until = monotonic()
+
+    async def choose(
+        self, record: StreamRecord, mine: NodeId, kept: Collection[NodeId] = ()
+    ) -> tuple[NodeId, ...]:
+        """The ids of nodes that are to hold a stream beside `mine`, its owner, and those that are `kept`.
+
+        As many as its configuration asks for, or fewer where no more live; none is asked for, and
+        nobody, where the owner and those that are kept suffice.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        taken = {mine, *kept}
+        wanted = record.config.replication.replicas - len(taken)
+        if wanted <= 0:
+            return ()
+        live = await self._live()
+        known = {one.node_id: one for one in live}
+        holders = [known.get(node, Candidate(node, "")) for node in taken]
+        return chosen(record.stream_id, holders, live, wanted)
+
+    async def _live(self) -> list[Candidate]:
+        async with self._asking:
+            if self._monotonic() >= self._good_until:
+                self._found = await self._ask()
+                self._good_until = self._monotonic() + _KEPT_SECONDS
+            return self._found
+
+    async def _ask(self) -> list[Candidate]:
+        nodes = await live_nodes(self._coordination)
+        values = await self._coordination.get_many([facts_key(node.node_id) for node in nodes])
+        found = []
+        for node, value in zip(nodes, values, strict=True):
+            if value is None:
+                continue
+            try:
+                found.append(Candidate(node.node_id, decode_facts(value).zone))
+            except Corrupt as error:
+                log.warning("a node is not chosen", node=node.node_id, error=str(error))
+        return found
