@@ -6,6 +6,7 @@ from functools import partial
 from itertools import product
 
 import pytest
+from support.guards import remove
 
 from bottomless.errors import Fenced, StoreError, Unavailable
 from bottomless.model.config import ReplicationConfig, StreamConfig
@@ -53,6 +54,26 @@ def test_a_node_in_sync_claims_a_dirty_stream_whose_home_is_silent() -> None:
     assert (claimed.home, claimed.epoch, claimed.dirty) == (B, 2, True)
     assert (claimed.in_sync, claimed.members) == (ALL.in_sync, ALL.members)
     assert claimed.epochs[-1].first_offset == 10
+
+
+def claimed_by_one_that_died() -> StreamRecord:
+    """B followed under the first epoch; C claimed after it, and died before B heard of that."""
+    return claim(ALL, C, "c:1", HAS_ALL, home_held=False)
+
+
+def test_the_log_of_a_node_in_sync_stays_when_others_claimed_in_between() -> None:
+    record = claimed_by_one_that_died()
+    assert not ownership.is_outdated(record, B, HAS_ALL)
+    assert claim(record, B, "b:1", HAS_ALL, home_held=False).epoch == 3
+    # Of a clean stream all is published, and whoever claims it begins after that.
+    assert ownership.is_outdated(replace(record, dirty=False), B, HAS_ALL)
+
+
+def test_without_its_guard_the_only_log_with_everything_is_set_aside(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "the log of a node that holds a stream", lambda *_: False)
+    assert ownership.is_outdated(claimed_by_one_that_died(), B, HAS_ALL)
 
 
 def test_nobody_else_claims_a_dirty_stream() -> None:

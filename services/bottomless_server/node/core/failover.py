@@ -94,7 +94,7 @@ class _Watched:
     heard_at: int
     looked_at: int | None = None
     home: NodeId | None = None
-    """Whose lease keeps this node from claiming; None: it is not known."""
+    """The node whose lease keeps this one from claiming; None: it is not known."""
     look_at: int | None = None
     """When it is to be looked at, whoever lives; None: by what is usual."""
     claim_at: int | None = None

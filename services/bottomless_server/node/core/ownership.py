@@ -130,11 +130,21 @@ def is_outdated(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:
     of a takeover and its gap: if coordination is lost then, the bucket still names this home, and
     without its log it would begin anew at offsets that it has acknowledged.
     """
-    if record.home == mine or record.state is not StreamState.ACTIVE:
+    if record.home == mine or record.state is not StreamState.ACTIVE or is_held(record, mine):
         return False
     if record.dirty and (record.home in (None, NOBODY) or record.epoch == local.epoch):
         return False
     return record.epoch >= local.epoch and record.version >= local.version
+
+
+@guard("the log of a node that holds a stream")
+def is_held(record: StreamRecord, mine: NodeId) -> bool:
+    """Whether a dirty stream may count on the log of this node beside that of its home.
+
+    Others may have claimed it meanwhile, and one after the other may be dead: then this log has all
+    that was acknowledged. What it has beyond that is cut when an owner opens it.
+    """
+    return record.dirty and mine in record.members
 
 
 @guard("the bucket's word before an older log goes")
