@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from bottomless.drives.base import Drive
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import fragment_place
-from bottomless.formats.stream_record import SERVED, TIERS
 from bottomless.model.fragment import FragmentInfo
 from bottomless_server.manifest.mutators.moves import Claimed, Wanted, claim, enter, finish
 from bottomless_server.manifest.mutators.sessions import intend
@@ -123,7 +122,7 @@ class Moving:
 
 async def a_moving_stream(count: int) -> Moving:
     """A stream with so many fragments."""
-    harness = ManifestHarness(SERVED | {TIERS})
+    harness = ManifestHarness()
     table = await a_table(harness.drive, COLD)
     harness.use_drives(table)
     await check_generation(harness.drive, harness.coordination)

@@ -72,8 +72,8 @@ its bytes are not frozen."""
 TIERS: Final = "tiers"
 """The feature of a stream of which anything lies, or is to lie, on another drive than the first:
 `config.tiers`, the members `moves` and `promoted`, which a registry object lacks, and a drive in each
-row of `intents` and `quarantine`. No service serves it yet, and its bytes are not frozen."""
-SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, SUPER})
+row of `intents` and `quarantine`."""
+SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, SUPER, TIERS})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
 _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {

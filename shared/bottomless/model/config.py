@@ -4,6 +4,7 @@ The parsing is pydantic's, strict and closed: an unknown member or a number in q
 and the answer names its place, never what was sent.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
 import orjson
@@ -147,6 +148,9 @@ def _checked_tiers(tiers: tuple[TierConfig, ...]) -> tuple[TierConfig, ...]:
     return tiers
 
 
+_Tiers = Annotated[
+    tuple[TierConfig, ...], BeforeValidator(_read_tiers), AfterValidator(_checked_tiers)
+]
 Profile = Literal["local", "leaderless"]
 """How the newest records of a stream are kept until they are in fragments."""
 _Label = Annotated[str, Field(max_length=LABEL_SIZE_MAX)]
@@ -171,16 +175,37 @@ _SECTIONS: Final[Sections] = {
 _STORED_SECTIONS: Final[Sections] = {**_SECTIONS, "replication": ReplicationConfig}
 
 
+class _AskedTiered(_AskedConfig):
+    """What a request may say of a stream that is no partition, where tiers are served."""
+
+    tiers: _Tiers = ()
+
+
 class _AskedToCreate(_AskedConfig):
     """What a request to create a stream may say where leaderless ones are served."""
 
     profile: Literal["local", "leaderless"] = "local"
 
 
+class _AskedToCreateTiered(_AskedToCreate, _AskedTiered):
+    """What a request to create a stream may say where leaderless ones and tiers are served."""
+
+
 class _AskedToChange(_AskedConfig):
     """What a request to change a leaderless stream may say."""
 
     fenced: bool = False
+
+
+class _AskedToChangeTiered(_AskedToChange, _AskedTiered):
+    """What a request to change a leaderless stream may say where tiers are served."""
+
+
+_WITH_TIERS: Final[Mapping[type[_AskedConfig], type[_AskedConfig]]] = {
+    _AskedConfig: _AskedTiered,
+    _AskedToCreate: _AskedToCreateTiered,
+    _AskedToChange: _AskedToChangeTiered,
+}
 
 
 class StreamConfig(_AskedConfig):
@@ -194,11 +219,9 @@ class StreamConfig(_AskedConfig):
     """Whether a leaderless stream takes no appends, because an operator said so."""
     replication: ReplicationConfig = ReplicationConfig()
     """A leaderless stream has the default, since no node has a tail of it."""
-    tiers: Annotated[
-        tuple[TierConfig, ...], BeforeValidator(_read_tiers), AfterValidator(_checked_tiers)
-    ] = ()
-    """The drives of its fragments, the newest first; without any all are on drive 0. No request may
-    say it yet, and nothing serves it."""
+    tiers: _Tiers = ()
+    """The drives of its fragments, the newest first; without any they stay where they are, and new
+    ones are put on drive 0."""
 
     @model_validator(mode="after")
     def _members_fit_the_profile(self) -> Self:
@@ -214,15 +237,17 @@ class StreamConfig(_AskedConfig):
         return self.profile == "leaderless"
 
 
-def parse_config(value: object, *, leaderless: bool = False) -> StreamConfig:
+def parse_config(value: object, *, leaderless: bool = False, tiered: bool = False) -> StreamConfig:
     """Check a readable JSON value against the schema of what a request may say of a configuration.
 
-    `leaderless` tells whether leaderless streams are served, so that a request may ask for one.
+    `leaderless` and `tiered` tell whether leaderless streams and tiers are served, so that a request
+    may ask for them. Whether the drives of the tiers exist is not looked at.
 
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault.
     """
-    asked = checked(_AskedToCreate if leaderless else _AskedConfig, value, _SECTIONS)
+    schema = _AskedToCreate if leaderless else _AskedConfig
+    asked = checked(_WITH_TIERS[schema] if tiered else schema, value, _SECTIONS)
     return _of_its_profile(StreamConfig(**dict(asked)))
 
 
@@ -278,10 +303,13 @@ def encode_config(config: StreamConfig) -> dict[str, Any]:
     return members
 
 
-def patch_config(config: StreamConfig, patch: object, *, leaderless: bool = False) -> StreamConfig:
+def patch_config(
+    config: StreamConfig, patch: object, *, leaderless: bool = False, tiered: bool = False
+) -> StreamConfig:
     """Apply a merge patch (RFC 7396) to a configuration; null takes a member back to its default.
 
-    `leaderless` tells whether leaderless streams are served: such a one may be fenced.
+    `leaderless` tells whether leaderless streams are served: such a one may be fenced. `tiered` tells
+    whether tiers are: they are a list, which is replaced as a whole.
 
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault. A null for an unknown
@@ -293,6 +321,7 @@ def patch_config(config: StreamConfig, patch: object, *, leaderless: bool = Fals
         if "fenced" in patch and not config.leaderless:
             raise refused("unchangeable", "only a leaderless stream can be fenced", "/fenced")
     schema = _AskedToChange if leaderless and config.leaderless else _AskedConfig
+    schema = _WITH_TIERS[schema] if tiered else schema
     asked = config.model_dump(mode="json", include=set(schema.model_fields))
     patched = checked(schema, merged(asked, patch), _SECTIONS)
     patched = patched.model_copy(update={"filter": patched.filter.settled()})

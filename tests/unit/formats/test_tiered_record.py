@@ -1,4 +1,4 @@
-"""The stream record of a stream with tiers, and its registry object. No service serves them yet."""
+"""The stream record of a stream with tiers, and its registry object."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,7 +30,7 @@ from bottomless.model.tiers import copy_text, parse_copy
 from unit.formats.examples import OTHER_UID, RECORD, TIERED_RECORD, UID
 from unit.formats.test_stream_record import DELETED, json_values, sealed
 
-WITH_TIERS = SERVED | {TIERS}
+WITHOUT_TIERS = SERVED - {TIERS}
 FIRST, SECOND = orjson.loads(encode_record(TIERED_RECORD))["moves"]
 TIER, LAST = orjson.loads(encode_record(TIERED_RECORD))["config"]["tiers"]
 
@@ -57,27 +57,27 @@ def test_a_record_with_tiers_comes_back(record: StreamRecord) -> None:
     data = encode_record(record)
     assert orjson.loads(data)["format"] == 2
     assert orjson.loads(data)["features"] == ["tiers"]
-    assert decode_record(data, WITH_TIERS) == record
+    assert decode_record(data) == record
 
 
 def test_a_registry_object_has_the_policy_and_nothing_of_what_is_under_way() -> None:
     """After a loss of coordination what is on its way is found by listing the drives."""
     data = encode_registry(TIERED_RECORD)
-    read = decode_registry(data, WITH_TIERS)
+    read = decode_registry(data)
     assert not {"moves", "promoted"} & orjson.loads(data).keys()
     assert (read.moves, read.promoted, read.config) == ((), (), TIERED_RECORD.config)
     under_way = replace(TIERED_RECORD, config=RECORD.config)
     assert encode_registry(under_way) == encode_registry(RECORD)
 
 
-def test_no_release_touches_a_stream_with_tiers_before_it_serves_them() -> None:
-    assert TIERS not in SERVED
+def test_a_release_that_serves_no_tiers_touches_no_stream_that_has_them() -> None:
+    assert TIERS in SERVED
     for decode, data in (
         (decode_record, encode_record(TIERED_RECORD)),
         (decode_registry, encode_registry(TIERED_RECORD)),
     ):
         with pytest.raises(NotServed, match="feature tiers is not served"):
-            decode(data)
+            decode(data, WITHOUT_TIERS)
 
 
 def test_without_tiers_nothing_is_written_of_them() -> None:
@@ -118,10 +118,10 @@ def tiers(*all_: dict[str, Any]) -> dict[str, Any]:
 def test_a_stream_says_its_tiers_in_one_way(changes: dict[str, Any]) -> None:
     record = changed(encode_record(TIERED_RECORD), changes)
     with pytest.raises(Corrupt):
-        decode_record(orjson.dumps(record), WITH_TIERS)
+        decode_record(orjson.dumps(record))
     registry = changed(encode_registry(TIERED_RECORD), changes)
     with pytest.raises(Corrupt):
-        decode_registry(sealed(registry), WITH_TIERS)
+        decode_registry(sealed(registry))
 
 
 def with_move(**members: Any) -> dict[str, Any]:
@@ -162,13 +162,13 @@ def with_move(**members: Any) -> dict[str, Any]:
 def test_what_is_under_way_is_said_in_one_way(changes: dict[str, Any]) -> None:
     record = changed(encode_record(TIERED_RECORD), changes)
     with pytest.raises(Corrupt):
-        decode_record(orjson.dumps(record), WITH_TIERS)
+        decode_record(orjson.dumps(record))
 
 
 def test_an_intent_of_a_stream_without_tiers_names_no_drive() -> None:
     record = changed(encode_record(RECORD), {"intents": [[OTHER_UID, 1060, "run-1", 0]]})
     with pytest.raises(Corrupt):
-        decode_record(orjson.dumps(record), WITH_TIERS)
+        decode_record(orjson.dumps(record))
 
 
 MEMBERS = list(orjson.loads(encode_record(TIERED_RECORD)))
@@ -178,18 +178,53 @@ MEMBERS = list(orjson.loads(encode_record(TIERED_RECORD)))
 def test_any_value_anywhere_is_read_or_refused(name: str, value: Any) -> None:
     data = orjson.dumps({**orjson.loads(encode_record(TIERED_RECORD)), name: value})
     try:
-        record = decode_record(data, WITH_TIERS)
+        record = decode_record(data)
     except Corrupt:
         return
-    assert decode_record(encode_record(record), WITH_TIERS) == record
+    assert decode_record(encode_record(record)) == record
 
 
-def test_no_request_says_what_tiers_there_are() -> None:
-    asked = {"tiers": [{"drive": "default"}]}
-    with pytest.raises(InvalidRequest):
-        parse_config(asked, leaderless=True)
-    with pytest.raises(InvalidRequest):
-        patch_config(TIERED_RECORD.config, asked, leaderless=True)
+ASKED = {"tiers": [{"drive": "default", "max_age": "36h", "max_bytes": "1 GiB"}, LAST]}
+SETTLED = [{**TIER, "max_age": "36h", "max_bytes": 2**30}, LAST]
+
+
+@pytest.mark.parametrize("leaderless", [False, True])
+def test_a_request_says_what_tiers_there_are(leaderless: bool) -> None:
+    config = parse_config(ASKED, leaderless=leaderless, tiered=True)
+    assert encode_config(config)["tiers"] == SETTLED
+    patched = patch_config(StreamConfig(), ASKED, leaderless=leaderless, tiered=True)
+    assert patched == config
+
+
+def test_of_a_stream_that_is_to_have_none_no_request_says_tiers() -> None:
+    for leaderless in (False, True):
+        with pytest.raises(InvalidRequest):
+            parse_config(ASKED, leaderless=leaderless)
+        with pytest.raises(InvalidRequest):
+            patch_config(TIERED_RECORD.config, ASKED, leaderless=leaderless)
+
+
+@pytest.mark.parametrize("none", [None, []])
+def test_a_patch_replaces_all_tiers_or_takes_them_away(none: Any) -> None:
+    config = TIERED_RECORD.config
+    assert patch_config(config, {"tiers": none}, tiered=True) == StreamConfig()
+    one = patch_config(config, {"tiers": [{"drive": "cold"}]}, tiered=True)
+    assert [tier.drive for tier in one.tiers] == ["cold"]
+
+
+def test_a_fault_of_tiers_has_its_place() -> None:
+    for said, pointer, sentence in (
+        ([TIER, TIER], "/tiers", "each drive may be in one tier"),
+        ([TIER, {**LAST, "more": 1}], "/tiers/1", ""),
+        ([{**TIER, "max_bytes": 0}, LAST], "/tiers/0/max_bytes", ""),
+        ([{"max_age": "1D"}, LAST], "/tiers/0/drive", "must be given"),
+        ({"drive": "cold"}, "/tiers", ""),
+    ):
+        with pytest.raises(InvalidRequest) as raised:
+            parse_config({"tiers": said}, tiered=True)
+        (fault,) = raised.value.faults
+        assert fault.pointer == pointer
+        assert sentence in fault.detail
 
 
 def test_a_change_of_a_configuration_keeps_the_tiers() -> None:

@@ -73,7 +73,9 @@ def _loop_ms() -> int:
 
 @asynccontextmanager
 async def running(harness: ManifestHarness) -> AsyncIterator[Service]:
-    service = ManifestService(replace(harness.context, clock=_loop_ms, elapsed=_loop_ms))
+    table = harness.context.drives
+    context = replace(harness.context, clock=_loop_ms, elapsed=_loop_ms, table=table)
+    service = ManifestService(context)
     await service.start()
     yield Service(harness, service)
     await service.drain()

@@ -131,7 +131,7 @@ async def a_directory(root: Path, number: int) -> tuple[LocalDrive, DriveMarker]
 
 @asynccontextmanager
 async def a_stage(folder: Path) -> AsyncIterator[Stage]:
-    harness = ManifestHarness(SERVED | {TIERS})
+    harness = ManifestHarness()
     directories = {one: await a_directory(folder / str(one), one) for one in (SHELF, ATTIC)}
     others = {one: marked_drive(*directories[one]) for one in directories}
     table = DriveTable(harness.drive, others)
@@ -332,7 +332,7 @@ async def test_an_uploader_moves_what_its_release_serves(tmp_path: Path) -> None
         await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
         drive = stage.moving.harness.drive
         settings = UploaderSettings(manifest_url=stage.peer.base_url)
-        for served in (SERVED, SERVED | {TIERS}):
+        for served in (SERVED - {TIERS}, SERVED):
             service = create_service(settings, drive, served=served, table=stage.table)
             moves = service.moves
             assert (moves is not None) is (TIERS in served)

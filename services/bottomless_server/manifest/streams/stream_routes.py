@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from bottomless.formats.stream_record import LEADERLESS
+from bottomless.formats.stream_record import LEADERLESS, TIERS
 from bottomless.model.config import StreamConfig, parse_config, patch_config
 from bottomless.model.limits import KIB
 from bottomless.model.stream import StreamRecord, StreamState
@@ -20,6 +20,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.mutators.bounds import StreamBounds
 from bottomless_server.manifest.operations.operation_routes import accepted
+from bottomless_server.manifest.registry.policy_drives import require_usable, usable_drives
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import (
     Shown,
@@ -121,7 +122,8 @@ class _StreamRoutes:
         parse_query(request.scope, {})
         name = full_name_of(request.scope, request.path_params["s"])
         negotiate(header(request.scope, b"accept"), [JSON])
-        config = await _read_config(request, leaderless=self._leaderless)
+        config = await self._read_config(request)
+        await self._require_drives(config)
         record, created = await self._registry.declare(name, config)
         members = await self._describe(record)
         headers = self._headers(record, members)
@@ -151,11 +153,18 @@ class _StreamRoutes:
         negotiate(header(request.scope, b"accept"), [JSON])
         if_match = require_precondition(header(request.scope, b"if-match"))
         patch = await read_json(request, PATCH_TYPES, size_max=CONFIG_BODY_SIZE_MAX)
+        says_tiers = self._tiered and isinstance(patch, dict) and bool(patch.get("tiers"))
+        usable = await usable_drives(self._context) if says_tiers else frozenset()
 
         def change(record: StreamRecord) -> StreamConfig:
             require_no_partition(record)
             require_match(if_match, etag(record))
-            return patch_config(record.config, patch, leaderless=self._leaderless)
+            config = patch_config(
+                record.config, patch, leaderless=self._leaderless, tiered=self._tiered
+            )
+            if says_tiers:
+                require_usable(config.tiers, usable)
+            return config
 
         record = await self._registry.update(name, change)
         members = await self._describe(record)
@@ -185,6 +194,20 @@ class _StreamRoutes:
         """Whether a request may ask for a stream without an owner."""
         return LEADERLESS in self._context.served
 
+    @property
+    def _tiered(self) -> bool:
+        """Whether a request may say on which drives fragments belong."""
+        return TIERS in self._context.served
+
+    async def _read_config(self, request: Request) -> StreamConfig:
+        """The configuration of a PUT; an empty body means defaults."""
+        value = await read_json(request, optional=True, size_max=CONFIG_BODY_SIZE_MAX)
+        return parse_config(value, leaderless=self._leaderless, tiered=self._tiered)
+
+    async def _require_drives(self, config: StreamConfig) -> None:
+        if config.tiers:
+            require_usable(config.tiers, await usable_drives(self._context))
+
     def _headers(self, record: StreamRecord, members: Mapping[str, Any]) -> dict[str, str]:
         offsets = members["offsets"]
         headers = {
@@ -199,9 +222,3 @@ class _StreamRoutes:
 
 
 _UNCACHED: Final = {"cache-control": "private, no-cache"}
-
-
-async def _read_config(request: Request, *, leaderless: bool) -> StreamConfig:
-    """The configuration of a PUT; an empty body means defaults."""
-    value = await read_json(request, optional=True, size_max=CONFIG_BODY_SIZE_MAX)
-    return parse_config(value, leaderless=leaderless)
