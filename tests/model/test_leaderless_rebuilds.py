@@ -159,7 +159,7 @@ class Rebuilds:
         if not firsts:
             return
         firsts = firsts[: self.random.randrange(1, len(firsts) + 1)]
-        (uid,) = await mutator.intend(session, firsts[:1])
+        (uid,) = (await mutator.intend(session, firsts[:1])).uids
         chunks = b"".join(self.committed[stream_id][first] for first in firsts)
         packed = pack_fragment(stream_id, uid, [chunks])
         key = fragment_key(stream_id, firsts[0], uid)

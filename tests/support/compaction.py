@@ -26,6 +26,7 @@ from bottomless.model.names import StreamId, StreamName, parse_stream_id
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless.model.wal import Piece
 from bottomless_server.coordination.base import Changes, Member
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.leaderless.instance import decode_instance, encode_instance
 from bottomless_server.leaderless.tail import TailEntry
 from bottomless_server.leaderless.tail_format import decode_entry, decode_held
@@ -230,6 +231,7 @@ class CompactionWorld:
         parts = Parts(
             settings=made,
             drive=self.drive,
+            drives=DriveTable.of_one(self.drive),
             ingest=NoPeers(),
             manifest=ManifestCalls(Peer(self._manifest_url, name="manifest")),
             budget=ByteBudget(made.uploader_memory_bytes),

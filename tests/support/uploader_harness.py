@@ -13,6 +13,7 @@ from bottomless.formats.keys import parse_fragment_key
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.uploader.app import UploaderService, create_service
 from bottomless_server.uploader.settings import UploaderSettings
 from support.asgi import on_socket, on_tcp
@@ -56,6 +57,7 @@ class UploaderHarness:
     damage_retry_seconds: float = 30.0
     idle_seconds: float = 30.0
     memory_bytes: int = MIB
+    table: DriveTable | None = None
 
     def __post_init__(self) -> None:
         self.manifest = FakeManifest(self.drive)
@@ -93,7 +95,7 @@ class UploaderHarness:
             uploader_nodes_ms=20,
             drain_seconds=10,
         )
-        return create_service(settings, self.drive)
+        return create_service(settings, self.drive, table=self.table)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[UploaderService]:

@@ -17,6 +17,7 @@ from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
 from bottomless.formats.segment import HEADER_SIZE as HEADER_SIZE_OF_SEGMENT
 from bottomless.formats.segment import encode_segment_header
 from bottomless.model.config import FilterConfig
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import TENANT_DEFAULT, StreamId, Uid
 from bottomless.model.segment import SegmentHeader
@@ -228,6 +229,8 @@ class FakeManifest:
         self.shares_roots = False
         """Whether what is registered waits for more, until the same session begins again."""
         self.register_wait_seconds = 0.05
+        self.first_tier = DEFAULT_NUMBER
+        """The drive of its new fragments, where the uploader reaches it."""
         self.filter = FilterConfig()
         """Which filters its fragments are to have."""
         self.gone = False
@@ -291,7 +294,8 @@ class FakeManifest:
         for first_offset in asked.first_offsets:
             if first_offset in self.intent_gates:
                 await self.intent_gates[first_offset].wait()
-        return encode_intended(uids, self.filter)
+        drive = self.first_tier if self.first_tier in asked.drives else DEFAULT_NUMBER
+        return encode_intended(uids, self.filter, drive)
 
     async def _fragments(self, body: Any) -> Any:
         asked = RegisterAsked.model_validate(body)

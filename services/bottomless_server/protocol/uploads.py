@@ -14,6 +14,7 @@ from pydantic import Field
 from bottomless.errors import Code, InvalidRequest
 from bottomless.formats.filter import BLOCK_SIZE, is_block_count
 from bottomless.model.config import FilterConfig
+from bottomless.model.drive import DEFAULT_NUMBER, NUMBER_MAX
 from bottomless.model.fragment import FragmentInfo, Presence
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.manifest import filters_of
@@ -40,6 +41,7 @@ _U64 = Annotated[int, Field(ge=0, lt=2**63)]
 _U32 = Annotated[int, Field(ge=0, lt=2**32)]
 _Blocks = Annotated[str, Field(pattern=r"^([0-9a-f]{64}){0,32}$")]
 """Blocks of a filter in hexadecimal."""
+_Drive = Annotated[int, Field(ge=DEFAULT_NUMBER + 1, le=NUMBER_MAX)]
 _Timestamp = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
@@ -50,6 +52,8 @@ class BeginAsked(ClosedBody):
 class IntentsAsked(ClosedBody):
     session: _Session
     first_offsets: Annotated[list[_Offset], Field(min_length=1, max_length=INTENT_COUNT_MAX)]
+    drives: Annotated[list[_Drive], Field(max_length=NUMBER_MAX)] = Field(default_factory=list)
+    """The drives beside drive 0 on which it can put fragments; left out where there are none."""
 
 
 class _Fragment(ClosedBody):
@@ -111,9 +115,13 @@ def encode_begin(session: str) -> dict[str, Any]:
     return BeginAsked.model_construct(session=session).model_dump()
 
 
-def encode_intents_asked(session: str, first_offsets: Sequence[int]) -> dict[str, Any]:
-    asked = IntentsAsked.model_construct(session=session, first_offsets=list(first_offsets))
-    return asked.model_dump()
+def encode_intents_asked(
+    session: str, first_offsets: Sequence[int], drives: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Ask for uids. `drives` are those beside drive 0 on which the fragments can be put; without any
+    the body is what it was before there were some."""
+    more = {"drives": list(drives)} if drives else {}
+    return {"session": session, "first_offsets": list(first_offsets), **more}
 
 
 def encode_register(session: str, fragments: Sequence[FragmentInfo]) -> dict[str, Any]:
@@ -160,17 +168,26 @@ class Intended(NamedTuple):
     """One for each of the offsets, in their order."""
     filter: FilterConfig = FilterConfig()
     """The filters that these fragments are to have: it counts for what is cut after a change."""
+    drive: int = DEFAULT_NUMBER
+    """The number of the drive on which all of them are to be put."""
 
 
-def encode_intended(uids: Iterable[Uid], filter_: FilterConfig) -> dict[str, Any]:
+def encode_intended(
+    uids: Iterable[Uid], filter_: FilterConfig, drive: int = DEFAULT_NUMBER
+) -> dict[str, Any]:
     asked = {} if filter_.index is None else {"filter": filter_.model_dump(mode="json")}
-    return {"uids": list(uids), **asked}
+    elsewhere = {} if drive == DEFAULT_NUMBER else {"drive": drive}
+    return {"uids": list(uids), **asked, **elsewhere}
 
 
 @said_by("manifest")
 def decode_intended(body: Any, first_offsets: Sequence[int]) -> Intended:
     uids = [uid for uid, _ in zip(map(parse_uid, body["uids"]), first_offsets, strict=True)]
-    return Intended(uids, FilterConfig.model_validate(body.get("filter", {})))
+    filter_ = FilterConfig.model_validate(body.get("filter", {}))
+    drive = number(body.get("drive", DEFAULT_NUMBER))
+    if drive > NUMBER_MAX:
+        raise ValueError("there is no such drive")
+    return Intended(uids, filter_, drive)
 
 
 def encode_registered(registered: Registered) -> dict[str, Any]:

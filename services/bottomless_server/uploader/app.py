@@ -142,31 +142,33 @@ def create_service(
     """Put the uploader together; peers are made of the settings' urls where none are given.
 
     `coordination` is for streams without an owner alone, which are compacted if `served` has them.
-    `table` has the drives between which fragments are moved, if `served` has tiers; without it there is
-    `drive` alone.
+    `table` has the drives on which fragments are put and between which they are moved; without it there
+    is `drive` alone.
 
     Raises:
         CannotStart: a url is missing or is not one.
     """
+    drives = table or DriveTable.of_one(drive)
     parts = Parts(
         settings=settings,
         drive=drive,
+        drives=drives,
         ingest=ingest or Peers(name="ingest", secret=secret_to_send(settings)),
         manifest=ManifestCalls(manifest or _manifest(settings)),
         budget=ByteBudget(settings.uploader_memory_bytes),
         retries=Retries(settings),
         clock_ms=_clock_ms,
     )
-    moves = _moves(parts, table or DriveTable.of_one(drive), served)
+    moves = _moves(parts, served)
     return UploaderService(parts, _compactor(parts, coordination, served), moves)
 
 
-def _moves(parts: Parts, table: DriveTable, served: AbstractSet[str]) -> Moves | None:
+def _moves(parts: Parts, served: AbstractSet[str]) -> Moves | None:
     settings = parts.settings
     if TIERS not in served:
         return None
     mover = Mover(
-        drives=table,
+        drives=parts.drives,
         budget=parts.budget,
         pace=Pace(settings.uploader_move_bytes_per_second),
         objects_in_flight=asyncio.Semaphore(settings.uploader_moves_in_flight),

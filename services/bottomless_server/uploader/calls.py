@@ -105,10 +105,15 @@ class ManifestCalls:
         return decode_opened(await self._post(UPLOADS, stream_id, encode_begin(session)))
 
     async def intents(
-        self, stream_id: StreamId, session: str, first_offsets: Sequence[int]
+        self,
+        stream_id: StreamId,
+        session: str,
+        first_offsets: Sequence[int],
+        drives: Sequence[int] = (),
     ) -> Intended:
-        """One uid for each fragment that is about to be put, and which filters they are to have."""
-        asked = encode_intents_asked(session, first_offsets)
+        """One uid for each fragment that is about to be put, which filters they are to have, and the
+        drive where they are to be put: drive 0, or one of those that are given."""
+        asked = encode_intents_asked(session, first_offsets, drives)
         return decode_intended(await self._post(INTENTS, stream_id, asked), first_offsets)
 
     async def register(

@@ -4,7 +4,8 @@ manifest, whatever its chunks come from.
 The way of one fragment, and what there is after a crash of this process at each step
 (the uploader itself keeps nothing; coordination, the object store and the source do):
 
-3. intents are asked    the record lists the uids: keys that may exist from now on
+3. intents are asked    the record lists the uids: keys that may exist from now on, each on the drive
+                        that the record says too
 4. the object is put    it is there whole or not at all, under a key that an intent names
 5. it is registered     the manifest may hold it in memory; the intent stays until its root
                         is published, so until then this step is repeated
@@ -32,11 +33,12 @@ import structlog
 from bottomless.drives.base import Body, Drive
 from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.formats.checks import corrupt
-from bottomless.formats.keys import fragment_key
+from bottomless.formats.keys import fragment_place
 from bottomless.model.config import FilterConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.protocol.tail import HeadsRun
 from bottomless_server.protocol.uploads import Opened
@@ -73,6 +75,9 @@ class Parts:
 
     settings: UploaderSettings
     drive: Drive
+    """Drive 0: what is in no fragment yet, where a stream has no owner, is there and nowhere else."""
+    drives: DriveTable
+    """All drives on which fragments can be put; the manifest says which, as it gives uids."""
     ingest: PeersPort
     manifest: ManifestCalls
     budget: ByteBudget
@@ -167,8 +172,11 @@ class FragmentUploads:
         pieces = await asyncio.to_thread(divide, chunks, first_offset)
         if not pieces or pieces[-1].next_offset != next_offset:
             raise corrupt("chunk feed", "its headers do not say what its chunks do")
-        uids, filter_ = await self._parts.manifest.intents(
-            self._stream_id, self._name, [piece.first_offset for piece in pieces]
+        uids, filter_, drive = await self._parts.manifest.intents(
+            self._stream_id,
+            self._name,
+            [piece.first_offset for piece in pieces],
+            self._parts.drives.numbers[1:],
         )
         await reach("uploader.put.after-intent")
         for uid in uids:
@@ -181,7 +189,7 @@ class FragmentUploads:
         for fragment in packed:
             ticket = self._parts.budget.add(fragment.held_size)
             self._tickets.add(ticket)
-            task = self._group.create_task(self._upload(fragment, ticket))
+            task = self._group.create_task(self._upload(fragment, ticket, drive))
             self._uploads[fragment.info.first_offset] = task
 
     async def _pack(self, uid: Uid, piece: Piece, filter_: FilterConfig) -> Packed:
@@ -195,8 +203,8 @@ class FragmentUploads:
         # Every byte is summed here: long enough for all other streams to wait, if not in a thread.
         return await asyncio.to_thread(pack_piece, self._stream_id, uid, piece, tables)
 
-    async def _upload(self, fragment: Packed, ticket: int) -> None:
-        info = fragment.info
+    async def _upload(self, fragment: Packed, ticket: int, drive: int) -> None:
+        info = fragment.info._replace(drive=drive)
         try:
             error = await self._put(info, fragment.body)
         finally:
@@ -226,14 +234,14 @@ class FragmentUploads:
         Raises:
             Corrupt: its chunks were right before; something else is wrong with the object.
         """
-        object_key = fragment_key(self._stream_id, info.first_offset, info.uid, self._tenant)
+        place = fragment_place(self._stream_id, info, self._tenant)
         source = body if isinstance(body, FragmentSource) else None
 
         async def put() -> StoreError | None:
             try:
                 await put_object(
-                    self._parts.drive,
-                    object_key,
+                    self._parts.drives.of(place.drive),
+                    place.object_key,
                     body,
                     info.crc,
                     deadline_seconds=self._settings.uploader_upload_deadline_seconds,

@@ -102,7 +102,7 @@ async def producer_after_a_rebuild() -> TrackedEntry:
     mutators = Mutators(harness.context)
     mutator = mutators.of(STREAM)
     await mutator.begin("s1")
-    (uid,) = await mutator.intend("s1", [0])
+    (uid,) = (await mutator.intend("s1", [0])).uids
     said = TRACKED._replace(producer_epoch=5, producer_id="loader-7")
     epoch = first_epoch(0)
     chunks = [

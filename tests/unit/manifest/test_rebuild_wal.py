@@ -75,7 +75,7 @@ async def publish_first(harness: ManifestHarness, chunk_count: int = 5) -> None:
     mutators = Mutators(harness.context)
     mutator = mutators.of(STREAM)
     await mutator.begin("s1")
-    (uid,) = await mutator.intend("s1", [0])
+    (uid,) = (await mutator.intend("s1", [0])).uids
     fragment = await harness.put_fragment(uid, 0, epoch=first_epoch(0))
     assert fragment.next_offset == 2 * chunk_count
     await mutator.register("s1", [fragment])

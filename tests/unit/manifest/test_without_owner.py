@@ -52,7 +52,7 @@ async def publish_ten(harness: ManifestHarness, mutators: Mutators) -> None:
     """An uploader's session publishes the first ten records."""
     mutator = mutators.of(STREAM)
     await mutator.begin("s1")
-    (uid,) = await mutator.intend("s1", [0])
+    (uid,) = (await mutator.intend("s1", [0])).uids
     fragment = await harness.put_fragment(uid, 0, epoch=EPOCH)
     await mutator.register("s1", [fragment])
     await mutator.flush()

@@ -336,7 +336,11 @@ def test_what_an_uploader_asks_comes_back_as_it_was_asked(
     abandon = AbandonAsked.model_validate(received(sent(encode_abandon(session, told))))
 
     assert {each.session for each in (begin, intents, register, abandon)} == {session}
-    assert intents.first_offsets == first_offsets
+    assert (intents.first_offsets, intents.drives) == (first_offsets, [])
+    able = IntentsAsked.model_validate(
+        received(sent(encode_intents_asked(session, first_offsets, (1, 254))))
+    )
+    assert able.drives == [1, 254]
     assert register.infos() == fragments
     assert abandon.uids == told
 
@@ -353,6 +357,8 @@ def test_what_an_uploader_is_answered_comes_back_as_it_was_told(
     for asked in (FilterConfig(), FilterConfig(index="values-and-keys", max_bytes=64)):
         answer = received(sent(encode_intended(given_, asked)))
         assert decode_intended(answer, range(len(given_))) == Intended(given_, asked)
+    answer = received(sent(encode_intended(given_, FilterConfig(), 254)))
+    assert decode_intended(answer, range(len(given_))) == Intended(given_, drive=254)
     answer = received(sent(encode_fragments_registered(registered)))
     assert decode_registered(answer) == registered
 

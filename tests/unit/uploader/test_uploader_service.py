@@ -7,6 +7,7 @@ from functools import partial
 import httpx
 import pytest
 from support.chunks import a_chunk
+from support.drives import a_table
 from support.object_keys import fragment_key
 from support.uploader_harness import UploaderHarness
 from support.uploading import STREAM_ID, FakeIngest, unavailable
@@ -43,6 +44,21 @@ async def test_a_slow_stream_is_cut_by_age_into_a_fragment_that_holds_its_chunks
     assert await harness.chunks_of(harness.manifest.applied[0]) == [0, 10]
     assert len(harness.manifest.sessions) == 1
     assert not harness.manifest.intents
+
+
+@pytest.mark.parametrize("reached", [True, False])
+async def test_a_fragment_is_put_on_the_drive_that_the_manifest_says(reached: bool) -> None:
+    harness = UploaderHarness()
+    shelf = 7
+    table = await a_table(harness.drive, *([shelf] if reached else []))
+    harness.table, harness.manifest.first_tier = table, shelf
+    harness.ingest.append(a_chunk(0))
+    async with harness.running():
+        await harness.published(10)
+    (info,) = harness.manifest.applied
+    key = fragment_key(STREAM_ID, 0, info.uid)
+    assert (await table.of(shelf if reached else 0).head(key)).size == info.size
+    assert harness.drive.puts == ([] if reached else [0])
 
 
 async def test_a_full_tail_is_cut_by_size_and_never_by_more_than_a_chunk_beyond() -> None:

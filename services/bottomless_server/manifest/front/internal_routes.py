@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from bottomless.errors import Fenced, Overloaded, StoreError
 from bottomless.formats.stream_record import LEADERLESS
-from bottomless.model.config import FilterConfig, parse_config
+from bottomless.model.config import parse_config
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.preconditions import matches
@@ -160,10 +160,8 @@ class _InternalRoutes:
         parse_query(request.scope, {})
         asked = await read_closed_body(request, IntentsAsked)
         mutator = self._mutators.of(stream_id_in(request.path_params))
-        uids = await mutator.intend(asked.session, asked.first_offsets)
-        # As of the EXEC that took the intents in.
-        filter_ = FilterConfig() if mutator.record is None else mutator.record.config.filter
-        return message_response(encode_intended(uids, filter_))
+        intended = await mutator.intend(asked.session, asked.first_offsets, asked.drives)
+        return message_response(encode_intended(*intended))
 
     async def abandon(self, request: Request) -> Response:
         parse_query(request.scope, {})

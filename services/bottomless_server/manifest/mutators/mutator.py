@@ -32,6 +32,7 @@ from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
 from bottomless_server.manifest.tree.core.tiering import Tiering
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
+from bottomless_server.protocol.uploads import Intended
 
 
 class Mutator:
@@ -100,16 +101,25 @@ class Mutator:
             lambda committer: sessions.begin(self._context, committer, session)
         )
 
-    async def intend(self, session: str, first_offsets: Sequence[int]) -> tuple[Uid, ...]:
-        """Write down that objects may be put from now on; returns the uids to put them under.
+    async def intend(
+        self, session: str, first_offsets: Sequence[int], able: Collection[int] = ()
+    ) -> Intended:
+        """Write down that objects may be put from now on; returns the uids to put them under, with
+        what the record says of them. `able` are the drives beside drive 0 where they can be put.
 
         Raises:
             Fenced: another session is live.
             Overloaded: too many uploads are under way.
         """
-        return await self._task.run(
-            lambda committer: sessions.intend(self._context, committer, session, first_offsets)
-        )
+
+        async def work(committer: Committer) -> Intended:
+            uids = await sessions.intend(self._context, committer, session, first_offsets, able)
+            # As of the EXEC that took the intents in.
+            record = committer.record
+            drives = {intent.drive for intent in record.intents if intent.uid == uids[0]}
+            return Intended(list(uids), record.config.filter, *drives)
+
+        return await self._task.run(work)
 
     async def abandon(self, session: str, uids: Collection[Uid]) -> None:
         """Give up intents of the live session.

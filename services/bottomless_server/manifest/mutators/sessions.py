@@ -33,6 +33,7 @@ from bottomless_server.manifest.leaderless.pruning import prune_published
 from bottomless_server.manifest.leaderless.tail_facts import tail_of
 from bottomless_server.manifest.mutators.adopting import register_run
 from bottomless_server.manifest.mutators.freeing import free
+from bottomless_server.manifest.mutators.tiering import drive_numbers, drive_of_new
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Edit, FirstRoot
 from bottomless_server.manifest.tree.resolver import look_under
@@ -107,9 +108,14 @@ async def _committed_next(context: Context, record: StreamRecord) -> int | None:
 
 
 async def intend(
-    context: Context, committer: Committer, session: str, first_offsets: Sequence[int]
+    context: Context,
+    committer: Committer,
+    session: str,
+    first_offsets: Sequence[int],
+    able: Collection[int] = (),
 ) -> tuple[Uid, ...]:
-    """Write down that objects may be put from now on, and under which uids.
+    """Write down that objects may be put from now on, under which uids, and on which drive: the first
+    tier's, if who puts them is `able` to reach that drive.
 
     Raises:
         Fenced: another session is live.
@@ -117,10 +123,16 @@ async def intend(
         NotFound, Unavailable
     """
     await put_first_root(committer, session)
-    intents = tuple(Intent(context.new_uid(), first, session) for first in first_offsets)
+    numbers = drive_numbers(context)
+    uids = tuple(context.new_uid() for _ in first_offsets)
 
     def add(record: StreamRecord) -> StreamRecord:
         check_session(record, session)
+        drive = drive_of_new(record.config.tiers, numbers, able)
+        intents = tuple(
+            Intent(uid, first, session, drive)
+            for uid, first in zip(uids, first_offsets, strict=True)
+        )
         if len(record.intents) + len(intents) > INTENT_COUNT_MAX:
             raise Overloaded("too many uploads of this stream are under way")
         if len(record.quarantine) > QUARANTINE_COUNT_MAX:
@@ -128,7 +140,7 @@ async def intend(
         return replace(record, intents=(*record.intents, *intents))
 
     await committer.change(add)
-    return tuple(intent.uid for intent in intents)
+    return uids
 
 
 @guard("a root before the first intent")

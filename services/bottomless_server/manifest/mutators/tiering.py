@@ -7,12 +7,15 @@ them the ones before are entered, and the next evaluation leaves their offsets a
 Nothing calls this yet.
 """
 
+from collections.abc import Collection, Mapping, Sequence
+
 from bottomless.drives.base import DriveUnavailable
+from bottomless.guards import guard
 from bottomless.model.drive import DEFAULT_NAME, DEFAULT_NUMBER
 from bottomless.model.limits import MOVE_COUNT_MAX
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
-from bottomless.model.tiers import Move
+from bottomless.model.tiers import Move, TierConfig
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.moves import Wanted, enter
 from bottomless_server.manifest.tree.committer import Committer
@@ -62,9 +65,27 @@ async def _judge(context: Context, record: StreamRecord, root: Node) -> Tiering 
     return await context.groups.descend(record.tenant, root, descent)
 
 
-def _tiers(context: Context, record: StreamRecord) -> list[Tier]:
+def drive_numbers(context: Context) -> dict[str, int]:
+    """The numbers of all drives that this process knows, by their names."""
     numbers = {drive.name: drive.number for drive in context.drives.configured}
-    numbers[DEFAULT_NAME] = DEFAULT_NUMBER
+    return {**numbers, DEFAULT_NAME: DEFAULT_NUMBER}
+
+
+@guard("the drives that an uploader reaches")
+def drive_of_new(
+    tiers: Sequence[TierConfig], numbers: Mapping[str, int], able: Collection[int]
+) -> int:
+    """The number of the drive on which a new fragment is to be put: the first tier's.
+
+    It is drive 0 where there are no tiers, and where the manifest or who puts the fragment, which is
+    `able` to reach these drives beside drive 0, does not know that drive: the policy moves it later.
+    """
+    number = numbers.get(tiers[0].drive, DEFAULT_NUMBER) if tiers else DEFAULT_NUMBER
+    return number if number in able else DEFAULT_NUMBER
+
+
+def _tiers(context: Context, record: StreamRecord) -> list[Tier]:
+    numbers = drive_numbers(context)
     tiers = record.config.tiers
     if any(tier.drive not in numbers for tier in tiers):
         raise DriveUnavailable(

@@ -145,8 +145,11 @@ class Committer:
         manifest under this uid is applied. `outcome` tells the reason of a refusal.
         """
         await self.refresh()
+        # On which drive a fragment lies says its intent, and never who has put it.
+        drives = {intent.uid: intent.drive for intent in self.record.intents}
         new = []
-        for fragment in fragments:
+        for told in fragments:
+            fragment = told._replace(drive=drives.get(told.uid, told.drive))
             if fragment.first_offset >= self.record.published_next:
                 new.append(fragment)
                 continue
