@@ -7,7 +7,8 @@ from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.names import NodeId
 from bottomless_server.node.core import following
 from bottomless_server.node.core.following import Held
-from bottomless_server.protocol.replica import Opening, Place
+from bottomless_server.node.core.replica_waits import Holders, Said, Waited
+from bottomless_server.protocol.replica import NOWHERE, Opening, Place
 
 CHUNK_SIZE = 8
 
@@ -53,15 +54,33 @@ class Disk:
 class Owner:
     epoch: int
     opening: Opening
-    committed_next: int
+    holders: Holders
+    written: Place
+    """Where its log ends, synced or not; as `OtherNodes` has it."""
+    waited: Waited | None
+    """The round under way, or what was found at the claim; None if all is committed."""
+    reserved_next: int
+    """Up to where it may write without asking; 0 of a clean stream."""
+    committed: Place = NOWHERE
+    committed_next: int = 0
+    shown: Place = NOWHERE
+    shown_next: int = 0
     may_answer: bool = True
-    shown: Place | None = None
-    doubted: set[NodeId] = field(default_factory=set)
-    """Whose eviction or admission had no reply; counted until the record is read."""
-    counted: set[NodeId] = field(default_factory=set)
+    published_next: int = 0
+    version: int = 0
+    said: dict[NodeId, Said] = field(default_factory=dict)
+    diverged: set[NodeId] = field(default_factory=set)
     have: dict[NodeId, Place] = field(default_factory=dict)
+    """Where a log ends that is open, of those that are not empty."""
     sessions: dict[NodeId, int] = field(default_factory=dict)
     opened: set[NodeId] = field(default_factory=set)
+
+    def forget(self, node: NodeId) -> None:
+        """It is to be opened anew: what it had may be gone, and what it still answers is of before."""
+        self.said.pop(node, None)
+        self.have.pop(node, None)
+        self.sessions.pop(node, None)
+        self.opened.discard(node)
 
 
 @dataclass
@@ -72,6 +91,8 @@ class Node:
     copy: Disk | None = None
     """An older state of the disk, which may come back."""
     running: bool = True
+    damaged: bool = False
+    """Nothing of its log is believed at the next opening."""
     opened: int | None = None
     published_at_opening: int = 0
     owner: Owner | None = None

@@ -151,11 +151,11 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_MODEL_STEPS="20000",
     ),
     "replicas": _test(
-        "10,000 steps of nodes with replicas of one stream, by their pure decisions, and 200 times two"
+        "1,000,000 steps of nodes with replicas of one stream, by their pure decisions, and 200 times two"
         " nodes that follow three streams over HTTP",
         "tests/model/test_replica_model.py::test_what_was_shown_is_on_all_that_are_in_sync"
         " tests/unit/ingest/test_replicator.py",
-        BOTTOMLESS_REPLICA_STEPS="10000",
+        BOTTOMLESS_REPLICA_STEPS="1000000",
         BOTTOMLESS_TEST_ROUNDS="200",
     ),
     "filtered": _test(
