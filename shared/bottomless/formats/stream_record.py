@@ -71,8 +71,8 @@ REPLICAS: Final = "replicas"
 its bytes are not frozen."""
 TIERS: Final = "tiers"
 """The feature of a stream of which anything lies, or is to lie, on another drive than the first:
-`config.tiers`, the members `moves` and `promoted`, which a registry object lacks, and a drive in each
-row of `intents` and `quarantine`."""
+`config.tiers`, the members `moves` and `promoted`, which a registry object lacks, and `drives`, and a
+drive in each row of `intents` and `quarantine`."""
 SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, SUPER, TIERS})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
@@ -81,7 +81,7 @@ _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     LEADERLESS: (),
     REPLICAS: ("members", "in_sync"),
     SUPER: (SUPER,),
-    TIERS: ("moves", "promoted"),
+    TIERS: ("moves", "promoted", "drives"),
 }
 """The features that are known, in the order of their names, and the members that each has."""
 _IN_RECORDS_ALONE: Final = frozenset({"in_sync", "moves", "promoted"})
@@ -155,6 +155,7 @@ def _version_of(record: StreamRecord) -> tuple[int, dict[str, Any]]:
     if TIERS in features:
         also["moves"] = [[copy_text(move.copy), *move[1:]] for move in record.moves]
         also["promoted"] = [list(one) for one in record.promoted]
+        also["drives"] = list(record.drives)
     return _VERSION_2, also
 
 
@@ -317,6 +318,7 @@ _FEATURE_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
         row(Move, parse_copy, _offset, _offset, _drive, _drive, optional(text), _timestamp)
     ),
     "promoted": each(row(Promotion, _offset, _offset, _timestamp)),
+    "drives": each(number(DEFAULT_NUMBER + 1, NUMBER_MAX)),
 }
 _TIERED_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "intents": each(_placed_intent),

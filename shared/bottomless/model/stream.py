@@ -4,7 +4,7 @@ A claim, a fence, a publish and a deletion all change this record, so that under
 one WATCH they exclude each other. Its invariants are checked by `check_record`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
@@ -143,6 +143,9 @@ class StreamRecord:
     """Fragments that are on their way from one drive to another."""
     promoted: tuple[Promotion, ...] = ()
     """Offsets whose fragments the policy leaves where they are for a while."""
+    drives: tuple[int, ...] = ()
+    """The numbers of the drives beside drive 0 on which a fragment may ever have lain, rising. It only
+    grows: see `with_its_drives`."""
 
     @property
     def is_replicated(self) -> bool:
@@ -151,14 +154,33 @@ class StreamRecord:
 
     @property
     def is_tiered(self) -> bool:
-        """Whether anything is said of tiers: in its configuration, or of fragments on their way."""
-        on_drives = any(one.drive != DEFAULT_NUMBER for one in (*self.intents, *self.quarantine))
-        return bool(self.config.tiers or self.moves or self.promoted) or on_drives
+        """Whether anything is said of tiers: in its configuration, or of fragments that are, were or are
+        to be on other drives."""
+        return bool(self.config.tiers or self.moves or self.promoted or self.drives)
 
     @property
     def full_name(self) -> FullName:
         """The stream's tenant and name together."""
         return FullName(self.tenant, self.name)
+
+
+def drives_under_way(record: StreamRecord) -> frozenset[int]:
+    """The numbers of the drives beside drive 0 that moves, intents and what was given up name."""
+    ends = {drive for move in record.moves for drive in (move.from_drive, move.to_drive)}
+    intended = {intent.drive for intent in (*record.intents, *record.quarantine)}
+    return frozenset(ends | intended) - {DEFAULT_NUMBER}
+
+
+def with_its_drives(record: StreamRecord) -> StreamRecord:
+    """A record that remembers the drives which it names, under the next registry version if it did not.
+
+    So the record knows a drive before an object can be put there; whoever lets one be put has the
+    registry object say it first.
+    """
+    drives = tuple(sorted({*record.drives, *drives_under_way(record)}))
+    if drives == record.drives:
+        return record
+    return replace(record, drives=drives, registry_version=record.registry_version + 1)
 
 
 def epoch_at(record: StreamRecord, offset: int) -> int | None:
@@ -246,3 +268,7 @@ def _check_places(record: StreamRecord) -> None:
     check_promotions(record.promoted)
     assert all(move.next_offset <= record.published_next for move in record.moves)
     assert all(0 <= one.drive <= NUMBER_MAX for one in (*record.intents, *record.quarantine))
+    assert all(DEFAULT_NUMBER < one <= NUMBER_MAX for one in record.drives)
+    assert list(record.drives) == sorted(set(record.drives))
+    # What a deletion sweeps and a rebuild looks through: nothing may lie elsewhere.
+    assert drives_under_way(record) <= set(record.drives)

@@ -202,6 +202,7 @@ TIERED_RECORD = replace(
         Move(0xC0FFEE, 1030, 1060, 2, 0, "run-1", TIMESTAMP),
     ),
     promoted=(Promotion(1000, 1020, TIMESTAMP + 86_400_000),),
+    drives=(2, 7),
 )
 OTHER_STREAM_ID = parse_stream_id("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12")
 SUPER_RECORD = SuperRecord(

@@ -25,7 +25,7 @@ from bottomless.model.config import (
     parse_stored_config,
     patch_config,
 )
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import StreamRecord, with_its_drives
 from bottomless.model.tiers import copy_text, parse_copy
 from unit.formats.examples import OTHER_UID, RECORD, TIERED_RECORD, UID
 from unit.formats.test_stream_record import DELETED, json_values, sealed
@@ -46,12 +46,13 @@ def changed(data: bytes, changes: dict[str, Any]) -> dict[str, Any]:
     [
         TIERED_RECORD,
         replace(RECORD, config=TIERED_RECORD.config),
-        replace(RECORD, moves=TIERED_RECORD.moves),
+        replace(RECORD, moves=TIERED_RECORD.moves, drives=(2,)),
         replace(RECORD, promoted=TIERED_RECORD.promoted),
-        replace(RECORD, intents=TIERED_RECORD.intents),
-        replace(RECORD, intents=(), quarantine=TIERED_RECORD.intents),
+        replace(RECORD, intents=TIERED_RECORD.intents, drives=(2,)),
+        replace(RECORD, intents=(), quarantine=TIERED_RECORD.intents, drives=(2,)),
+        replace(RECORD, drives=(7,)),
     ],
-    ids=["all", "a policy", "moves", "promotions", "an intent", "one that was given up"],
+    ids=["all", "a policy", "moves", "promotions", "an intent", "one that was given up", "drives"],
 )
 def test_a_record_with_tiers_comes_back(record: StreamRecord) -> None:
     data = encode_record(record)
@@ -60,14 +61,15 @@ def test_a_record_with_tiers_comes_back(record: StreamRecord) -> None:
     assert decode_record(data) == record
 
 
-def test_a_registry_object_has_the_policy_and_nothing_of_what_is_under_way() -> None:
-    """After a loss of coordination what is on its way is found by listing the drives."""
+def test_a_registry_object_has_policy_and_drives_and_nothing_of_what_is_under_way() -> None:
+    """After a loss of coordination what is on its way is found by listing these drives."""
     data = encode_registry(TIERED_RECORD)
     read = decode_registry(data)
     assert not {"moves", "promoted"} & orjson.loads(data).keys()
     assert (read.moves, read.promoted, read.config) == ((), (), TIERED_RECORD.config)
+    assert read.drives == (2, 7)
     under_way = replace(TIERED_RECORD, config=RECORD.config)
-    assert encode_registry(under_way) == encode_registry(RECORD)
+    assert encode_registry(under_way) == encode_registry(replace(RECORD, drives=(2, 7)))
 
 
 def test_a_release_that_serves_no_tiers_touches_no_stream_that_has_them() -> None:
@@ -86,6 +88,15 @@ def test_without_tiers_nothing_is_written_of_them() -> None:
         assert not {b"tiers", b"moves", b"promoted"} & set(data.split(b'"'))
     assert orjson.loads(encode_record(RECORD))["intents"] == [[OTHER_UID, 1060, "run-1"]]
     assert "tiers" not in encode_config(StreamConfig())
+
+
+def test_a_record_remembers_each_drive_that_it_ever_named_in_a_version_of_its_own() -> None:
+    asked = replace(RECORD, intents=TIERED_RECORD.intents, moves=TIERED_RECORD.moves, drives=(9,))
+    known = with_its_drives(asked)
+    assert known == replace(asked, drives=(2, 9), registry_version=RECORD.registry_version + 1)
+    later = replace(known, intents=(), moves=())
+    assert with_its_drives(later) is later
+    assert with_its_drives(RECORD) is RECORD
 
 
 def tiers(*all_: dict[str, Any]) -> dict[str, Any]:
@@ -150,6 +161,14 @@ def with_move(**members: Any) -> dict[str, Any]:
         with_move(session=5),
         with_move(at=None),
         {"moves": [[copy_text(n), 1000 + n, 1001 + n, 0, 2, None, 0] for n in range(1, 6)]},
+        {"drives": DELETED},
+        {"drives": None},
+        {"drives": []},
+        {"drives": [7]},
+        {"drives": [7, 2]},
+        {"drives": [2, 2]},
+        {"drives": [0, 2]},
+        {"drives": [2, 255]},
         {"promoted": DELETED},
         {"promoted": [[5, 5, 0]]},
         {"promoted": [[n, n + 1, 0] for n in range(17)]},

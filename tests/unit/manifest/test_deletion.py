@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from support.object_keys import fragment_key, registry_key
 
 from bottomless.errors import Code, Fenced, NotFound, Unavailable, WrongOffset
 from bottomless.formats.checks import crc32c
-from bottomless.formats.stream_record import decode_registry
+from bottomless.formats.stream_record import SERVED, decode_registry
 from bottomless.model.config import StreamConfig
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import (
@@ -47,9 +48,10 @@ MINUTE, HOUR = 60_000, 3_600_000
 class DeletionHarness:
     """A manifest with one stream, and the parts of a process that delete it."""
 
-    def __init__(self, **bounds: int) -> None:
+    def __init__(self, *, served: AbstractSet[str] = SERVED, **bounds: int) -> None:
         self._bounds = bounds
         self.manifest = ManifestHarness(
+            served,
             manifest_delete_grace_ms=GRACE,
             manifest_upload_deadline_ms=DEADLINE,
             manifest_close_ms=0,

@@ -130,4 +130,4 @@ async def test_what_was_given_up_goes_from_the_drive_of_its_intent() -> None:
 
     assert await moving.fragments(COLD) == []
     record = await moving.harness.record()
-    assert (record.quarantine, record.is_tiered) == ((), False)
+    assert (record.quarantine, record.drives) == ((), (COLD,))

@@ -4,20 +4,26 @@ from dataclasses import replace
 
 import pytest
 from support.drives import a_table, register
+from support.guards import remove
 from support.manifest import STREAM
-from support.moving import COLD, HOT, Moving, a_moving_stream
-from support.object_keys import fragment_key
+from support.moving import COLD, HOT, TENANT, Moving, a_moving_stream
+from support.object_keys import fragment_key, registry_key
 from unit.manifest.test_deletion import DEADLINE, NAME, DeletionHarness
 from unit.manifest.test_garbage import collect
 from unit.manifest.test_moves import trim
 
-from bottomless.drives.base import DriveRefused, DriveUnavailable
+from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.checks import crc32c
+from bottomless.formats.drive_objects import drives_key, encode_drives
+from bottomless.formats.keys import stream_prefix
+from bottomless.formats.stream_record import SERVED, TIERS, decode_registry, encode_registry
+from bottomless.model.drive import DriveRegistry, RegisteredDrive
 from bottomless.model.names import Uid, uid_from_bytes
-from bottomless.model.stream import Intent
+from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.drives.table import DriveTable
 from bottomless_server.manifest.mutators.sessions import give_up
+from bottomless_server.manifest.recovery.rebuilt_registry import find_registry
 from bottomless_server.manifest.recovery.root_search import objects_there
 from bottomless_server.manifest.tree.resolver import intended_place, load_root, look_under
 from bottomless_server.stores.streams import deletes_key
@@ -170,14 +176,23 @@ async def test_a_rebuild_looks_for_what_a_root_names_where_it_is_named() -> None
     assert {info.uid for info in directly if info.drive == HOT} <= left
 
 
-async def test_a_deleted_stream_is_swept_from_each_drive() -> None:
-    """And one that this process does not know holds up the end of it."""
-    harness = DeletionHarness()
+async def a_deletion_with_a_drive() -> tuple[DeletionHarness, DriveTable]:
+    """A stream, and a drive that is registered."""
+    harness = DeletionHarness(served=SERVED | {TIERS})
     default, made = harness.manifest.drive, await a_table(harness.manifest.drive, COLD)
     await register(default, COLD)
     harness.manifest.use_drives(made)
     harness.restart()
-    await harness.declare()
+    return await harness.declare(), made
+
+
+async def test_a_deleted_stream_is_swept_from_each_of_its_drives() -> None:
+    """And one that this process does not know holds up the end of it."""
+    harness, made = await a_deletion_with_a_drive()
+    default = harness.manifest.drive
+    await harness.manifest.streams.update(
+        harness.stream_id, lambda record: replace(record, drives=(COLD,))
+    )
     key = fragment_key(harness.stream_id, 1, STRAY, copy=5)
     await made.of(COLD).put(key, [b"x"], crc32c(b"x"))
     operation = await harness.deletions.begin(NAME, None)
@@ -193,3 +208,116 @@ async def test_a_deleted_stream_is_swept_from_each_drive() -> None:
     assert await harness.phase(operation) == "succeeded"
     assert [facts.object_key async for facts in made.of(COLD).list("default/")] == []
     await harness.mutators.aclose()
+
+
+async def test_a_drive_that_a_stream_never_was_on_does_not_hold_up_its_deletion() -> None:
+    harness, _ = await a_deletion_with_a_drive()
+    operation = await harness.deletions.begin(NAME, None)
+
+    harness.manifest.use_drives(DriveTable.of_one(harness.manifest.drive))
+    harness.restart()
+    await harness.work(2 * DEADLINE)
+    await harness.work(2 * DEADLINE)
+
+    assert await harness.phase(operation) == "succeeded"
+    await harness.mutators.aclose()
+
+
+async def test_a_drive_that_was_retired_does_not_hold_up_a_deletion() -> None:
+    harness, _ = await a_deletion_with_a_drive()
+    await harness.manifest.streams.update(
+        harness.stream_id, lambda record: replace(record, drives=(COLD,))
+    )
+    gone = RegisteredDrive(f"d{COLD}", COLD, Uid(f"{COLD:032x}"), retired=True)
+    data = encode_drives(DriveRegistry(2, (gone,)))
+    await harness.manifest.drive.put(drives_key(2), [data], crc32c(data))
+    operation = await harness.deletions.begin(NAME, None)
+
+    harness.manifest.use_drives(DriveTable.of_one(harness.manifest.drive))
+    harness.restart()
+    await harness.work(2 * DEADLINE)
+    await harness.work(2 * DEADLINE)
+
+    assert await harness.phase(operation) == "succeeded"
+    await harness.mutators.aclose()
+
+
+async def lasting(moving: Moving) -> StreamRecord:
+    """What the newest registry object of the stream says."""
+    record = await moving.harness.record()
+    key = registry_key(STREAM, record.registry_version)
+    return decode_registry(bytes(await moving.drive(HOT).get(key)), SERVED | {TIERS})
+
+
+async def test_the_bucket_names_a_drive_before_a_copy_is_put_there_and_for_ever() -> None:
+    moving = await a_moving_stream(2)
+    number = await moving.enter(0, 10)
+    assert (await moving.harness.record()).drives == (COLD,)
+
+    await moving.copy(number)
+    assert (await lasting(moving)).drives == (COLD,)
+    await moving.finish(number)
+    await moving.move(0, 10, source=COLD, target=HOT)
+
+    assert (await moving.harness.record()).drives == (COLD,)
+    assert (await lasting(moving)).drives == (COLD,)
+
+
+async def test_a_move_is_not_handed_out_before_the_bucket_names_its_drive() -> None:
+    moving = await a_moving_stream(1)
+    number = await moving.enter(0, 10)
+    moving.harness.drive.failing = True
+
+    with pytest.raises(DriveUnavailable):
+        await moving.copy(number)
+    moving.harness.drive.failing = False
+    assert await moving.fragments(COLD) == []
+
+    await moving.copy(number)
+    assert (await lasting(moving)).drives == (COLD,)
+
+
+async def test_without_its_guard_a_rebuild_does_not_hear_of_the_drive_of_a_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def note_nothing(*_: object) -> None:
+        pass
+
+    remove(
+        monkeypatch,
+        "the drives of a stream, in the bucket before anything is on them",
+        note_nothing,
+    )
+    moving = await a_moving_stream(1)
+    await moving.copy(await moving.enter(0, 10))
+
+    assert len(await moving.fragments(COLD)) == 1
+    with pytest.raises(ObjectMissing):
+        await lasting(moving)
+
+
+async def found_by_a_rebuild(moving: Moving) -> tuple[int, ...]:
+    """The drives that a rebuild believes, where the newest registry object is damaged."""
+    record = await moving.harness.record()
+    drive = moving.drive(HOT)
+    data = encode_registry(record)
+    await drive.put(registry_key(STREAM, record.registry_version), [data], crc32c(data))
+    await drive.put(registry_key(STREAM, record.registry_version + 1), [b"x"], crc32c(b"x"))
+    found = await find_registry(drive, stream_prefix(STREAM, TENANT), 5, SERVED | {TIERS})
+    assert found is not None
+    return found.record.drives
+
+
+async def test_a_rebuild_asks_all_drives_where_it_cannot_tell_which_they_are() -> None:
+    moving = await a_moving_stream(1)
+    await register(moving.drive(HOT), COLD)
+    assert await found_by_a_rebuild(moving) == (COLD,)
+
+
+async def test_without_its_guard_a_drive_that_a_damaged_object_named_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "drives that are lost", lambda drives, _: drives)
+    moving = await a_moving_stream(1)
+    await register(moving.drive(HOT), COLD)
+    assert await found_by_a_rebuild(moving) == ()

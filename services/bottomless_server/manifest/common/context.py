@@ -15,6 +15,7 @@ from bottomless_server.manifest.common.groups import Groups
 from bottomless_server.manifest.common.metrics import ManifestCounts
 from bottomless_server.manifest.common.owners import Owners
 from bottomless_server.manifest.common.quotas import Quotas
+from bottomless_server.manifest.common.registry_objects import RegistryObjects
 from bottomless_server.manifest.common.trusted_time import TrustedTime, elapsed_ms
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.stores.streams import Streams
@@ -51,6 +52,7 @@ class Context:
     """The time for whatever is deleted because enough time has passed."""
     groups: Groups = field(init=False)
     quotas: Quotas = field(init=False)
+    registry_objects: RegistryObjects = field(init=False)
 
     def __post_init__(self, table: DriveTable | None) -> None:
         trusted = TrustedTime(
@@ -60,6 +62,10 @@ class Context:
         object.__setattr__(self, "drives", table or DriveTable.of_one(self.drive))
         object.__setattr__(self, "groups", Groups(self.drive))
         object.__setattr__(self, "quotas", Quotas(self.coordination))
+        objects = RegistryObjects(
+            self.drive, self.coordination, self.streams, trusted, self.settings
+        )
+        object.__setattr__(self, "registry_objects", objects)
 
     @property
     def served(self) -> AbstractSet[str]:

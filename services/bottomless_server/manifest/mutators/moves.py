@@ -4,9 +4,10 @@ The record has the move from its decision to its end, with a random number of it
 its copies have. The uploader copies; here it is decided and named. Each step is one EXEC; after a
 crash, or a lost reply, all of it is done or nothing:
 
-1. `enter`: the record has the move. Nothing is anywhere yet; the next uploader that asks takes it up.
-2. `claim`: it has a session too. Another one takes it over after a minute: both put the same bytes
-   under the same keys, and the last step wants the session.
+1. `enter`: the record has the move, and its drives among those of the stream. Nothing is anywhere yet;
+   the next uploader that asks takes it up.
+2. `claim`: it has a session too, and then the registry object names the drives. Another one takes it
+   over after a minute: both put the same bytes under the same keys, and the last step wants the session.
 3. The uploader puts copies. Nobody reads them; the deleter and the collection of garbage leave them
    alone as long as the record has the move.
 4. `relocate`: groups on the way to the fragments, then a root, are put anew; then the EXEC that names
@@ -43,6 +44,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless.model.tiers import Move, copy_text
 from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.registry_objects import note_drives
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.delete_queue import copies_target
 from bottomless_server.manifest.tree.core.events import Edit, Relocate
@@ -118,6 +120,7 @@ async def claim(context: Context, committer: Committer, copy: int, session: str)
         return replace(record, moves=tuple(taken if one is move else one for one in record.moves))
 
     record = await committer.change(take)
+    await note_drives(context.registry_objects, record)
     move = move_of(record, copy)
     # What is to be copied is what would be named now: the same walk finds both.
     found = await _relocated(context, record, committer.keeper.root, move)

@@ -29,6 +29,7 @@ from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.registry_objects import note_drives
 from bottomless_server.manifest.leaderless.pruning import prune_published
 from bottomless_server.manifest.leaderless.tail_facts import tail_of
 from bottomless_server.manifest.mutators.adopting import register_run
@@ -139,7 +140,7 @@ async def intend(
             raise Overloaded("too many uploads of this stream were given up")
         return replace(record, intents=(*record.intents, *intents))
 
-    await committer.change(add)
+    await note_drives(context.registry_objects, await committer.change(add))
     return uids
 
 

@@ -26,10 +26,12 @@ from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Corrupt, NotServed, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import parse_registry_key, registry_key, stream_prefix
-from bottomless.formats.stream_record import decode_registry, encode_registry
+from bottomless.formats.stream_record import TIERS, decode_registry, encode_registry
 from bottomless.guards import guard
 from bottomless.model.config import RetentionConfig, StreamConfig
+from bottomless.model.drive import DriveRegistry
 from bottomless.model.stream import StreamRecord
+from bottomless_server.drives.table import load_registry
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.read_again import read_again
@@ -71,7 +73,7 @@ async def find_registry(
 
     Where one that may be newer cannot be read, nobody knows any more for how long records were to
     be kept: then nothing of the stream goes for its age or size, until somebody says so anew. Nor does
-    anybody know whether a leaderless stream was fenced.
+    anybody know whether a leaderless stream was fenced, or on which drives it has fragments.
 
     Raises:
         NotServed: a later release has put one of them.
@@ -83,8 +85,13 @@ async def find_registry(
         return None
     best = max(counting, key=lambda record: (record.generation, record.registry_version))
     unknown = any(version > best.registry_version for version in damaged)
+    if unknown:
+        drives = best.drives
+        if TIERS in served:
+            drives = with_drives_that_are_lost(drives, await load_registry(drive))
+        best = replace(best, config=without_what_is_lost(best.config), drives=drives)
     return FoundRegistry(
-        replace(best, config=without_what_is_lost(best.config)) if unknown else best,
+        best,
         unknown,
         tuple(versions[version] for version in sorted(versions)),
         max(versions),
@@ -99,6 +106,14 @@ def without_what_is_lost(config: StreamConfig) -> StreamConfig:
     if config.leaderless:
         lost["fenced"] = True
     return config.model_copy(update=lost)
+
+
+@guard("drives that are lost")
+def with_drives_that_are_lost(drives: tuple[int, ...], registry: DriveRegistry) -> tuple[int, ...]:
+    """The drives of an older registry object where a newer one cannot be read: all that are registered,
+    since the newer one may have named any of them."""
+    used = {drive.number for drive in registry.drives if not drive.retired}
+    return tuple(sorted(used.union(drives)))
 
 
 async def read_registry(drive: Drive, prefix: str, served: AbstractSet[str]) -> ReadRegistry:

@@ -6,7 +6,7 @@ Each change is two steps, in this order:
    configuration; a tombstone. From here on it is so.
 2. The registry object is put under the next version, if absent; a rebuild after the loss
    of coordination starts from the newest. Only when it is there, the older one goes into
-   the delete queue.
+   the delete queue (`../common/registry_objects.py`).
 
 After a crash between the two the record is ahead of the bucket; the next PUT, GET or first
 touch in this process puts the object. After a crash before the older one is queued it stays
@@ -19,9 +19,6 @@ A process may stand still between the two while coordination is lost and rebuilt
 comes too late to count: a rebuild puts one of its own generation for every stream, and of several
 the highest generation counts, and then the highest version. Whoever waits for an answer is told
 that the outcome is unknown, since the generation is asked for once more after the object is there.
-
-What the object says is compared by its checksum and not by the version alone: a claim changes
-the home without asking here, and is noticed so.
 """
 
 import secrets
@@ -30,23 +27,17 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 import structlog
-from cachetools import LRUCache
 
-from bottomless.drives.base import ObjectExists
 from bottomless.errors import Code, Exists, NotFound, Outcome, Unavailable
-from bottomless.formats.checks import crc32c
-from bottomless.formats.keys import registry_key
-from bottomless.formats.stream_record import LEADERLESS, decode_record, encode_registry
+from bottomless.formats.stream_record import LEADERLESS
 from bottomless.guards import guard
 from bottomless.model.config import StreamConfig, config_differences
 from bottomless.model.names import FullName, StreamId, stream_id_from
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
 from bottomless_server.coordination.base import (
-    Changes,
     CoordinationUnavailable,
     CoordinationUnknown,
     Room,
-    Values,
 )
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.leaderless.tail import first_epoch
@@ -55,15 +46,11 @@ from bottomless_server.manifest.common.once_more import once_more, once_more_on_
 from bottomless_server.manifest.registry.super_registry import SuperRegistry
 from bottomless_server.stores import tails
 from bottomless_server.stores.generation import held_generation
-from bottomless_server.stores.streams import delete_later, room_for, stream_key
+from bottomless_server.stores.streams import room_for
 
 log = structlog.get_logger(__name__)
 
 _ATTEMPT_COUNT: Final = 4
-_OLDER_COUNT_MAX: Final = 4
-"""Older registry objects that are looked after when a new one is put: crashes leave some."""
-_KNOWN_COUNT_MAX: Final = 100_000
-"""Streams whose object is known to be there; forgetting one costs a request."""
 
 
 class Declared(NamedTuple):
@@ -74,8 +61,6 @@ class Declared(NamedTuple):
 class Registry:
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._known: LRUCache[StreamId, int] = LRUCache(_KNOWN_COUNT_MAX)
-        """Checksum of the registry object that is there."""
         self.generation = 0
         """The generation of coordination and bucket, as the start found it."""
         self.supers = SuperRegistry(context, self)
@@ -340,10 +325,7 @@ class Registry:
 
     async def _object_of(self, record: StreamRecord, *, committed: bool) -> StreamRecord:
         try:
-            for _ in range(_ATTEMPT_COUNT):
-                if await self._put_object(record):
-                    return record
-                record = await self._raise_version(record)
+            return await self._context.registry_objects.ensure(record)
         except Unavailable as error:
             if not committed:
                 raise
@@ -352,54 +334,6 @@ class Registry:
                 code=error.code,
                 outcome=Outcome.COMMITTED,
             ) from error
-        raise Unavailable("the registry object keeps changing")
-
-    async def _put_object(self, record: StreamRecord) -> bool:
-        """Whether the object of this version says what the record says."""
-        data = encode_registry(record)
-        crc = crc32c(data)
-        if self._known.get(record.stream_id) == crc:
-            return True
-        object_key = registry_key(record.stream_id, record.registry_version, record.tenant)
-        try:
-            await self._context.drive.put(object_key, [data], crc)
-        except ObjectExists:
-            if await self._context.drive.get(object_key) != data:
-                return False
-        else:
-            await self._retire_older(record)
-        self._known[record.stream_id] = crc
-        return True
-
-    async def _raise_version(self, record: StreamRecord) -> StreamRecord:
-        def decide(current: StreamRecord) -> StreamRecord:
-            if current.registry_version != record.registry_version:
-                return current
-            return replace(current, registry_version=current.registry_version + 1)
-
-        return await self._context.streams.update(record.stream_id, decide)
-
-    async def _retire_older(self, record: StreamRecord) -> None:
-        """Queue the objects that the new one replaces, now that it is durable."""
-        newest = record.registry_version
-        due_at = self._context.time.latest() + self._context.settings.manifest_root_grace_ms
-        older = [
-            delete_later(registry_key(record.stream_id, version, record.tenant), due_at)
-            for version in range(max(1, newest - _OLDER_COUNT_MAX), newest)
-        ]
-        if older:
-            key = stream_key(record.stream_id)
-
-            def unless_overtaken(values: Values) -> tuple[Changes, None]:
-                # The number of a process of before a rebuild is another record's by now.
-                value = values[key]
-                if value is None:
-                    return Changes(), None
-                now = decode_record(value, self._context.served)
-                same = now.registry_version == newest
-                return Changes(queued=older if same else []), None
-
-            await self._context.coordination.transact([key], unless_overtaken)
 
 
 def without_owner(record: StreamRecord) -> StreamRecord:

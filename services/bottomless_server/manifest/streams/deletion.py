@@ -13,7 +13,8 @@ What is there after a crash at each step; the operation goes on with the next on
    acknowledge appends from offsets that it had reserved. Only now is the 202 sent. What a
    closed tail still has is taken out a page at a time; its record goes with the last one.
 4. After the grace for readers, and after leases, everything under the prefix but the
-   tombstone is deleted, a page at a time and one drive after the other. A crash between two pages, or in the middle of
+   tombstone is deleted, a page at a time, and of the drives that the record names one after the
+   other. A crash between two pages, or in the middle of
    one, leaves fewer objects; the next listing finds the others. What the store does not let
    go is passed over until the others are gone, and then all is listed from its beginning.
 5. After the longest upload deadline it is swept again: a fragment may have been put by an
@@ -45,7 +46,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
 from bottomless_server.manifest.common.once_more import once_more
-from bottomless_server.manifest.common.other_drives import next_drive
+from bottomless_server.manifest.common.other_drives import next_drive_of
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, described
@@ -293,7 +294,7 @@ class Deletions:
                 return await self._sweep_anew(record, operation)
             if number != DEFAULT_NUMBER:
                 await drive.tidy(_prefix(record))
-            return await self._next_drive(progress, number)
+            return await self._next_drive(record, progress, number)
         failed = await drive.delete([facts.object_key for facts in page])
         await reach("manifest.deletion.mid-sweep")
         gone = [facts for facts in page if facts.object_key not in failed]
@@ -322,13 +323,15 @@ class Deletions:
         delay_ms = min(max(now - since, _SWEEP_AGAIN_MS), _WAIT_MS_MAX)
         return Again(after, now + delay_ms, operation.error)
 
-    async def _next_drive(self, progress: Mapping[str, Any], number: int) -> Again | None:
-        """Go on with the next drive of the registry; None where there is none.
+    async def _next_drive(
+        self, record: StreamRecord, progress: Mapping[str, Any], number: int
+    ) -> Again | None:
+        """Go on with the next drive that the stream may have something on; None where there is none.
 
         One that is away, or that this process does not know, holds up the deletion: what lies on it
         would stay for ever.
         """
-        following = await next_drive(self._context, number)
+        following = await next_drive_of(self._context, record, number)
         if following is None:
             return None
         kept = {name: progress[name] for name in (_FAILING,) if name in progress}

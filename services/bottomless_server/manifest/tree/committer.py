@@ -27,7 +27,7 @@ from bottomless.errors import Outcome, StoreError, Unavailable
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import StreamRecord, with_its_drives
 from bottomless_server.coordination.base import CoordinationUnknown, Due
 from bottomless_server.core.regressed import coordination_outdated
 from bottomless_server.manifest.common.context import Context
@@ -163,7 +163,8 @@ class Committer:
     async def change(
         self, decide: Callable[[StreamRecord], StreamRecord], queued: Sequence[Due] = ()
     ) -> StreamRecord:
-        """Change the record otherwise, and go on from it.
+        """Change the record otherwise, and go on from it. Drives that it names from then on become drives
+        of the stream in the same transaction.
 
         Raises:
             NotFound, CoordinationUnavailable, CoordinationUnknown
@@ -171,7 +172,7 @@ class Committer:
 
         def decide_active(record: StreamRecord) -> StreamRecord:
             check_active(record)
-            return decide(record)
+            return with_its_drives(decide(record))
 
         await self._settle()
         record = await self._context.streams.update(self.record.stream_id, decide_active, queued)
