@@ -116,6 +116,7 @@ class Code(StrEnum):
     CLOCK_SKEW = "clock-skew"
     STORAGE_FULL = "storage-full"
     STORAGE_FAILED = "storage-failed"
+    NOT_ENOUGH_REPLICAS = "not-enough-replicas"
     COMMIT_TIMEOUT = "commit-timeout"
     DATA_CORRUPT = "data-corrupt"
     DATA_MISSING = "data-missing"

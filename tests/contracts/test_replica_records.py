@@ -63,7 +63,6 @@ class OneNode(ReplicaRecords):
         self._noted = 0
         placement = Placement(coordination, lambda: float(self._noted))
         self._owner = Owner(coordination, cast("NodeLease", Held(node)), self._note, placement)
-        self._owner._joined = streams
 
     async def claim(
         self, stream_id: StreamId, local: LocalView, seen: StreamRecord | None = None
@@ -81,7 +80,7 @@ class Nodes:
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        self.streams = Streams(shared.coordination, SERVED | {REPLICAS})
+        self.streams = Streams(shared.coordination)
         self.a, self.b, self.c, self.d = (
             OneNode(self.streams, node, shared.coordination) for node in (A, B, C, D)
         )
@@ -394,7 +393,7 @@ async def test_services_that_do_not_serve_replicas_leave_such_a_record_as_it_is(
     nodes: Nodes,
 ) -> None:
     before = await nodes.shared.coordination.get(stream_key(STREAM))
-    streams = Streams(nodes.shared.coordination)
+    streams = Streams(nodes.shared.coordination, SERVED - {REPLICAS})
     with pytest.raises(NotServed, match="feature replicas"):
         await streams.load(STREAM)
     with pytest.raises(NotServed, match="feature replicas"):

@@ -177,6 +177,36 @@ class TwoNodes(FourProcesses):
         self.ingest_dirs = {"ingest": self.ingest_dir, "ingest-2": directory / "data-2" / "ingest"}
 
 
+class ThreeNodes(FourProcesses):
+    """The same with three ingest nodes, each on a disk of its own."""
+
+    names: tuple[str, ...] = (*FourProcesses.names, "ingest-2", "ingest-3")
+
+    def __init__(
+        self, directory: Path, coordination_url: str, settings: Mapping[str, str] | None = None
+    ) -> None:
+        own = {
+            f"ingest-{number}": {
+                "BOTTOMLESS_INGEST_URL": f"unix://{directory}/ingest-{number}.sock",
+                "BOTTOMLESS_DATA_DIR": str(directory / f"data-{number}"),
+            }
+            for number in (2, 3)
+        }
+        super().__init__(directory, coordination_url, settings, own_settings=own)
+        others = {name: directory / f"data-{name[-1]}" / "ingest" for name in own}
+        self.ingest_dirs = {"ingest": self.ingest_dir, **others}
+
+
+@contextmanager
+def three_nodes(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[ThreeNodes]:
+    """Start a Valkey, three ingest nodes and the three other services, and nginx."""
+    with ExitStack() as running:
+        valkey = running.enter_context(running_valkey(directory / "valkey"))
+        deployment = ThreeNodes(directory, valkey.url, settings)
+        start_behind_nginx(deployment, running)
+        yield deployment
+
+
 @contextmanager
 def two_nodes(
     directory: Path,

@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from typing import Final
 
 from bottomless.model.config import Profile
@@ -37,6 +38,8 @@ from bottomless_server.ingest.log.whole_syncs import WholeSyncs
 from bottomless_server.ingest.ports import Appenders
 from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
+from bottomless_server.ingest.replicas.making import LocalLogs, SendingHalf, make_following
+from bottomless_server.ingest.replicas.replica_routes import add_replica_routes
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.staged.batches import StagedBatches
@@ -51,6 +54,7 @@ from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import Forwarding
 from bottomless_server.node.lease import REAL_CLOCKS, Clocks, LeaseBounds, NodeLease
 from bottomless_server.node.owner import Owner
+from bottomless_server.node.placement import Placement
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.protocol.peer import PeerPort
@@ -62,6 +66,7 @@ from bottomless_server.runtime.http.broker import BrokerHealth
 from bottomless_server.runtime.peers.internal_secret import secret_to_send
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.runtime.process.process_limits import open_log_count_max
+from bottomless_server.stores.node_facts import NodeFacts
 from bottomless_server.stores.streams import Streams
 from bottomless_server.stores.supers import super_named
 
@@ -170,17 +175,26 @@ def create_service(
     manifest = manifest or _manifest(settings)
     names = _names(settings, manifest, coordination, clocks)
     supers = SuperNames(manifest, clocks.monotonic, partial(super_named, coordination))
-    lease = NodeLease(coordination, directory, owner_url, clocks, _lease(settings), names.hear)
+    facts = NodeFacts(owner_url, settings.ingest_zone or "", version("bottomless-server"))
+    lease = NodeLease(
+        coordination, directory, owner_url, clocks, _lease(settings), names.hear, facts=facts
+    )
+    placement = Placement(coordination, clocks.monotonic)
+    owner = Owner(coordination, lease, names.note_home, placement)
+    hops = SharedHops(executor, settings.ingest_thread_count)
+    sending = SendingHalf(settings, coordination, owner, placement, files, hops, clocks)
 
     batches = StagedBatches(files, settings.data_dir, clocks, _staged(settings), executor)
     syncs = WholeSyncs(files, settings.data_dir, settings.ingest_sync_all)
     rounds = RoundWriter(executor, settings.ingest_thread_count, syncs)
-    context = _context(settings, executor, clocks, batches, rounds, replicate)
+    replicate = replicate or sending.replicate
+    context = _context(settings, executor, hops, clocks, batches, rounds, replicate)
     feed = CommitFeed(os.urandom(8).hex())
-    owner = Owner(coordination, lease, names.note_home)
     streams = _streams(settings, files, owner, context, feed)
+    replicas = make_following(settings, settings.data_dir, files, context, streams, owner, sending)
+    logs = LocalLogs(streams, replicas.following)
     leftovers = Leftovers(
-        files, settings.data_dir, executor, streams, names.state_of, batches.drop_stream
+        files, settings.data_dir, executor, logs, names.state_of, batches.drop_stream
     )
 
     room, super_room = _room(settings, clocks), _room(settings, clocks, share=_SUPER_SHARE)
@@ -199,6 +213,7 @@ def create_service(
     tail_api = create_internal_api(Tails(streams, feed, lease, files, readers))
     add_wal_routes(tail_api, WalCache(0) if half is None else half.writer.cache)
     frame_size_max = settings.ingest_chunk_size_max
+    add_replica_routes(tail_api, replicas.routes)
     add_part_routes(tail_api, PartRoutes(partitions, under_way, room, frame_size_max))
     public = create_public_app(
         names,
@@ -221,6 +236,7 @@ def create_service(
         lease=lease,
         context=context,
         streams=streams,
+        replicas=replicas,
         feed=feed,
         leftovers=leftovers,
         staged=batches,
@@ -298,17 +314,18 @@ def _streams(
 def _context(
     settings: IngestSettings,
     executor: Executor,
+    hops: SharedHops,
     clocks: Clocks,
     batches: StagedBatches,
     rounds: RoundWriter,
-    replicate: Replicate | None,
+    replicate: Replicate,
 ) -> AppenderContext:
     def has_begun(stream_id: StreamId, tracking: Tracking) -> bool:
         return batches.has_begun(stream_id, lambda plan: progress(plan, tracking).start > 0)
 
     return AppenderContext(
         executor=executor,
-        hops=SharedHops(executor, settings.ingest_thread_count),
+        hops=hops,
         rounds=rounds,
         clocks=clocks,
         commit_clock=CommitClock(settings.ingest_clock_jump_ms_max),

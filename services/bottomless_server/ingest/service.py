@@ -20,6 +20,7 @@ from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.handover import await_upload
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.log.leftovers import Leftovers
+from bottomless_server.ingest.replicas.making import ReplicaHalf
 from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.owned_appenders import OwnedAppenders
 from bottomless_server.node.data_directory import DataDirectory
@@ -52,6 +53,7 @@ class IngestService:
     lease: NodeLease
     context: AppenderContext
     streams: OwnedStreams
+    replicas: ReplicaHalf
     feed: CommitFeed
     leftovers: Leftovers
     staged: StagedBatches
@@ -99,6 +101,7 @@ class IngestService:
         await self.lease.start()
         self.started = True
         await self.streams.start()
+        self.replicas.start()
         await self.staged.start()
         if self.leaderless is not None:
             await self.leaderless.writer.start()
@@ -131,6 +134,7 @@ class IngestService:
         if self.started:
             self.feed.end()
             await self.streams.stop()
+            await self.replicas.stop()
             await self.lease.stop()
         await self.forwarded.aclose()
         await self.supers.aclose()

@@ -129,6 +129,19 @@ class IngestSettings(CommonSettings):
     ingest_clock_jump_ms_max: _Positive = 60_000
     """A wall clock that gains more than this on elapsed time stops appends (`clock-skew`)."""
 
+    ingest_zone: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,63}$")] | None = None
+    """Where this node fails together with others, as a rack or a data centre does: replicas are put
+    into different zones first."""
+    ingest_replica_wait_ms: Annotated[int, Field(ge=10, le=60_000)] = 1_000
+    """How long a round waits for a node that is in sync and says nothing, before it is evicted."""
+    ingest_replica_commit_ms: Annotated[int, Field(ge=10, le=600_000)] = 10_000
+    """How long a caller waits for a round that too few nodes have, and after a claim for the first of
+    them."""
+    ingest_replica_join_ms: Annotated[int, Field(ge=10, le=60_000)] = 3_000
+    """How long a node that was evicted has everything before it counts again."""
+    ingest_replica_bytes_in_flight: Annotated[int, Field(ge=MIB)] = 64 * MIB
+    """Bytes that wait in memory for other nodes, all together; what is more is read from the log."""
+
     ingest_wal_linger_ms: Annotated[int, Field(ge=0, le=10_000)] = 250
     """How long appends to leaderless streams gather before they are put: longer means fewer objects,
     and each append waits for it."""

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 from bottomless.model.config import FilterIndex, RetentionConfig
 from bottomless.model.duration import stored_duration
-from bottomless.model.limits import FANOUT_DEFAULT, FANOUT_MIN
+from bottomless.model.limits import FANOUT_DEFAULT, FANOUT_MIN, REPLICA_COUNT_MAX
 from bottomless_server.runtime.base.settings import CommonSettings
 
 
@@ -54,6 +54,8 @@ class ManifestSettings(CommonSettings):
     manifest_filter_index: FilterIndex = "none"
     """Filters that fragments of new streams get, where who creates one says nothing: `none`,
     `values` or `values-and-keys`."""
+    manifest_replicas: int = Field(1, ge=1, le=REPLICA_COUNT_MAX)
+    """Nodes that hold the tail of a new stream, where who creates one says nothing."""
     manifest_consumer_count_max: int = Field(1_000, ge=1)
     """Consumers of one stream whose offsets are kept."""
     manifest_consumer_snapshot_ms: int = Field(2_000, ge=10)

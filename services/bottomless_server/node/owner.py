@@ -323,6 +323,29 @@ class Owner:
             return record, Claim(self, record, term)
         raise ownership.not_owner()
 
+    async def require_claimable(self, stream_id: StreamId) -> None:
+        """Find out whether this node may claim a stream of which it has a log that follows another's.
+
+        What is found may have changed a moment later: the claim decides.
+
+        Raises:
+            OwnedElsewhere: another node that lives owns it.
+            NotFound
+            Unavailable: `not-owner`: this node may lack something; or coordination does not answer.
+        """
+        record = await self.load(stream_id)
+        home = record.home
+        if home in (None, self.node_id):
+            return
+        try:
+            [held] = await self._coordination.get_many([node_key(NodeId(str(home)))])
+        except Unavailable as error:
+            raise coordination_unavailable() from error
+        if held is not None and record.owner_url is not None:
+            raise ownership.OwnedElsewhere(record.owner_url)
+        if held is not None or (record.dirty and not in_sync.may_go_on(record, self.node_id)):
+            raise ownership.not_owner()
+
     async def _chosen(self, record: StreamRecord) -> tuple[NodeId, ...]:
         if self._placement is None:
             return ()

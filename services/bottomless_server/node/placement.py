@@ -36,8 +36,8 @@ class Placement:
     ) -> tuple[NodeId, ...]:
         """The ids of nodes that are to hold a stream beside `mine`, its owner, and those that are `kept`.
 
-        As many as its configuration asks for, or fewer where no more live; none is asked for, and
-        nobody, where the owner and those that are kept suffice.
+        There are as many as its configuration asks for, or fewer where no more live. Where the owner and
+        those that are kept suffice nothing is asked.
 
         Raises:
             CoordinationUnavailable

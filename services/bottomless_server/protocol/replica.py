@@ -1,6 +1,7 @@
 """What an owner sends to the nodes that hold replicas of its streams: bytes, and how a log is opened.
 
-Nothing serves or sends this yet, so these bytes are not frozen.
+Contract: openapi/internal.yaml, `take_replica_items` and `open_replica`. Both sides are nodes of one
+deployment; a body of another version is refused.
 
 A body holds items of many streams, so that many idle streams cost few requests. An item is at a
 place and not at an offset, since a chunk without records has none. One that begins a segment says

@@ -25,7 +25,7 @@ class NodeFacts(NamedTuple):
     url: str
     """The url of its internal listener, to which logs are sent that it follows."""
     zone: str
-    """Where it fails together with others; empty: nobody has said."""
+    """The place where it fails together with others; empty: nobody has said."""
     release: str
 
 

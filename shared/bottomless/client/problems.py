@@ -115,6 +115,7 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.CLOCK_SKEW: Unavailable,
     Code.STORAGE_FULL: Unavailable,
     Code.STORAGE_FAILED: Unavailable,
+    Code.NOT_ENOUGH_REPLICAS: Unavailable,
     Code.COMMIT_TIMEOUT: Unavailable,
     Code.DATA_CORRUPT: Corrupt,
     Code.DATA_MISSING: Corrupt,

@@ -67,13 +67,12 @@ FILTER: Final = "filter"
 """The feature of a stream whose fragments get filters: `config.filter`."""
 REPLICAS: Final = "replicas"
 """The feature of a stream whose tail lies on several nodes: `config.replication`, and the members
-`members` and `in_sync`, of which the registry object has the first. No service serves it yet, and
-its bytes are not frozen."""
+`members` and `in_sync`, of which the registry object has the first."""
 TIERS: Final = "tiers"
 """The feature of a stream of which anything lies, or is to lie, on another drive than the first:
 `config.tiers`, the members `moves` and `promoted`, which a registry object lacks, and `drives`, and a
 drive in each row of `intents` and `quarantine`."""
-SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, SUPER, TIERS})
+SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, REPLICAS, SUPER, TIERS})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
 _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -119,7 +119,7 @@ class FilterConfig(Closed):
 
 
 class ReplicationConfig(Closed):
-    """On how many nodes the tail of a stream lies. No request may say it yet, and nothing serves it."""
+    """On how many nodes the tail of a stream lies."""
 
     replicas: Annotated[int, Field(ge=1, le=REPLICA_COUNT_MAX)] = 1
     """How many nodes hold the tail, its owner included."""
@@ -171,13 +171,14 @@ _SECTIONS: Final[Sections] = {
     "retention": RetentionConfig,
     "fragment": FragmentConfig,
     "filter": FilterConfig,
+    "replication": ReplicationConfig,
 }
-_STORED_SECTIONS: Final[Sections] = {**_SECTIONS, "replication": ReplicationConfig}
 
 
 class _AskedTiered(_AskedConfig):
-    """What a request may say of a stream that is no partition, where tiers are served."""
+    """What a request may say of a stream that is no partition, where tiers and replicas are served."""
 
+    replication: ReplicationConfig = ReplicationConfig()
     tiers: _Tiers = ()
 
 
@@ -248,7 +249,18 @@ def parse_config(value: object, *, leaderless: bool = False, tiered: bool = Fals
     """
     schema = _AskedToCreate if leaderless else _AskedConfig
     asked = checked(_WITH_TIERS[schema] if tiered else schema, value, _SECTIONS)
+    _require_owner(asked, leaderless=getattr(asked, "profile", "local") != "local")
     return _of_its_profile(StreamConfig(**dict(asked)))
+
+
+def _require_owner(asked: _AskedConfig, *, leaderless: bool) -> None:
+    """Refuse replicas of a stream whose tail no node has.
+
+    Raises:
+        InvalidRequest: `validation-failed`.
+    """
+    if leaderless and getattr(asked, "replication", ReplicationConfig()) != ReplicationConfig():
+        raise refused("unchangeable", "a leaderless stream has no replicas", "/replication")
 
 
 def _of_its_profile(config: StreamConfig) -> StreamConfig:
@@ -279,7 +291,7 @@ def parse_stored_config(value: object) -> StreamConfig:
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault.
     """
-    config = checked(StreamConfig, value, _STORED_SECTIONS)
+    config = checked(StreamConfig, value, _SECTIONS)
     return config.model_copy(update={"filter": config.filter.settled()})
 
 
@@ -325,6 +337,7 @@ def patch_config(
     asked = config.model_dump(mode="json", include=set(schema.model_fields))
     patched = checked(schema, merged(asked, patch), _SECTIONS)
     patched = patched.model_copy(update={"filter": patched.filter.settled()})
+    _require_owner(patched, leaderless=config.leaderless)
     kept = {
         "profile": config.profile,
         "fenced": config.fenced,
@@ -338,8 +351,8 @@ def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:
     """List JSON pointers to the members in which two configurations differ; empty if they are
     equal.
 
-    What `mine` says nothing of in its section `filter` counts as equal: the server's default may have
-    been another when the stream was made. Where the profiles differ, the age of fragments counts only if one has another than its
+    What `mine` says nothing of in its sections `filter` and `replication` counts as equal: the server's
+    default may have been another when the stream was made. Where the profiles differ, the age of fragments counts only if one has another than its
     profile's default: nobody asked for that.
     """
     pointers = [] if mine.profile == theirs.profile else ["/profile"]
@@ -353,6 +366,10 @@ def config_differences(mine: StreamConfig, theirs: StreamConfig) -> list[str]:
     asks_size = "max_bytes" in mine.filter.model_fields_set
     if asks_size and mine.filter.max_bytes != theirs.filter.max_bytes:
         pointers.append("/filter/max_bytes")
+    for member in ("replicas", "min_in_sync"):
+        said = member in mine.replication.model_fields_set
+        if said and getattr(mine.replication, member) != getattr(theirs.replication, member):
+            pointers.append(f"/replication/{member}")
     if mine.tiers != theirs.tiers:
         pointers.append("/tiers")
     if orjson.dumps(mine.labels, option=orjson.OPT_SORT_KEYS) != orjson.dumps(

@@ -1,4 +1,4 @@
-"""The stream record of a stream with replicas, and its registry object. No service serves them yet."""
+"""The stream record of a stream with replicas, and its registry object."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,6 +20,7 @@ from bottomless.formats.stream_record import (
 from bottomless.model.config import (
     ReplicationConfig,
     StreamConfig,
+    config_differences,
     encode_config,
     parse_config,
     parse_stored_config,
@@ -30,7 +31,7 @@ from unit.formats.examples import OTHER_NODES, RECORD, REPLICATED_RECORD
 from unit.formats.test_stream_record import DELETED, json_values, sealed
 
 HOME = REPLICATED_RECORD.members[0]
-WITH_REPLICAS = SERVED | {REPLICAS}
+WITHOUT_REPLICAS = SERVED - {REPLICAS}
 
 
 def changed(data: bytes, changes: dict[str, Any]) -> dict[str, Any]:
@@ -54,26 +55,26 @@ def test_a_record_with_replicas_comes_back(record: StreamRecord) -> None:
     data = encode_record(record)
     assert orjson.loads(data)["format"] == 2
     assert orjson.loads(data)["features"] == ["replicas"]
-    assert decode_record(data, WITH_REPLICAS) == record
+    assert decode_record(data) == record
 
 
 def test_a_registry_object_names_the_members_and_not_who_is_in_sync() -> None:
     """After a loss of coordination nobody knows that but the nodes themselves."""
     data = encode_registry(REPLICATED_RECORD)
-    read = decode_registry(data, WITH_REPLICAS)
+    read = decode_registry(data)
     assert "in_sync" not in orjson.loads(data)
     assert (read.members, read.in_sync) == (REPLICATED_RECORD.members, ())
     assert (read.home, read.config) == (HOME, REPLICATED_RECORD.config)
 
 
-def test_no_release_touches_a_stream_with_replicas_before_it_serves_them() -> None:
-    assert REPLICAS not in SERVED
+def test_a_release_that_serves_no_replicas_touches_no_stream_that_has_them() -> None:
+    assert REPLICAS in SERVED
     for decode, data in (
         (decode_record, encode_record(REPLICATED_RECORD)),
         (decode_registry, encode_registry(REPLICATED_RECORD)),
     ):
         with pytest.raises(NotServed, match="feature replicas is not served"):
-            decode(data)
+            decode(data, WITHOUT_REPLICAS)
 
 
 def test_without_replicas_nothing_is_written_of_them() -> None:
@@ -106,10 +107,10 @@ def test_without_replicas_nothing_is_written_of_them() -> None:
 def test_a_stream_says_its_replicas_in_one_way(changes: dict[str, Any]) -> None:
     record = changed(encode_record(REPLICATED_RECORD), changes)
     with pytest.raises(Corrupt):
-        decode_record(orjson.dumps(record), WITH_REPLICAS)
+        decode_record(orjson.dumps(record))
     registry = changed(encode_registry(REPLICATED_RECORD), changes)
     with pytest.raises(Corrupt):
-        decode_registry(sealed(registry), WITH_REPLICAS)
+        decode_registry(sealed(registry))
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def test_who_is_in_sync_is_a_member_and_the_home_of_a_dirty_stream_is(
 ) -> None:
     record = changed(encode_record(REPLICATED_RECORD), changes)
     with pytest.raises(Corrupt):
-        decode_record(orjson.dumps(record), WITH_REPLICAS)
+        decode_record(orjson.dumps(record))
 
 
 MEMBERS = list(orjson.loads(encode_record(REPLICATED_RECORD)))
@@ -139,18 +140,64 @@ MEMBERS = list(orjson.loads(encode_record(REPLICATED_RECORD)))
 def test_any_value_anywhere_is_read_or_refused(name: str, value: Any) -> None:
     data = orjson.dumps({**orjson.loads(encode_record(REPLICATED_RECORD)), name: value})
     try:
-        record = decode_record(data, WITH_REPLICAS)
+        record = decode_record(data)
     except Corrupt:
         return
-    assert decode_record(encode_record(record), WITH_REPLICAS) == record
+    assert decode_record(encode_record(record)) == record
 
 
-def test_no_request_says_how_many_replicas_there_are() -> None:
-    asked = {"replication": {"replicas": 3}}
-    with pytest.raises(InvalidRequest):
-        parse_config(asked, leaderless=True)
-    with pytest.raises(InvalidRequest):
-        patch_config(REPLICATED_RECORD.config, asked, leaderless=True)
+ASKED = {"replication": {"replicas": 3}}
+
+
+def test_a_request_says_how_many_replicas_there_are() -> None:
+    for leaderless in (False, True):
+        config = parse_config(ASKED, leaderless=leaderless, tiered=True)
+        assert config.replication == ReplicationConfig(replicas=3)
+        patched = patch_config(StreamConfig(), ASKED, leaderless=leaderless, tiered=True)
+        assert patched == config
+    back = patch_config(REPLICATED_RECORD.config, {"replication": None}, tiered=True)
+    assert back.replication == ReplicationConfig()
+
+
+def test_of_a_partition_no_request_says_replicas() -> None:
+    for leaderless in (False, True):
+        with pytest.raises(InvalidRequest):
+            parse_config(ASKED, leaderless=leaderless)
+        with pytest.raises(InvalidRequest):
+            patch_config(REPLICATED_RECORD.config, ASKED, leaderless=leaderless)
+
+
+@pytest.mark.parametrize(
+    ("said", "pointer"),
+    [
+        ({"replicas": 0}, "/replication/replicas"),
+        ({"replicas": 10}, "/replication/replicas"),
+        ({"replicas": 2, "min_in_sync": 3}, "/replication"),
+        ({"replicas": 2, "more": 1}, "/replication"),
+        (3, "/replication"),
+    ],
+)
+def test_a_fault_of_replicas_has_its_place(said: Any, pointer: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        parse_config({"replication": said}, tiered=True)
+    assert [fault.pointer for fault in raised.value.faults] == [pointer]
+
+
+def test_a_leaderless_stream_has_no_replicas() -> None:
+    leaderless = {"profile": "leaderless"}
+    with pytest.raises(InvalidRequest) as raised:
+        parse_config({**leaderless, **ASKED}, leaderless=True, tiered=True)
+    config = parse_config(leaderless, leaderless=True, tiered=True)
+    with pytest.raises(InvalidRequest) as patched:
+        patch_config(config, ASKED, leaderless=True, tiered=True)
+    for refused in (raised, patched):
+        assert [fault.pointer for fault in refused.value.faults] == ["/replication"]
+
+
+def test_what_a_request_leaves_open_of_replicas_is_no_difference() -> None:
+    mine, theirs = parse_config({}), parse_config(ASKED, tiered=True)
+    assert config_differences(mine, theirs) == []
+    assert config_differences(theirs, mine) == ["/replication/replicas"]
 
 
 def test_a_change_of_a_configuration_keeps_the_replicas() -> None:

@@ -1,7 +1,7 @@
 """An owner with its appender and its log, and two nodes that follow it over HTTP.
 
-Its record with members lies in a store of its own, since no service serves such records yet. The
-clock of the owner stands still, so a node is silent for too long when a test says so.
+Its record with members lies in a store of its own, so that a test says who they are. The clock of the
+owner stands still, so a node is silent for too long when a test says so.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.errors import Outcome, Unavailable
-from bottomless.formats.stream_record import REPLICAS, SERVED, encode_record
+from bottomless.formats.stream_record import encode_record
 from bottomless.model.chunk import ChunkPlace
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
@@ -93,7 +93,7 @@ class Three:
         self.gates: dict[NodeId, Gate] = {}
         self.senders = Senders(Memory(2**20), asyncio.get_running_loop().time)
         self.store = MemoryCoordination(lambda: self.harness.time.wall)
-        self.streams = Streams(self.store, SERVED | {REPLICAS})
+        self.streams = Streams(self.store)
         self.records: Records
         self.others: OtherNodes
 

@@ -129,6 +129,7 @@ CODES: Final[Mapping[ErrorType, tuple[Code, ...]]] = {
         Code.CLOCK_SKEW,
         Code.STORAGE_FULL,
         Code.STORAGE_FAILED,
+        Code.NOT_ENOUGH_REPLICAS,
         Code.COMMIT_TIMEOUT,
         Code.DATA_CORRUPT,
         Code.DATA_MISSING,

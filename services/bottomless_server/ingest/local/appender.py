@@ -6,7 +6,7 @@ of them; log/rounds.py writes and syncs the rounds of many streams together.
 The order of one round, which `tests/unit/ingest/test_append_order.py` records:
 offsets reserved in coordination → bytes written → synced → visible → answered. Synced and visible are
 two steps, `extend` and `commit` of the log: what is known of producers moves with the second. With
-replicas, which no stream has yet, bytes that are written are sent while they are synced, and a round
+replicas, bytes that are written are sent while they are synced, and a round
 is visible when all nodes have it that are in sync; what a log held when it was opened, the same.
 After a crash before the sync recovery cuts the round, and nobody had an answer. After a crash that
 comes later the round is there, answered or not.
@@ -27,6 +27,7 @@ import structlog
 
 from bottomless.errors import Fenced, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
+from bottomless.model.config import StreamConfig
 from bottomless.model.limits import PARTITION_COUNT_MAX
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.restated import restated
@@ -207,6 +208,16 @@ class LocalAppender:
     def version(self) -> int:
         """The version of the manifest that this node last heard of."""
         return self._freeing.version
+
+    def configure(self, config: StreamConfig) -> bool:
+        """Go on with another configuration; False if the stream has to be claimed anew for it, since
+        it lies here alone, and other nodes are to have it too."""
+        if self._replicas is None and config.replication.replicas > 1:
+            return False
+        self.config = config
+        if self._replicas is not None:
+            self._replicas.configure(config)
+        return True
 
     def note_published(self, next_offset: int, version: int) -> None:
         """What object storage holds, as of the last successful EXEC."""

@@ -1,7 +1,7 @@
 """What an appender asks of the nodes that hold its stream beside this one.
 
-`ingest/replicas/other_nodes.py` implements this, and no stream has such nodes yet. Of a stream with one
-replica the appender has None in its place, and asks nobody.
+`ingest/replicas/other_nodes.py` implements this. Of a stream with one replica the appender has None in
+its place, and asks nobody.
 
 The steps of a round that are asked of it, in the order of design and of `local/appender.py`:
 
@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
+from bottomless.model.config import StreamConfig
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.log.segments import SegmentLog, Unsynced
 from bottomless_server.node.core.ownership import not_owner
@@ -60,6 +61,10 @@ class Replicas(Protocol):
             Fenced: somebody claimed the stream since.
             LogBroken: nobody waits any more, and the log is to be opened anew; outcome unknown.
         """
+        ...
+
+    def configure(self, config: StreamConfig, /) -> None:
+        """Go by another configuration: how many nodes are to hold the stream."""
         ...
 
     def note_published(self, next_offset: int, version: int, /) -> None:

@@ -9,12 +9,14 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from heapq import nsmallest
-from typing import Final
+from typing import Final, Protocol
 
 import structlog
 from cachetools import TTLCache
 
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, StoreError, Unavailable
+from bottomless.guards import guard
+from bottomless.model.config import StreamConfig
 from bottomless.model.names import StreamId
 from bottomless_server.core.restated import restated
 from bottomless_server.ingest.local.appender import ConfigMark, LocalAppender
@@ -43,6 +45,18 @@ _LOOKS_A_LEASE: Final = 3
 """So often in the time of a lease the configurations of streams are looked at."""
 _CONFIG_COUNT: Final = 64
 """Records that one such question asks for."""
+
+
+class Followed(Protocol):
+    """Logs here that follow those of other nodes."""
+
+    def in_use(self, stream_id: StreamId) -> bool:
+        """Whether files of a stream may be open there."""
+        ...
+
+    async def let_go(self, stream_id: StreamId) -> None:
+        """Return when they are closed, and durable as they were told."""
+        ...
 
 
 class OwnedStreams:
@@ -75,6 +89,8 @@ class OwnedStreams:
             _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, context.clocks.monotonic
         )
         """The internal addresses of other nodes, by the streams that they own."""
+        self.followed: Followed | None = None
+        """What has files of streams open whose logs follow those of other nodes."""
         self._stopping = False
         self._generation: int | None = None
         """The generation of coordination when these streams were claimed."""
@@ -163,6 +179,22 @@ class OwnedStreams:
             await self._let_go(appender)
         self._unopened.drop(stream_id)
 
+    def is_opening(self, stream_id: StreamId) -> bool:
+        """Whether a stream is being opened, so that its files are read and may be cut."""
+        return stream_id in self._opening
+
+    async def give_files(self, stream_id: StreamId) -> tuple[int, int] | None:
+        """Stop a stream that another node owns by now, and forget it; returns the place in its log from
+        which on nothing is believed, None if all of it is. Not while it is being opened."""
+        appender = self._open.get(stream_id)
+        if appender is None:
+            return None
+        await appender.close(not_owner(), leave=False)
+        failed = isinstance(appender.stopped, LogBroken)
+        if self._open.get(stream_id) is appender:
+            self.forget(stream_id)
+        return appender.log.synced_place() if failed else None
+
     async def _opened(self, stream_id: StreamId) -> LocalAppender:
         if self._stopping:
             raise Unavailable(
@@ -174,6 +206,7 @@ class OwnedStreams:
         return await self._opening.join(stream_id, lambda: self._open_stream(stream_id))
 
     async def _open_stream(self, stream_id: StreamId) -> LocalAppender:
+        await self._unfollow(stream_id)
         found = await self._recover(stream_id)
         try:
             found = await self._opener.without_outdated(stream_id, found)
@@ -194,6 +227,24 @@ class OwnedStreams:
         if appender.log.committed_next > appender.published_next:
             self._changed(appender)
         return appender
+
+    @guard("the follower's task before an opening")
+    async def _unfollow(self, stream_id: StreamId) -> None:
+        """Return when no log here follows another node's any more, of a stream that may be claimed.
+
+        Raises:
+            OwnedElsewhere: its owner lives, and is followed on.
+            StoreError: this node may not claim it, or nobody can tell.
+        """
+        if self.followed is None or not self.followed.in_use(stream_id):
+            return
+        try:
+            await self._owner.require_claimable(stream_id)
+        except OwnedElsewhere as error:
+            self._elsewhere[stream_id] = error.owner_url
+            self._unopened.drop(stream_id)
+            raise
+        await self.followed.let_go(stream_id)
 
     async def _recover(self, stream_id: StreamId) -> FoundHere:
         # It stays in the table until another one is open: only it knows up to where its file was
@@ -300,8 +351,15 @@ class OwnedStreams:
                     continue
                 appender.config_looked_at = mark
                 if appender.stopped is None and record.config != appender.config:
-                    appender.config = record.config
-                    self._changed(appender)
+                    await self._configure(appender, record.config)
+
+    async def _configure(self, appender: LocalAppender, config: StreamConfig) -> None:
+        if appender.configure(config):
+            self._changed(appender)
+            return
+        # What is under way ends; then it is opened anew, also if nobody asks for it.
+        await appender.close(not_owner(), leave=False)
+        self._unopened.add(appender.stream_id, self._context.clocks.elapsed())
 
     async def _open_due(self) -> float:
         """Open what lies here and is not open, as soon as this node may own anything."""

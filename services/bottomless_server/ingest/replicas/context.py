@@ -20,14 +20,17 @@ class Here(Protocol):
     """What else this node knows of a stream."""
 
     def owned_epoch(self, stream_id: StreamId) -> int | None:
-        """The epoch under which this node owns it now; None if it does not."""
-        ...
-
-    async def stop(self, stream_id: StreamId) -> None:
-        """Return when this node owns it no more, and has none of its files open.
+        """The epoch under which this node owns it now; None if it does not.
 
         Raises:
-            StoreError
+            Overloaded: nobody knows yet; it may be asked again.
+        """
+        ...
+
+    async def stop(self, stream_id: StreamId) -> tuple[int, int] | None:
+        """Return when this node owns it no more, and has none of its files open.
+
+        Returns the place from which on nothing in its log is believed; None if all of it is.
         """
         ...
 

@@ -210,7 +210,7 @@ class FollowedStream:
         if following.is_fenced(replace(self._held, epoch=known), opening.epoch):
             return OpenRefusal.FENCED
         if owned is not None:
-            await here.stop(stream_id)
+            self._cut_at = await here.stop(stream_id) or self._cut_at
         # Where nothing was taken yet, a write that was refused may have left the beginning of a log.
         if self._log is not None and self._log.segments and self._opened == opening.epoch:
             decided = following.open_log(self._held, opening, in_sync=True)

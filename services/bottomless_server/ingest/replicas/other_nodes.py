@@ -1,7 +1,7 @@
 """The nodes that hold a stream beside its owner: who is waited for, let go, and counted in.
 
-Nothing serves this yet: no stream has other nodes. It is what an appender asks at the steps of a round
-(`local/replicas.py`); `node/core/replica_waits.py` decides, and here it is done.
+It is what an appender asks at the steps of a round (`local/replicas.py`); `node/core/replica_waits.py`
+decides, and here it is done. How many nodes there are to be is decided in membership.py.
 
 In the order of a round, with what a crash of this node leaves after each step:
 
@@ -17,17 +17,19 @@ EXEC returns: that one wrote the record, so one that is still on its way finds i
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
-from bottomless.errors import Fenced, Outcome, StoreError, Unavailable
+from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
+from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.log.segments import LogBroken, SegmentLog, Unsynced
+from bottomless_server.ingest.replicas.membership import LOOK_SECONDS, Choose, Membership
 from bottomless_server.ingest.replicas.own_log import OwnLog
 from bottomless_server.ingest.replicas.senders import Senders
 from bottomless_server.node.core.in_sync import Refusal, Refused
@@ -72,6 +74,8 @@ class OwnerContext:
     hops: SharedHops
     clocks: Clocks
     bounds: WaitBounds
+    choose: Choose | None = None
+    """None: nobody is taken in but those that a claim has chosen."""
 
 
 class OtherNodes:
@@ -89,6 +93,7 @@ class OtherNodes:
         self._own = OwnLog(context.files, context.hops, local, claim.epoch, told)
         self._local = local
         self._holders = Holders.of(record, context.mine)
+        self._membership = Membership(record, context.choose)
         self._said: dict[NodeId, Said] = {}
         self._diverged: set[NodeId] = set()
         self._written = self._own.end
@@ -175,6 +180,12 @@ class OtherNodes:
         # All that may claim the stream have it: so it is committed, and they may be told.
         self._own.told = self._own.told._replace(committed_next=self._local.synced_next)
         self._tell()
+
+    def configure(self, config: StreamConfig) -> None:
+        """Go by another number of nodes from now on."""
+        self._membership.configure(config)
+        self._holders = replace(self._holders, least=config.replication.least_in_sync)
+        self._heard.fire()
 
     def note_published(self, next_offset: int, version: int) -> None:
         """Note what object storage holds: other nodes need no more than what comes after it."""
@@ -284,13 +295,54 @@ class OtherNodes:
         try:
             if node is not None and await self._change(Step(Do.ADMIT, node)):
                 return 0
+            if await self._mend_members():
+                return 0
         except Fenced:
             return None
         # By time alone a member joins that was evicted before.
         out = set(self._holders.members) - set(self._holders.in_sync) | self._holders.doubted
         is_near = any(self._has_all(one) for one in out)
-        await wait_for(heard, _AGAIN_SECONDS if is_near else _LONGEST_WAIT)
+        idle = _LONGEST_WAIT if self._membership.is_right(self._holders) else LOOK_SECONDS
+        await wait_for(heard, _AGAIN_SECONDS if is_near else idle)
         return 0
+
+    async def _mend_members(self) -> bool:
+        """Take a node in, or let one go, if there are to be more, or fewer. False: there is nothing to
+        do, or it is to be tried again later.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+        """
+        if self._diverged or self._membership.is_right(self._holders):
+            return False
+        try:
+            wanted = await self._membership.next(self._holders)
+            if wanted is None or isinstance(wanted, Step):
+                return wanted is not None and await self._change(wanted)
+            async with self._changing:
+                before = self._holders.members
+                record = await self._context.records.set_members(self._owned, wanted)
+                self._holders = Holders.of(record, self._context.mine)
+        except Fenced:
+            self._claim.note_fence()
+            raise
+        except (Refused, StoreError) as error:
+            log.warning("the nodes of a stream stay as they are", error=str(error))
+            return False
+        self._take_up_members(before)
+        return True
+
+    def _take_up_members(self, before: Collection[NodeId]) -> None:
+        now = self._holders.members
+        log.info("nodes of a stream", nodes=now, before=before, stream_id=self._owned.stream_id)
+        for node in set(now) - set(before):
+            self._follow(node)
+        for node in set(before) - set(now):
+            self._said.pop(node, None)
+            sender = self._context.senders.of(node)
+            if sender is not None:
+                sender.leave(self._owned.stream_id)
+        self._heard.fire()
 
     def _joiner(self) -> NodeId | None:
         """Name a member that may be counted in, or one of which nobody knows whether it was."""
@@ -384,6 +436,7 @@ async def evicted(records: ReplicaRecords, owned: Owned, node: NodeId) -> Stream
 def _too_few() -> Unavailable:
     return Unavailable(
         "too few nodes have everything that the stream holds",
+        code=Code.NOT_ENOUGH_REPLICAS,
         outcome=Outcome.NONE,
         retry_after_seconds=1,
     )

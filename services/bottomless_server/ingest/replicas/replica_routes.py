@@ -3,8 +3,6 @@
 A body is received whole, in memory that is reserved for it, and verified to the last chunk before
 anything of it is taken. After a crash its items are there or not, each as its stream says
 (followed_stream.py); whoever sent it asks for the ends of the logs before it sends more.
-
-Nothing serves these routes yet.
 """
 
 from fastapi import FastAPI, Request

@@ -1,6 +1,6 @@
 """All that this node sends to others as the owner of streams: a sender for each node that it reaches.
 
-Nothing serves this yet: no stream has other nodes. What a node says of a stream is passed on to whoever
+A sender is begun when its node is first asked for, and stays. What a node says of a stream is passed on to whoever
 looks after the nodes of that stream (`other_nodes.py`); of a stream that was closed nobody hears.
 """
 
@@ -24,10 +24,18 @@ class Listener(Protocol):
 class Senders:
     """Senders by node, and who listens by stream."""
 
-    def __init__(self, memory: Memory, monotonic: Callable[[], float]) -> None:
-        """`memory` is that of all nodes together, and `monotonic` a clock in seconds."""
+    def __init__(
+        self,
+        memory: Memory,
+        monotonic: Callable[[], float],
+        way_to: Callable[[NodeId], Follower] | None = None,
+    ) -> None:
+        """`memory` is that of all nodes together, and `monotonic` a clock in seconds. `way_to` is the way
+        to any node; without it only those are reached that are named by `reach`."""
         self._memory = memory
         self._monotonic = monotonic
+        self._way_to = way_to
+        self._stopped = False
         self._senders: dict[NodeId, Replicator] = {}
         self._listeners: dict[StreamId, Listener] = {}
 
@@ -40,11 +48,14 @@ class Senders:
 
     async def stop(self) -> None:
         """Send nothing more to anybody."""
+        self._stopped = True
         for sender in self._senders.values():
             await sender.stop()
 
     def of(self, node: NodeId) -> Replicator | None:
         """The sender to a node; None if that is not reached."""
+        if node not in self._senders and self._way_to is not None and not self._stopped:
+            self.reach(node, self._way_to(node))
         return self._senders.get(node)
 
     def listen(self, stream_id: StreamId, listener: Listener) -> None:

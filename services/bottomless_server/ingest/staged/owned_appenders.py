@@ -11,9 +11,10 @@ from collections.abc import Coroutine, Sequence
 from heapq import nsmallest
 from typing import Any, Final
 
-from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.errors import Code, Fault, StoreError, Unavailable
 from bottomless.formats.rows import Frame
 from bottomless.model.names import StreamId
+from bottomless_server.core.faults import invalid
 from bottomless_server.core.tracking.known_producers import Producer
 from bottomless_server.core.tracking.open_commits import is_of_parts
 from bottomless_server.ingest.local.appender import LocalAppender
@@ -105,6 +106,11 @@ class OwnedAppender:
         return self._local.put(append)
 
     async def stage(self, frames: Sequence[Frame]) -> Staged:
+        if self._local.config.replication.replicas > 1:
+            # What is staged is on this disk alone: another owner could neither finish a commit of
+            # several parts nor tell a half of one from its repeat.
+            sentence = "a stream with replicas takes no staged batches; append the records"
+            raise invalid([Fault(Code.VALIDATION_FAILED, sentence, None)])
         batches, staged_id = self._owned.batches, f"st_{os.urandom(16).hex()}"
         try:
             batch = await batches.stage(self.stream_id, staged_id, frames)

@@ -31,7 +31,7 @@ import structlog
 from bottomless.errors import Code, Exists, NotFound, Outcome, Unavailable
 from bottomless.formats.stream_record import LEADERLESS
 from bottomless.guards import guard
-from bottomless.model.config import StreamConfig, config_differences
+from bottomless.model.config import ReplicationConfig, StreamConfig, config_differences
 from bottomless.model.names import FullName, StreamId, stream_id_from
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
 from bottomless_server.coordination.base import (
@@ -226,6 +226,14 @@ class Registry:
             return
         raise Exists("a super stream has this name", facts={"super_id": super_id})
 
+    def _replication(self, config: StreamConfig) -> ReplicationConfig:
+        """What was asked for, or the server's default, of a stream whose tail is on nodes."""
+        asked = config.replication
+        if config.leaderless or "replicas" in asked.model_fields_set:
+            return asked
+        replicas = self._context.settings.manifest_replicas
+        return ReplicationConfig(replicas=replicas, min_in_sync=asked.min_in_sync)
+
     async def _create(self, name: FullName, config: StreamConfig) -> Declared | None:
         now = self._context.clock()
         index = self._context.settings.manifest_filter_index
@@ -235,7 +243,12 @@ class Registry:
             tenant=name.tenant,
             state=StreamState.ACTIVE,
             created_at=now,
-            config=config.model_copy(update={"filter": config.filter.settled(index)}),
+            config=config.model_copy(
+                update={
+                    "filter": config.filter.settled(index),
+                    "replication": self._replication(config),
+                }
+            ),
             generation=self.generation,
         )
         if config.leaderless:

@@ -1,6 +1,6 @@
 """Decide what a log that follows an owner's keeps, and what it takes of what is sent to it.
 
-Nothing calls this yet. A follower's log has the owner's files, byte for byte; which of them is the
+A follower's log has the owner's files, byte for byte; which of them is the
 owner's is said by the record. Within an epoch one node writes, and nothing that it sent is written
 anew: so two logs that hold one epoch at one place hold the same bytes there. What may differ are
 chunks of an owner of the past that the owner of now never had, or has cut: an opening finds these.

@@ -1,8 +1,7 @@
 """Decide who may own a stream with replicas, and what its record says of those that hold it.
 
 Every claim is decided here, also of a stream with one replica, which is as it was without replicas.
-The rest is called by replica_records.py, and what an owner waits for by replica_waits.py; no service
-serves a stream with replicas yet.
+The rest is called by replica_records.py, and what an owner waits for by replica_waits.py.
 
 Whatever was acknowledged or shown to a reader, and is not published, lies synced on every node that
 is in sync. So each of them may become the owner by one EXEC, without asking another. All functions

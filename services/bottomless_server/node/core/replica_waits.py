@@ -1,7 +1,6 @@
 """Decide what the owner of a stream with replicas does as long as a round is not on all its disks.
 
-Only `ingest/replicas/other_nodes.py` calls this, and no stream has such nodes yet. A round is shown when every node has it that is in
-sync. One that is silent is evicted first, by an EXEC on the record, and then the round goes on without
+Only `ingest/replicas/other_nodes.py` calls this. A round is shown when every node has it that is in sync. One that is silent is evicted first, by an EXEC on the record, and then the round goes on without
 it: who is in sync may become the owner, and would not have the round. Where too few would be left, the
 round is held until somebody answers, or until another member has caught up and is admitted.
 
@@ -67,6 +66,9 @@ class Holders:
     def of(cls, record: StreamRecord, mine: NodeId) -> "Holders":
         """Read who holds a stream from its record."""
         least = record.config.replication.least_in_sync
+        if not record.members:
+            # So far it lies at its home alone.
+            return cls(mine, (mine,), (mine,), least)
         return cls(mine, record.members, record.in_sync, least)
 
     @property

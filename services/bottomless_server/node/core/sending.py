@@ -1,7 +1,6 @@
 """Decide what an owner sends to one other node, of all the streams whose logs that one follows.
 
-Only the replicator calls this, for streams with replicas, which no service serves yet. Events go in, with the time; actions
-come out of `next_actions`, and whoever does them says how they ended. Of a stream one thing is on its
+Only the replicator calls this, for streams with replicas. Events go in, with the time; actions come out of `next_actions`, and whoever does them says how they ended. Of a stream one thing is on its
 way at a time: an opening, a read of the own log, or an item in a body. So its answers come in order,
 and a late one, of which the request counts as failed, is of an older session and means nothing. Items
 of many streams share a body, and four bodies may be on their way.

@@ -115,6 +115,7 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.CLOCK_SKEW: 503,
     Code.STORAGE_FULL: 503,
     Code.STORAGE_FAILED: 503,
+    Code.NOT_ENOUGH_REPLICAS: 503,
     Code.COMMIT_TIMEOUT: 504,
 }
 

@@ -301,8 +301,11 @@ def record_before(registry: StreamRecord, root: Node | None, generation: int) ->
     epoch = first_epoch(generation) if leaderless else unknown_epoch(generation)
     next_offset = 0 if root is None else root.next_offset
     last_timestamp = 0 if root is None else max(0, root.last_timestamp)
+    # Which of the other nodes have everything nobody knows any more; the home has.
+    in_sync = (registry.home,) if registry.members and registry.home is not None else ()
     return replace(
         registry,
+        in_sync=in_sync,
         generation=generation,
         version=attempt_version(generation, registry.registry_version - 1),
         epoch=epoch,

@@ -1,0 +1,57 @@
+"""How many nodes hold a stream, and how many are to."""
+
+from collections.abc import Collection
+from typing import Final
+
+from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.names import NodeId
+from bottomless.model.stream import StreamRecord, StreamState
+from bottomless_server.ingest.replicas.membership import Membership
+from bottomless_server.node.core.replica_waits import Do, Holders, Step
+from unit.ingest.harness import NAME, STREAM
+
+A, B, C, D = (NodeId(letter * 32) for letter in "abcd")
+ALL: Final = Holders(A, (A, B, C), (A, B, C), 2)
+
+
+def a_config(replicas: int) -> StreamConfig:
+    return StreamConfig(replication=ReplicationConfig(replicas=replicas))
+
+
+def membership(replicas: int, *free: NodeId) -> Membership:
+    async def choose(record: StreamRecord, kept: Collection[NodeId]) -> tuple[NodeId, ...]:
+        return free[: record.config.replication.replicas - len(kept)]
+
+    record = StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, a_config(replicas))
+    return Membership(record, choose)
+
+
+async def test_as_many_as_wanted_stay() -> None:
+    three = membership(3, D)
+    assert three.is_right(ALL)
+    assert await three.next(ALL) is None
+
+
+async def test_others_are_taken_in_as_far_as_there_are_any() -> None:
+    alone = Holders(A, (A,), (A,), 2)
+    assert not membership(3).is_right(alone)
+    assert await membership(3).next(alone) is None
+    assert await membership(3, B, C, D).next(alone) == (A, B, C)
+    assert await membership(3, B).next(alone) == (A, B)
+
+
+async def test_who_is_out_of_sync_goes_first_and_who_is_in_it_is_evicted_before() -> None:
+    two = membership(3, D)
+    two.configure(a_config(2))
+    assert not two.is_right(ALL)
+    assert await two.next(Holders(A, (A, B, C), (A, C), 2)) == (A, C)
+    assert await two.next(ALL) == Step(Do.EVICT, C)
+    doubted = Holders(A, (A, B, C), (A, B), 2, frozenset({C}))
+    assert await two.next(doubted) == Step(Do.EVICT, C)
+
+
+async def test_where_nobody_chooses_nobody_is_taken_in() -> None:
+    record = StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, a_config(3))
+    alone = Holders(A, (A,), (A,), 2)
+    assert Membership(record, None).is_right(alone)
+    assert await Membership(record, None).next(alone) is None

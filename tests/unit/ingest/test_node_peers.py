@@ -1,0 +1,73 @@
+"""The ways to other nodes: their addresses are asked for, and asked for again when nobody answers."""
+
+from contextlib import AsyncExitStack
+
+import pytest
+from starlette.types import Receive, Scope, Send
+from support.asgi import on_tcp
+
+from bottomless.errors import Code, Unavailable
+from bottomless.model.names import NodeId
+from bottomless_server.coordination.base import Changes
+from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.ingest.replicas.node_peers import NodePeers
+from bottomless_server.stores.ingest_nodes import IngestNode, announce
+from bottomless_server.stores.node_facts import NodeFacts, facts_key
+
+A = NodeId("a" * 32)
+
+
+class Counted(MemoryCoordination):
+    """Counts what is asked of it."""
+
+    asked = 0
+
+    async def get(self, redis_key: str) -> bytes | None:
+        self.asked += 1
+        return await super().get(redis_key)
+
+
+async def is_at(coordination: MemoryCoordination, port: int) -> None:
+    url = f"http://127.0.0.1:{port}"
+    await announce(coordination, IngestNode(A, url), NodeFacts(url, "", "0.1.0"))
+
+
+def says(what: bytes) -> object:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": what})
+
+    return app
+
+
+async def test_a_node_that_moves_is_found_after_one_call_that_nobody_answers() -> None:
+    coordination = Counted(lambda: 0)
+    peers = NodePeers(coordination, None)
+
+    async def ask() -> bytes:
+        return await peers.of(A).post("/", b"x", "text/plain", 30)
+
+    async with AsyncExitStack() as first:
+        await is_at(coordination, await first.enter_async_context(on_tcp(says(b"one"))))  # type: ignore[arg-type]
+        coordination.asked = 0
+        assert [await ask() for _ in range(3)] == [b"one"] * 3
+        assert coordination.asked == 1
+    async with on_tcp(says(b"two")) as port:  # type: ignore[arg-type]
+        await is_at(coordination, port)
+        with pytest.raises(Unavailable) as failed:
+            await ask()
+        assert failed.value.code is Code.PEER_UNAVAILABLE
+        assert await ask() == b"two"
+        await peers.aclose()
+
+
+@pytest.mark.parametrize("said", [None, b"?"])
+async def test_a_node_that_does_not_say_where_it_is_is_not_reached(said: bytes | None) -> None:
+    coordination = MemoryCoordination(lambda: 0)
+    coordination.write(Changes({facts_key(A): said}))
+    peers = NodePeers(coordination, None)
+    with pytest.raises(Unavailable, match="not reached") as failed:
+        await peers.of(A).post("/", b"x", "text/plain", 30)
+    assert failed.value.code is Code.PEER_UNAVAILABLE
+    await peers.aclose()
