@@ -6,6 +6,7 @@ from bottomless.drives.base import Drive
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import fragment_place
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.names import Uid
 from bottomless_server.manifest.mutators.moves import Claimed, Wanted, claim, enter, finish
 from bottomless_server.manifest.mutators.sessions import intend
 from bottomless_server.manifest.removal.deleter import Deleter
@@ -27,6 +28,8 @@ class Moving:
     def __init__(self, harness: ManifestHarness, committer: Committer) -> None:
         self.harness = harness
         self.committer = committer
+        self._copied: dict[int, set[Uid]] = {}
+        """What was copied, by the numbers of moves."""
 
     def drive(self, number: int) -> Drive:
         return self.harness.context.drives.of(number)
@@ -60,6 +63,7 @@ class Moving:
     async def put_copies(self, claimed: Claimed) -> None:
         """Put the copies of a move, those that are not there."""
         move = claimed.move
+        self._copied.setdefault(move.copy, set()).update(info.uid for info in claimed.fragments)
         for info in claimed.fragments:
             data = await self.drive(move.from_drive).get(self._key(info))
             key = self._key(info._replace(drive=move.to_drive, copy=move.copy))
@@ -67,7 +71,9 @@ class Moving:
                 await self.drive(move.to_drive).put(key, [bytes(data)], crc32c(bytes(data)))
 
     async def finish(self, number: int, session: str = "m1") -> None:
-        await finish(self.harness.context, self.committer, number, session)
+        """Tell that all is there that was copied."""
+        copied = self._copied.get(number, set())
+        await finish(self.harness.context, self.committer, number, session, copied)
 
     async def move(self, first: int, end: int, source: int = HOT, target: int = COLD) -> None:
         """All of a move."""

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 
 from bottomless.drives.base import Drive
 from bottomless.errors import StoreError
-from bottomless.formats.stream_record import LEADERLESS, SERVED
+from bottomless.formats.stream_record import LEADERLESS, SERVED, TIERS
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.probe import probe
 from bottomless_server.drives.table import DriveTable
@@ -29,6 +29,7 @@ from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.manifest.keys.root_key import RootKey
 from bottomless_server.manifest.leaderless.upkeep import LeaderlessUpkeep
 from bottomless_server.manifest.mutators.mutator import Mutators
+from bottomless_server.manifest.mutators.tier_timer import TierTimer
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.recovery.far_times import FarTimes
 from bottomless_server.manifest.recovery.home_operations import register_home_operations
@@ -85,6 +86,7 @@ class ManifestService:
         self._root_key = RootKey(context.settings.root_key_file)
         self._retention = RetentionTimer(context, self._mutators)
         register_retention(self._operations, self._mutators)
+        self._tiers = TierTimer(context, self._mutators)
         self._garbage = GarbageTimer(context, self._operations)
         self._far_times = FarTimes(context)
         self._leaderless = LeaderlessUpkeep(context)
@@ -161,6 +163,10 @@ class ManifestService:
             asyncio.create_task(self._group_checks.run(), name="manifest consumer groups"),
             asyncio.create_task(self._group_watch.run(), name="manifest group watch"),
         ]
+        if TIERS in self._context.served and len(self._context.drives.numbers) > 1:
+            # With one drive there is nowhere to go.
+            tiers = asyncio.create_task(self._tiers.run(), name="manifest tiers")
+            self._tasks.append(tiers)
         if LEADERLESS in self._context.served:
             upkeep = asyncio.create_task(self._leaderless.run(), name="manifest leaderless")
             self._tasks.append(upkeep)
@@ -187,6 +193,8 @@ class ManifestService:
             context.counts,
             paused_count=self._retention.paused_count,
             unreadable_count=self._retention.unreadable_count,
+            move_count=self._tiers.move_count,
+            failing_tier_count=self._tiers.failing_count,
             clock_doubted=context.time.doubt is not None,
             regressed=self._regression.regressed,
             growth_ms=context.counts.growths.oldest_ms(context.clock(), context.elapsed()),

@@ -79,6 +79,8 @@ class ManifestSettings(CommonSettings):
     """How often it is looked whether coordination still has the generation of the bucket."""
     manifest_retention_interval_ms: int = Field(60_000, ge=10)
     """How often the retention of each stream is evaluated: so late may anything go."""
+    manifest_tier_interval_ms: int = Field(60_000, ge=10)
+    """How often the tiers of each stream are evaluated: so late may anything begin to move."""
     manifest_retention_max_age: Annotated[str, AfterValidator(stored_duration)] | None = None
     """Age limit of streams that set none, like `7d`. Default: no limit."""
     manifest_retention_max_bytes: int | None = Field(None, ge=1)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from bottomless.errors import InvalidRequest
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.names import StreamId, parse_stream_id, parse_tenant, parse_uid
+from bottomless.model.names import StreamId, Uid, parse_stream_id, parse_tenant, parse_uid
 from bottomless.model.tiers import Move, copy_text, parse_copy
 from bottomless_server.protocol.closed_body import ClosedBody
 from bottomless_server.protocol.parameters import Parser
@@ -24,6 +24,9 @@ GIVE_UP: Final = f"{STREAM}/moves/give-up"
 
 _SESSION_SIZE_MAX: Final = 128
 _Session = Annotated[str, Field(min_length=1, max_length=_SESSION_SIZE_MAX)]
+COPIED_COUNT_MAX: Final = 1_024
+"""Fragments that one call tells of; a move that the policy enters has 64."""
+_Uid = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 _Number = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 
 
@@ -66,10 +69,19 @@ class MovesFound(NamedTuple):
 
 
 class ClaimAsked(ClosedBody):
-    """A session wants a move, or says that it is still at it; also what tells that it is done."""
+    """A session wants a move, or says that it is still at it."""
 
     session: _Session
     move: _Number
+
+
+class FinishAsked(ClosedBody):
+    """A session has copied what it was told of a move."""
+
+    session: _Session
+    move: _Number
+    uids: Annotated[list[_Uid], Field(max_length=COPIED_COUNT_MAX)]
+    """The fragments whose copies are durable."""
 
 
 class GiveUpAsked(ClosedBody):
@@ -88,8 +100,12 @@ class MoveClaimed(NamedTuple):
 
 
 def encode_claim(session: str, copy: int) -> dict[str, Any]:
-    """What claims a move, and what tells that its copies are there."""
     return {"session": session, "move": copy_text(copy)}
+
+
+def encode_finish(session: str, copy: int, uids: Sequence[Uid]) -> dict[str, Any]:
+    """Tell that the copies of these fragments of a move are there."""
+    return {**encode_claim(session, copy), "uids": list(uids)}
 
 
 def encode_give_up(copy: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from bottomless.model.drive import MIXED
 from bottomless.model.manifest import Entries, EntryKind, Node
-from bottomless.model.names import Uid, uid_bytes
+from bottomless.model.names import Uid, uid_bytes, uid_from_bytes
 from bottomless_server.tree.drives import drive_of
 from bottomless_server.tree.rebalance import SealedNode
 from bottomless_server.tree.retention import Totals, totals
@@ -43,6 +43,8 @@ class Relocation(NamedTuple):
     to_drive: int
     copy: int
     """What the keys of the copies have after the uid; never 0, which is no copy."""
+    only: frozenset[Uid] | None = None
+    """The fragments that are meant, where not all of these are."""
 
 
 class Relocated(NamedTuple):
@@ -143,6 +145,10 @@ class _PathCopy:
             & (entries["next_offset"] > np.uint64(self._floor))
             & (entries["drive"] == self._relocation.from_drive)
         )
+        only = self._relocation.only
+        if only is not None:
+            for number in np.flatnonzero(found):
+                found[number] = uid_from_bytes(entries["uid"][number].tobytes()) in only
         return found
 
     def _groups_of(self, entries: Entries) -> NDArray[np.bool_]:

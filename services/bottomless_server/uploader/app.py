@@ -33,6 +33,7 @@ from bottomless_server.uploader.compaction.routes import add_compaction_routes
 from bottomless_server.uploader.core.moving import Pace
 from bottomless_server.uploader.failures import Retries, put_waits
 from bottomless_server.uploader.fragments import Parts
+from bottomless_server.uploader.metrics import MoveCounts, move_metrics
 from bottomless_server.uploader.mover import Mover
 from bottomless_server.uploader.moves import Moves
 from bottomless_server.uploader.nodes import NodeFeeds
@@ -113,6 +114,7 @@ class UploaderService:
     def metrics(self) -> Iterable[Metric]:
         self._parts.counts.retries = self._parts.retries.count
         yield from self.streams.metrics()
+        yield from move_metrics(MoveCounts() if self.moves is None else self.moves.counts)
         yield from no_compaction() if self.compactor is None else self.compactor.metrics()
 
     async def report(self) -> Mapping[str, Any]:
@@ -165,7 +167,8 @@ def create_service(
 
 def _moves(parts: Parts, served: AbstractSet[str]) -> Moves | None:
     settings = parts.settings
-    if TIERS not in served:
+    if TIERS not in served or len(parts.drives.numbers) == 1:
+        # With one drive there is nowhere to go.
         return None
     mover = Mover(
         drives=parts.drives,
@@ -178,7 +181,13 @@ def _moves(parts: Parts, served: AbstractSet[str]) -> Moves | None:
     )
     # Of this run: what an earlier one was at is taken over from it.
     session = secrets.token_hex(16)
-    return Moves(parts.manifest, mover, session, in_flight=settings.uploader_moves_in_flight)
+    return Moves(
+        parts.manifest,
+        mover,
+        session,
+        in_flight=settings.uploader_moves_in_flight,
+        look_seconds=settings.uploader_move_interval_ms / 1000,
+    )
 
 
 def _compactor(

@@ -17,6 +17,7 @@ from bottomless_server.protocol.moves import (
     decode_claimed,
     decode_found,
     encode_claim,
+    encode_finish,
     encode_give_up,
 )
 from bottomless_server.protocol.paths import of_stream
@@ -141,13 +142,15 @@ class ManifestCalls:
         """
         return decode_claimed(await self._post(CLAIM, stream_id, encode_claim(session, copy)))
 
-    async def finish_move(self, stream_id: StreamId, copy: int, session: str) -> None:
-        """Have the manifest name the copies of a move, all of which are durable.
+    async def finish_move(
+        self, stream_id: StreamId, copy: int, session: str, uids: Sequence[Uid]
+    ) -> None:
+        """Have the manifest name the copies of these fragments of a move, all of which are durable.
 
         Raises:
             Fenced: it has ended, perhaps by an earlier try of this; or another session is at it.
         """
-        await self._post(FINISH, stream_id, encode_claim(session, copy))
+        await self._post(FINISH, stream_id, encode_finish(session, copy, uids))
 
     async def give_up_move(self, stream_id: StreamId, copy: int) -> None:
         """End a move without it; its copies go.

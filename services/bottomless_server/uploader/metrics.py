@@ -26,6 +26,27 @@ class UploadCounts:
             self.whole.note(size)
 
 
+@dataclass(slots=True)
+class MoveCounts:
+    """Moves of fragments to other drives, since the start of the process."""
+
+    moves: int = 0
+    """Moves whose copies the manifest names by this process' doing."""
+    bytes: int = 0
+    """Bytes of these copies."""
+    failures: int = 0
+    """Tries that failed."""
+
+
+def move_metrics(counts: MoveCounts) -> Iterable[Metric]:
+    name = "bottomless_uploader"
+    yield counted(f"{name}_moves", "Moves to other drives that were carried out.", counts.moves)
+    yield counted(f"{name}_moved_bytes", "Bytes that these moves have copied.", counts.bytes)
+    yield counted(
+        f"{name}_move_failures", "Tries of a move that failed, and are made again.", counts.failures
+    )
+
+
 def uploader_metrics(
     counts: UploadCounts,
     *,

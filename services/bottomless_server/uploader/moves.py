@@ -28,9 +28,11 @@ from bottomless.model.tiers import copy_text
 from bottomless_server.protocol.moves import MoveClaimed, MoveFound
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
+from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.uploader.calls import ManifestCalls
 from bottomless_server.uploader.core.moving import copies_of
 from bottomless_server.uploader.failures import Failures
+from bottomless_server.uploader.metrics import MoveCounts
 from bottomless_server.uploader.mover import Mover
 
 log = structlog.get_logger(__name__)
@@ -64,8 +66,7 @@ class Moves:
         self._renew_seconds = renew_seconds
         self._failures = Failures()
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        self.done_count = 0
-        """Moves whose copies are named by this run's doing."""
+        self.counts = MoveCounts()
 
     async def run(self) -> None:
         """Look for moves, and carry them out, until cancelled."""
@@ -131,8 +132,10 @@ class Moves:
             log.info("a move has ended, or is another's", stream_id=found.stream_id)
             self._failures.clear(_name_of(found))
         except StoreError as error:
+            self.counts.failures += 1
             self._failures.note(_name_of(found), error)
         except Exception:
+            self.counts.failures += 1
             # A bug that one move brings to light ends no other.
             log.exception("a move met a bug", stream_id=found.stream_id)
         else:
@@ -141,17 +144,22 @@ class Moves:
     async def _carry_out(self, found: MoveFound) -> None:
         stream_id, copy = found
         claimed = await self._manifest.claim_move(stream_id, copy, self._session)
+        await reach("uploader.move.after-claim")
         if not claimed.fragments:
             # Retention was faster; nothing that is cut comes back.
             await self._manifest.give_up_move(stream_id, copy)
             return
-        await self._copy(stream_id, claimed)
-        await self._manifest.finish_move(stream_id, copy, self._session)
-        self.done_count += 1
+        size = await self._copy(stream_id, claimed)
+        await reach("uploader.move.after-copies")
+        uids = [info.uid for info in claimed.fragments]
+        await self._manifest.finish_move(stream_id, copy, self._session, uids)
+        await reach("uploader.move.after-finish")
+        self.counts.moves += 1
+        self.counts.bytes += size
         log.info("moved fragments", stream_id=stream_id, count=len(claimed.fragments))
 
-    async def _copy(self, stream_id: StreamId, claimed: MoveClaimed) -> None:
-        """Copy all objects of a move, and keep it meanwhile.
+    async def _copy(self, stream_id: StreamId, claimed: MoveClaimed) -> int:
+        """Copy all objects of a move, and keep it meanwhile; returns their bytes.
 
         Raises:
             Fenced: another session is at it by now, or it was given up.
@@ -166,7 +174,7 @@ class Moves:
             await asyncio.wait({copying, keeping}, return_when=asyncio.FIRST_COMPLETED)
             if not copying.done():
                 raise Fenced("the move is another session's by now, or was given up")
-            await copying
+            return await copying
         finally:
             await end_tasks(copying, keeping)
 

@@ -43,6 +43,8 @@ class UploaderSettings(CommonSettings):
     uploader_nodes_ms: Annotated[int, Field(ge=10)] = 1_000
     """How often it asks manifest which ingest nodes are alive: how late a new one is followed."""
     uploader_poll_wait_ms: Annotated[int, Field(ge=0, le=LONG_POLL_MS_MAX)] = 20_000
+    uploader_move_interval_ms: Annotated[int, Field(ge=10)] = 60_000
+    """How often moves to other drives are looked for: so late one is taken up, or tried again."""
     uploader_move_bytes_per_second: Annotated[int, Field(ge=1)] = 64 * MIB
     """How fast moves to other drives copy, all of them together."""
     uploader_moves_in_flight: Annotated[int, Field(ge=1, le=64)] = 4

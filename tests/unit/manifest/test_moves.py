@@ -9,12 +9,14 @@ from bottomless.errors import Fenced, InvalidRequest, NotServed, Overloaded
 from bottomless.formats.stream_record import SERVED, TIERS, decode_record
 from bottomless.model.limits import MOVE_COUNT_MAX
 from bottomless.model.stream import Lease
+from bottomless.model.tiers import Move
 from bottomless_server.manifest.mutators import moves, retention
 from bottomless_server.manifest.mutators.moves import TAKE_OVER_MS
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.range_leases import give_back, grant
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.stores.streams import deletes_key, stream_key
+from bottomless_server.tree.relocate import Relocation
 
 
 async def trim(moving: Moving, offset: int) -> None:
@@ -140,6 +142,36 @@ async def given_up_in_the_middle() -> Moving:
     with pytest.raises(Fenced, match="has ended"):
         await moving.finish(number)
     return moving
+
+
+async def half_copied() -> Moving:
+    """A mover copies some of a move's fragments, and says that it is done."""
+    moving = await a_moving_stream(4)
+    number = await moving.enter(0, 40)
+    claimed = await moves.claim(moving.harness.context, moving.committer, number, "m1")
+    await moving.put_copies(claimed._replace(fragments=claimed.fragments[1:3]))
+    await moving.finish(number)
+    return moving
+
+
+async def test_what_a_mover_has_not_copied_stays_where_it_is() -> None:
+    moving = await half_copied()
+    assert [info.drive for info in await moving.leaves()] == [HOT, COLD, COLD, HOT]
+    assert (await moving.harness.record()).moves == ()
+    await moving.after_the_grace()
+    await moving.check_nothing_else_is_there()
+
+
+async def test_without_what_a_mover_has_copied_a_copy_is_named_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def all_of_it(move: Move, _: object) -> Relocation:
+        return Relocation(*move[1:5], copy=move.copy)
+
+    guards.remove(monkeypatch, "what a mover has copied", all_of_it)
+    moving = await half_copied()
+    with pytest.raises(AssertionError):
+        await moving.check_all_named_is_there()
 
 
 async def test_copies_of_a_move_that_was_given_up_are_never_named() -> None:

@@ -16,6 +16,7 @@ from bottomless.model.tiers import COPY_MAX, Move
 from bottomless_server.protocol.moves import (
     MOVES_QUERY,
     ClaimAsked,
+    FinishAsked,
     GiveUpAsked,
     MoveClaimed,
     MoveFound,
@@ -24,6 +25,7 @@ from bottomless_server.protocol.moves import (
     decode_found,
     encode_claim,
     encode_claimed,
+    encode_finish,
     encode_found,
     encode_give_up,
 )
@@ -57,6 +59,9 @@ def test_a_claim_is_told_whole(move: Move, fragments: list[FragmentInfo]) -> Non
 def test_the_number_of_a_move_survives_what_json_does_to_numbers(copy: int, session: str) -> None:
     asked = ClaimAsked.model_validate(encode_claim(session, copy))
     assert (asked.session, int(asked.move, 16)) == (session, copy)
+    uids = [Uid("0f" * 16)]
+    done = FinishAsked.model_validate(encode_finish(session, copy, uids))
+    assert (done.session, int(done.move, 16), done.uids) == (session, copy, uids)
     assert int(GiveUpAsked.model_validate(encode_give_up(copy)).move, 16) == copy
     found = (MoveFound(STREAM, copy),)
     assert decode_found(encode_found(found, STREAM)) == (found, STREAM)

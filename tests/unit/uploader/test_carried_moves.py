@@ -156,14 +156,14 @@ async def test_a_move_is_copied_named_and_its_sources_go_after_the_grace(tmp_pat
     async with a_stage(tmp_path) as stage:
         moves = stage.moves("m1")
         await stage.carry_out(moves)
-        assert moves.done_count == 0
+        assert moves.counts.moves == 0
         for source, target in ((HOT, SHELF), (SHELF, ATTIC), (ATTIC, HOT)):
             await stage.moving.enter(0, 10 * COUNT, source, target)
             await stage.carry_out(moves)
             await stage.moving.reopen()
             assert len(await stage.moving.fragments(source)) == COUNT, "older roots are read on"
             await stage.check_moved_to(target)
-        assert moves.done_count == 3
+        assert moves.counts.moves == 3
         assert moves.report() == {}
 
 
@@ -229,10 +229,10 @@ async def test_after_a_crash_before_it_told_that_all_is_copied_another_session_g
 async def _go_on(stage: Stage) -> None:
     second = stage.moves("m2")
     await stage.carry_out(second)
-    assert second.done_count == 0, "the first may still be at it"
+    assert second.counts.moves == 0, "the first may still be at it"
     stage.moving.harness.clock.now += TAKE_OVER_MS
     await stage.carry_out(second)
-    assert second.done_count == 1
+    assert second.counts.moves == 1
     await stage.check_moved_to(SHELF)
 
 
@@ -255,7 +255,7 @@ async def test_what_is_told_again_has_ended(tmp_path: Path) -> None:
         copy = await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
         await stage.carry_out(stage.moves("m1"))
         for told in (
-            stage.manifest.finish_move(STREAM, copy, "m1"),
+            stage.manifest.finish_move(STREAM, copy, "m1", []),
             stage.manifest.claim_move(STREAM, copy, "m1"),
             stage.manifest.give_up_move(STREAM, copy),
         ):
@@ -275,7 +275,7 @@ async def test_who_was_taken_over_names_nothing_and_its_bytes_are_the_same(tmp_p
         assert [one.copy for one in found.moves] == [copy]
         await stage.manifest.claim_move(STREAM, copy, "m2")
         with pytest.raises(Fenced):
-            await stage.manifest.finish_move(STREAM, copy, "m1")
+            await stage.manifest.finish_move(STREAM, copy, "m1", [])
         await stage.carry_out(stage.moves("m2"))
         await stage.check_moved_to(SHELF)
 
@@ -289,7 +289,7 @@ async def test_a_session_that_is_no_more_at_a_move_stops_copying(tmp_path: Path)
         await stage.manifest.give_up_move(STREAM, copy)
         await moves.settle()
         stage.budget.free(ticket)
-        assert moves.done_count == 0
+        assert moves.counts.moves == 0
         assert moves.report() == {}
         await stage.moving.reopen()
         await stage.moving.after_the_grace()
@@ -312,7 +312,7 @@ async def test_a_copy_waits_as_long_as_an_upload_waits_for_memory(tmp_path: Path
         stage.budget.free(held)
         stage.budget.free(await upload)
         await moves.settle()
-        assert moves.done_count == 1
+        assert moves.counts.moves == 1
         assert stage.budget.size == 0
 
 
@@ -324,7 +324,7 @@ async def test_a_move_of_which_all_was_cut_is_given_up(tmp_path: Path) -> None:
         moves = stage.moves("m1")
         await stage.carry_out(moves)
         assert (await stage.moving.harness.record()).moves == ()
-        assert (moves.done_count, moves.report()) == (0, {})
+        assert (moves.counts.moves, moves.report()) == (0, {})
 
 
 async def test_an_uploader_moves_what_its_release_serves(tmp_path: Path) -> None:

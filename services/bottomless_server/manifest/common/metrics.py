@@ -101,6 +101,8 @@ def manifest_metrics(
     *,
     paused_count: int,
     unreadable_count: int,
+    move_count: int,
+    failing_tier_count: int,
     clock_doubted: bool,
     regressed: bool,
     growth_ms: int,
@@ -165,6 +167,16 @@ def manifest_metrics(
         f"{name}_unreadable_streams",
         "Streams whose record in coordination is damaged, or of a later release.",
         unreadable_count,
+    )
+    yield gauged(
+        f"{name}_moves",
+        "Moves of fragments to other drives that were decided and have not ended.",
+        move_count,
+    )
+    yield gauged(
+        f"{name}_failing_tier_streams",
+        "Streams whose tiers could not be evaluated at the last walk.",
+        failing_tier_count,
     )
     yield gauged(
         f"{name}_unreadable_keys",

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bottomless.formats.stream_record import TIERS
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.moves import is_held
@@ -22,6 +22,7 @@ from bottomless_server.protocol.moves import (
     MOVES,
     MOVES_QUERY,
     ClaimAsked,
+    FinishAsked,
     GiveUpAsked,
     MoveFound,
     MovesAsked,
@@ -52,9 +53,10 @@ def add_internal_move_routes(api: FastAPI, context: Context, mutators: Mutators)
 
     async def finish(request: Request) -> Response:
         parse_query(request.scope, {})
-        asked = await read_closed_body(request, ClaimAsked)
+        asked = await read_closed_body(request, FinishAsked)
         mutator = mutators.of(stream_id_in(request.path_params))
-        await mutator.finish_move(int(asked.move, 16), asked.session)
+        copied = [Uid(uid) for uid in asked.uids]
+        await mutator.finish_move(int(asked.move, 16), asked.session, copied)
         return message_response({})
 
     async def give_up(request: Request) -> Response:

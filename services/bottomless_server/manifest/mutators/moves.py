@@ -24,10 +24,10 @@ step 4 has them looked for too, below the floor alone. And of a group whose fron
 cut once more, by the name of the new group: the old one may go before what was queued by its name is
 done, and that would not be found any more.
 
-Uploaders ask for moves over HTTP (front/internal_move_routes.py). No request and no timer enters one yet.
+Uploaders ask for moves over HTTP (front/internal_move_routes.py), and a timer enters them (tier_timer.py).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -124,14 +124,19 @@ async def claim(context: Context, committer: Committer, copy: int, session: str)
     move = move_of(record, copy)
     # What is to be copied is what would be named now: the same walk finds both.
     found = await _relocated(context, record, committer.keeper.root, move)
-    fragments = (one for one in found.displaced if one["kind"] == EntryKind.FRAGMENT)
-    return Claimed(record.tenant, move, tuple(fragment_info(entry) for entry in fragments))
+    entries = (one for one in found.displaced if one["kind"] == EntryKind.FRAGMENT)
+    # A root's own ones were found before those below its groups.
+    fragments = sorted(map(fragment_info, entries), key=lambda info: info.first_offset)
+    return Claimed(record.tenant, move, tuple(fragments))
 
 
-async def finish(context: Context, committer: Committer, copy: int, session: str) -> StreamRecord:
-    """Name the copies of a move, all of which are durable, and end it; the record says so.
+async def finish(
+    context: Context, committer: Committer, copy: int, session: str, copied: Collection[Uid]
+) -> StreamRecord:
+    """Name the copies of a move and end it; the record says so. The copies of all fragments that were
+    `copied` are durable; of another one none is named, and it stays where it is.
 
-    Where nothing of it is live any more, it is given up.
+    Where nothing of what was copied is live any more, it is given up.
 
     Raises:
         Fenced: the move has ended, or is another session's.
@@ -144,7 +149,7 @@ async def finish(context: Context, committer: Committer, copy: int, session: str
         move = move_of(record, copy)
         if move.session != session:
             raise Fenced("another session is at this move")
-        relocated = await _relocated(context, record, root, move)
+        relocated = await _relocated(context, record, root, move, copied)
         cut = relocated.moved.fragment_count == 0
         return None if cut else Relocate(move, relocated)
 
@@ -201,10 +206,23 @@ def new_copy(new_uid: Callable[[], Uid]) -> int:
     return int(new_uid()[16:], 16) or new_copy(new_uid)
 
 
-async def _relocated(context: Context, record: StreamRecord, root: Node, move: Move) -> Relocated:
-    relocation = Relocation(*move[1:5], copy=move.copy)
+async def _relocated(
+    context: Context,
+    record: StreamRecord,
+    root: Node,
+    move: Move,
+    copied: Collection[Uid] | None = None,
+) -> Relocated:
+    relocation = relocation_of(move, copied)
     descent = relocate(root, relocation, context.new_uid, seal_node)
     return await context.groups.descend(record.tenant, root, descent)
+
+
+@guard("what a mover has copied")
+def relocation_of(move: Move, copied: Collection[Uid] | None) -> Relocation:
+    """What of a manifest a move changes: of all that it is about what was copied; None for all."""
+    only = None if copied is None else frozenset(copied)
+    return Relocation(*move[1:5], copy=move.copy, only=only)
 
 
 def _overlap(one: Move, other: Move) -> bool:

@@ -213,14 +213,14 @@ class Mutator:
             lambda committer: moves.claim(self._context, committer, copy, session)
         )
 
-    async def finish_move(self, copy: int, session: str) -> StreamRecord:
-        """Name the copies of a move, all of which are durable, and end it.
+    async def finish_move(self, copy: int, session: str, copied: Collection[Uid]) -> StreamRecord:
+        """Name the copies of a move, and end it: those of the fragments that were `copied` are durable.
 
         Raises:
             Fenced: it has ended, or is another session's.
         """
         return await self._task.run(
-            lambda committer: moves.finish(self._context, committer, copy, session)
+            lambda committer: moves.finish(self._context, committer, copy, session, copied)
         )
 
     async def give_up_move(self, copy: int) -> StreamRecord:

@@ -4,7 +4,7 @@ What is decided is `tree/core/tiering.py`'s: a preview shows what it finds, and 
 first moves, so that a preview that nothing came after is what happens. After a crash between two of
 them the ones before are entered, and the next evaluation leaves their offsets alone.
 
-Nothing calls this yet.
+A timer calls it (tier_timer.py).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,6 +20,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.moves import Wanted, enter
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.tiering import Held, Tier, Tiering, find_tiering
+from bottomless_server.runtime.base.fault_points import reach
 
 
 async def preview(context: Context, committer: Committer) -> Tiering | None:
@@ -42,14 +43,12 @@ async def evaluate(context: Context, committer: Committer) -> list[Move]:
     """
     found = await preview(context, committer)
     wanted = () if found is None else found.moves
-    return [
-        await enter(
-            context,
-            committer,
-            Wanted(one.first_offset, one.next_offset, one.from_drive, one.to_drive),
-        )
-        for one in wanted
-    ]
+    entered = []
+    for one in wanted:
+        move = Wanted(one.first_offset, one.next_offset, one.from_drive, one.to_drive)
+        entered.append(await enter(context, committer, move))
+        await reach("manifest.tiers.after-enter")
+    return entered
 
 
 async def _judge(context: Context, record: StreamRecord, root: Node) -> Tiering | None:
