@@ -39,7 +39,7 @@ BY_STATE: Final = {
 
 BEYOND_SCHEMA: Final = {
     Code.BAD_OFFSET_SPEC: {"get_records", "get_offsets_resolve"},
-    Code.DRIVE_UNKNOWN: {"register_drive", "put_stream", "patch_stream"},
+    Code.DRIVE_UNKNOWN: {"register_drive", "move_fragments", "put_stream", "patch_stream"},
 }
 """Refused for a grammar that is said in words, or for what the server's settings do not name."""
 
@@ -91,6 +91,8 @@ BETWEEN_PARAMETERS: Final = (
     "the messages are more together than their queue may have",
     "would come back",
     "needs a dead_letter",
+    "the stream has no tiers, so nothing can be promoted",
+    "must be above from_offset",
     "each drive may be in one tier",
     "each tier but the last must have a limit",
     "nothing is promoted from the first tier",

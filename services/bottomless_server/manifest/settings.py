@@ -85,6 +85,8 @@ class ManifestSettings(CommonSettings):
     """Age limit of streams that set none, like `7d`. Default: no limit."""
     manifest_retention_max_bytes: int | None = Field(None, ge=1)
     """Limit in bytes of streams that set none. Default: no limit."""
+    manifest_promote_keep_ms: int = Field(86_400_000, ge=0)
+    """How long what was promoted stays a tier above its own: a day."""
     manifest_gc_interval_ms: int = Field(86_400_000, ge=0)
     """How often all garbage is collected; 0 for only when somebody asks."""
     manifest_gc_minimum_age: Annotated[str, AfterValidator(stored_duration)] = "1D"

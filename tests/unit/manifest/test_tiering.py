@@ -16,9 +16,8 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MOVED_COUNT_MAX
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, Node
 from bottomless.model.names import uid_from_bytes
+from bottomless_server.manifest.tree.core.move_search import Held, Move
 from bottomless_server.manifest.tree.core.tiering import (
-    Held,
-    Move,
     Tier,
     Tiering,
     find_tiering,

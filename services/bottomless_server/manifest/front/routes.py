@@ -32,6 +32,7 @@ from bottomless_server.manifest.streams.stream_routes import add_stream_routes
 from bottomless_server.manifest.streams.super_deletion import SuperDeletions
 from bottomless_server.manifest.streams.super_growth import SuperGrowth
 from bottomless_server.manifest.streams.super_routes import add_super_routes
+from bottomless_server.manifest.streams.tier_routes import add_tier_routes
 from bottomless_server.manifest.streams.tree_routes import add_tree_routes
 from bottomless_server.runtime.http.app import create_api
 from bottomless_server.runtime.http.contract import describe
@@ -67,6 +68,7 @@ def public_api(
     add_recovery_routes(api, context, registry, operations, rebuild)
     add_garbage_routes(api, context, registry, operations)
     add_tree_routes(api, context, registry, operations)
+    add_tier_routes(api, context, registry, mutators)
     add_key_routes(api, context, keys, paging)
     add_wal_routes(api, context)
     add_drive_routes(api, context)

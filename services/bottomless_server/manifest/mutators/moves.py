@@ -24,7 +24,8 @@ step 4 has them looked for too, below the floor alone. And of a group whose fron
 cut once more, by the name of the new group: the old one may go before what was queued by its name is
 done, and that would not be found any more.
 
-Uploaders ask for moves over HTTP (front/internal_move_routes.py), and a timer enters them (tier_timer.py).
+Uploaders ask for moves over HTTP (front/internal_move_routes.py); a timer enters them (tier_timer.py),
+and so does whoever asks for it (streams/tier_routes.py).
 """
 
 from collections.abc import Callable, Collection
@@ -41,7 +42,7 @@ from bottomless.model.limits import MOVE_COUNT_MAX
 from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
-from bottomless.model.tiers import Move, copy_text
+from bottomless.model.tiers import Move, Promotion, copy_text
 from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.registry_objects import note_drives
@@ -49,6 +50,7 @@ from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.delete_queue import copies_target
 from bottomless_server.manifest.tree.core.events import Edit, Relocate
 from bottomless_server.manifest.tree.core.planning import seal_node
+from bottomless_server.manifest.tree.core.promotions import with_promotion
 from bottomless_server.stores.streams import deletes_key
 from bottomless_server.tree.relocate import Relocated, Relocation, relocate
 
@@ -78,12 +80,15 @@ class Claimed(NamedTuple):
     """What the manifest names now, oldest first; none where all of it was cut meanwhile."""
 
 
-async def enter(context: Context, committer: Committer, wanted: Wanted) -> Move:
-    """Decide a move.
+async def enter(
+    context: Context, committer: Committer, wanted: Wanted, until: int | None = None
+) -> Move:
+    """Decide a move; with `until`, in ms since 1970, its fragments are promoted until then.
 
     Raises:
         InvalidRequest: it goes nowhere, or lies beyond what is published.
-        Overloaded: the stream has as many moves as it may, or one of some of these offsets.
+        Overloaded: the stream has as many moves as it may, or promotions, or a move of some of these
+            offsets.
         NotFound, Unavailable
     """
     _check(wanted)
@@ -97,7 +102,11 @@ async def enter(context: Context, committer: Committer, wanted: Wanted) -> Move:
             raise Overloaded("the stream has as many moves under way as it may")
         if any(_overlap(one, move) for one in record.moves):
             raise Overloaded("a move of some of these fragments is under way")
-        return replace(record, moves=(*record.moves, move))
+        promoted = record.promoted
+        if until is not None:
+            one = Promotion(move.first_offset, move.next_offset, until)
+            promoted = tuple(with_promotion(promoted, one, move.at))
+        return replace(record, moves=(*record.moves, move), promoted=promoted)
 
     await committer.change(add)
     return move

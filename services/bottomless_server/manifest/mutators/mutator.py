@@ -22,6 +22,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators import (
     accept_gap,
     moves,
+    range_moves,
     retention,
     sessions,
     takeover,
@@ -238,6 +239,34 @@ class Mutator:
     async def evaluate_tiers(self) -> list[Move]:
         """Enter the first moves that the stream's policy wants, as many as there is room for."""
         return await self._task.run(lambda committer: tiering.evaluate(self._context, committer))
+
+    async def move_range(
+        self, first_offset: int, next_offset: int, drive: int
+    ) -> range_moves.Entered:
+        """Enter moves of all that lies between two offsets to a drive, as many as there is room for.
+
+        Raises:
+            InvalidRequest: there is no offset between, or not all are published.
+            Overloaded: too many moves are under way.
+        """
+        return await self._task.run(
+            lambda committer: range_moves.move_range(
+                self._context, committer, first_offset, next_offset, drive
+            )
+        )
+
+    async def promote_range(self, first_offset: int, next_offset: int) -> range_moves.Entered:
+        """Enter moves one tier up of what lies between two offsets; it stays there for a while.
+
+        Raises:
+            InvalidRequest: there is no offset between, not all are published, or there are no tiers.
+            Overloaded: too many moves are under way, or promotions.
+        """
+        return await self._task.run(
+            lambda committer: range_moves.promote_range(
+                self._context, committer, first_offset, next_offset
+            )
+        )
 
     async def aclose(self) -> None:
         """End the task; work that waits is refused as `draining`."""

@@ -4,7 +4,7 @@ What is decided is `tree/core/tiering.py`'s: a preview shows what it finds, and 
 first moves, so that a preview that nothing came after is what happens. After a crash between two of
 them the ones before are entered, and the next evaluation leaves their offsets alone.
 
-A timer calls it (tier_timer.py).
+A timer calls it (tier_timer.py), and whoever asks for it (streams/tier_routes.py).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,8 @@ from bottomless.model.tiers import Move, TierConfig
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.moves import Wanted, enter
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.tiering import Held, Tier, Tiering, find_tiering
+from bottomless_server.manifest.tree.core.move_search import Held
+from bottomless_server.manifest.tree.core.tiering import Tier, Tiering, find_tiering
 from bottomless_server.runtime.base.fault_points import reach
 
 
@@ -56,12 +57,17 @@ async def _judge(context: Context, record: StreamRecord, root: Node) -> Tiering 
         return None
     # By the slowest clock: a move is a copy that somebody pays for, though it loses nothing.
     now, _ = await context.time.look()
-    held = [Held(move.first_offset, move.next_offset) for move in record.moves]
+    held = held_of(record)
     held += [Held(one.first_offset, one.next_offset) for one in record.promoted if one.until > now]
     room = MOVE_COUNT_MAX - len(record.moves)
-    tiers = _tiers(context, record)
+    tiers = tiers_of(context, record)
     descent = find_tiering(root, tiers, now, held, room)
     return await context.groups.descend(record.tenant, root, descent)
+
+
+def held_of(record: StreamRecord) -> list[Held]:
+    """The offsets of which a move is under way."""
+    return [Held(move.first_offset, move.next_offset) for move in record.moves]
 
 
 def drive_numbers(context: Context) -> dict[str, int]:
@@ -83,7 +89,12 @@ def drive_of_new(
     return number if number in able else DEFAULT_NUMBER
 
 
-def _tiers(context: Context, record: StreamRecord) -> list[Tier]:
+def tiers_of(context: Context, record: StreamRecord) -> list[Tier]:
+    """The tiers of a stream's policy by the numbers of their drives; none without a policy.
+
+    Raises:
+        DriveUnavailable: it names a drive that this process does not know.
+    """
     numbers = drive_numbers(context)
     tiers = record.config.tiers
     if any(tier.drive not in numbers for tier in tiers):

@@ -24,6 +24,7 @@ from bottomless_server.manifest.common.lookup import path_to
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.streams.tier_description import drive_names
 from bottomless_server.manifest.streams.verify import VERIFY
 from bottomless_server.manifest.tree.reachability import load_group
 from bottomless_server.manifest.tree.resolver import load_root
@@ -86,6 +87,7 @@ class _View:
 
     def __init__(self, context: Context, record: StreamRecord, name: FullName, root: Node) -> None:
         self._drive = context.drive
+        self._drives = drive_names(context, record)
         self._record = record
         self._name = name.name
         self._root = root
@@ -160,6 +162,8 @@ class _View:
             "first_timestamp": _shown(int(entry["first_timestamp"])),
             "last_timestamp": _shown(int(entry["last_timestamp"])),
         }
+        drive = int(entry["drive"])
+        where = {"drive": self._drives.name(drive), "tier": self._drives.tier(drive)}
         if entry["kind"] == EntryKind.FRAGMENT:
             info = fragment_info(entry)
             path = f"/v1/streams/{self._name}/fragments/{info.fragment_id}"
@@ -168,6 +172,7 @@ class _View:
                 "id": info.fragment_id,
                 **item,
                 **times,
+                **where,
                 "epoch": info.epoch,
                 "crc32c": f"{info.crc:08x}",
                 "href": path,
@@ -180,6 +185,7 @@ class _View:
             **item,
             "fragments": int(entry["fragment_count"]),
             **times,
+            **where,
             "size_bytes": int(entry["object_size"]),
             "children_url": f"/v1/streams/{self._name}/manifest?group={group_id}",
         }
