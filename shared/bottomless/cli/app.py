@@ -36,6 +36,7 @@ from bottomless.cli import (
     streams,
     supers,
     tail,
+    tiers,
     whoami,
 )
 from bottomless.cli.connection import URL_DEFAULT
@@ -90,6 +91,7 @@ def create_app() -> typer.Typer:
         fragments,
         manifest,
         drives,
+        tiers,
         operations,
         keys,
         imports,

@@ -13,6 +13,8 @@ from bottomless.cli.output import Column, Form, Output, line, show, show_list, t
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
 from bottomless.cli.stream_names import Stream, complete_stream
+from bottomless.cli.tiers import show_bars
+from bottomless.cli.tiers_option import Tiers, with_tiers
 from bottomless.cli.update_all import Manner, update_all
 
 _NAME: Final = Column("NAME", lambda item: item["name"])
@@ -41,6 +43,7 @@ def add_to(app: typer.Typer) -> None:
             "create orders",
             "create orders --max-age 7D --label team=shop",
             "create sensors-17 --leaderless",
+            "create orders --tiers default:bytes=10GB,cold",
         ),
     )(_create)
     app.command("ls", epilog=examples("ls", "ls ord -o name", "ls --long", "ls --deleting"))(_list)
@@ -52,6 +55,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "update orders --max-bytes 20000000000",
             "update orders --max-age default",
+            "update orders --tiers default:age=7d,cold",
             "update --prefix orders- --max-age 7d --dry-run",
         ),
     )(_update)
@@ -72,9 +76,11 @@ def _create(
             help="No node owns it: records are stored when object storage has them. For good.",
         ),
     ] = False,
+    tiers: Tiers = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Create a stream; repeating it with the same options changes nothing."""
+    config = with_tiers(config, tiers)
     if leaderless:
         config = {"profile": "leaderless", **config}
     with open_client(context) as client:
@@ -121,7 +127,10 @@ def _list(
 def _describe(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
     """Describe a stream."""
     with open_client(context) as client:
-        show(client.describe(stream), output, name=stream)
+        described = client.describe(stream)
+        show(described, output, name=stream)
+        if output is Form.TABLE and described.get("tiers"):
+            show_bars(client.tiers(stream))
 
 
 @taking_config
@@ -143,6 +152,7 @@ def _update(
     ] = False,
     yes: Yes = False,
     if_match: _Etag = None,
+    tiers: Tiers = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Change the configuration of a stream, or of all with a prefix.
@@ -150,6 +160,7 @@ def _update(
     Options that are not named stay. With --prefix streams are changed one after the other; one that
     is created later is not.
     """
+    config = with_tiers(config, tiers)
     if not config:
         raise typer.BadParameter("nothing to change is named")
     if (stream is None) is (prefix is None):

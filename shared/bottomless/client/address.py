@@ -149,6 +149,11 @@ def fragment_path(name: str, fragment_id: str) -> str:
     return f"{stream_path(name)}/fragments/{check_id(fragment_id)}"
 
 
+def move_path(name: str, move: str) -> str:
+    """Make the path of a move of fragments, whose number a server gave."""
+    return f"{stream_path(name)}/moves/{check_id(move)}"
+
+
 def lease_path(name: str, lease_id: str) -> str:
     """Make the path of a lease on a stream."""
     return f"{stream_path(name)}/leases/{check_id(lease_id)}"

@@ -43,6 +43,7 @@ from bottomless.client.super_appends import SuperAppendCalls
 from bottomless.client.super_consumer import AsyncSuperConsumer, SuperConsuming
 from bottomless.client.super_producer import AsyncSuperProducer
 from bottomless.client.super_reads import Places, SuperReadCalls
+from bottomless.client.tiers import TierCalls
 from bottomless.client.transport import (
     OnFirstUse,
     OpenTransport,
@@ -73,6 +74,7 @@ class AsyncClient(
     SuperReadCalls,
     SuperAppendCalls,
     UpkeepCalls,
+    TierCalls,
     QueueCalls,
     PublishCalls,
     ReceiveCalls,
