@@ -183,6 +183,11 @@ class LocalAppender:
         whoever lets it grow goes on without an owner whose lease is over."""
         return self.layout_term == self.claim.term
 
+    @property
+    def has_replicas(self) -> bool:
+        """Whether other nodes hold the stream too."""
+        return self._replicas is not None
+
     def oldest_layout(self) -> int:
         """The oldest layout of which parts are taken now; newer than any where that is not known."""
         return self.layout if self.knows_layout() else NO_LAYOUT

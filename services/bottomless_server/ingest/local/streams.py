@@ -6,7 +6,7 @@ what is there after a crash between any two of its steps.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from heapq import nsmallest
 from typing import Final, Protocol
@@ -264,6 +264,52 @@ class OwnedStreams:
         except StoreError:
             self._unopened.add(stream_id, self._context.clocks.elapsed())
             raise
+
+    def owns(self, stream_id: StreamId) -> bool:
+        """Whether a stream is open here and takes appends."""
+        appender = self._open.get(stream_id)
+        return appender is not None and appender.stopped is None
+
+    async def hand_over(
+        self, stream_id: StreamId, give: Callable[[LocalAppender], Awaitable[str]]
+    ) -> None:
+        """Stop a stream that is open, and return when `give` has made another node its owner.
+
+        `give` gets what has stopped, and returns the internal address of that node. Whoever asks for
+        the stream meanwhile waits, and hears of it. Where `give` fails the stream is opened here again.
+
+        Raises:
+            Unavailable: `not-owner`: it is not open here.
+            StoreError: what `give` raised.
+        """
+        refused: list[StoreError] = []
+        await self._opening.ended(stream_id)
+        if not self.owns(stream_id) or stream_id in self._opening:
+            raise not_owner()
+        try:
+            await self._opening.join(stream_id, lambda: self._hand_over(stream_id, give, refused))
+        except OwnedElsewhere:
+            # Also where `give` did not hear that it was done.
+            return
+        raise refused[0]
+
+    async def _hand_over(
+        self,
+        stream_id: StreamId,
+        give: Callable[[LocalAppender], Awaitable[str]],
+        refused: list[StoreError],
+    ) -> LocalAppender:
+        appender = self._open[stream_id]
+        await appender.close(not_owner(), leave=False)
+        self._closed(appender)
+        try:
+            owner_url = await give(appender)
+        except StoreError as error:
+            refused.append(error)
+            return await self._open_stream(stream_id)
+        self._elsewhere[stream_id] = owner_url
+        self._unopened.drop(stream_id)
+        raise OwnedElsewhere(owner_url)
 
     def in_use(self, stream_id: StreamId) -> bool:
         """Whether anything here reads or writes the files of a stream."""

@@ -7,7 +7,7 @@ What is on disk after a crash is said in followed_stream.py and opening.py.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from bottomless.errors import Overloaded
@@ -49,6 +49,8 @@ class Following:
         self._streams: OrderedDict[StreamId, FollowedStream] = OrderedDict()
         """In the order of their last use."""
         self._closing: dict[StreamId, asyncio.Task[None]] = {}
+        self.is_held_back: Callable[[StreamId], bool] = _is_free
+        """Tells of a stream that it must not be followed now: this node is about to own it."""
         self._stopping = False
         self._ticking: asyncio.Task[None] | None = None
 
@@ -75,12 +77,19 @@ class Following:
         """A stream that is followed now."""
         return self._streams.get(stream_id)
 
+    def heard(self) -> Iterator[tuple[StreamId, int]]:
+        """The streams that are followed, each with the time in ms at which its owner was heard last."""
+        return ((stream_id, stream.used_at) for stream_id, stream in self._streams.items())
+
     async def open(self, stream_id: StreamId, opening: Opening) -> OpenRefusal | Place | None:
         """Open the log of a stream for its owner; returns where it ends, None of an empty one.
 
         Raises:
-            StoreError: as `FollowedStream.open`; `overloaded` also where too many are followed.
+            StoreError: as `FollowedStream.open`; `overloaded` also where too many are followed, and
+                while the stream is held back.
         """
+        if self.is_held_back(stream_id):
+            raise Overloaded("this node may be the owner of the stream", retry_after_seconds=1)
         while (closing := self._closing.get(stream_id)) is not None:
             await asyncio.shield(closing)
         return await self._used(stream_id).open(opening)
@@ -159,6 +168,10 @@ class Following:
             if opened > self._open_log_count_max and stream.is_idle:
                 stream.rest()
         return TICK_SECONDS
+
+
+def _is_free(_: StreamId) -> bool:
+    return False
 
 
 def _with_chunks(items: Sequence[Item]) -> list[Arrived]:

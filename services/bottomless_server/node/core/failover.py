@@ -187,6 +187,12 @@ class Watch:
         if says is Standing.LED:
             one.home = record.home
 
+    def put_off(self, stream_id: StreamId, now: int) -> None:
+        """Note that nothing could be found out of a stream."""
+        one = self._streams.get(stream_id)
+        if one is not None:
+            one.looked_at, one.look_at = now, None
+
     def next_claim(self) -> int | None:
         """When the next claim is due; None if none is, or enough are under way."""
         if sum(one.claiming for one in self._streams.values()) >= CLAIM_COUNT_MAX:

@@ -1,0 +1,159 @@
+"""Give streams to other nodes that hold them: on demand, at a drain, and where too few follow.
+
+In the order of a transfer, with what a crash of this node leaves after each step:
+
+1. nothing more is taken              the stream is this node's, and dirty
+2. the last round is on all in sync   the same
+3. the record names another home,     that node claims it: it is told, or finds it when it looks at a
+   by one EXEC under its lease        stream whose owner is silent; if it dies first, another in sync
+                                      does. The epoch is still the old one, and this node may write
+                                      nothing: each of its EXECs asks for the home
+4. that node is told                  the same
+
+Requests that come meanwhile wait, and are passed on to the new owner. What fails before the EXEC has
+the stream opened here again, under the next epoch. An EXEC without a reply is settled by that opening:
+it writes the record, or finds the other home in it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import orjson
+import structlog
+
+from bottomless.errors import StoreError
+from bottomless.guards import guard
+from bottomless.model.names import NodeId, StreamId
+from bottomless.model.stream import StreamRecord
+from bottomless_server.ingest.local.appender import LocalAppender
+from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.ingest.replicas.replicator import Follower
+from bottomless_server.node.core.in_sync import Refused
+from bottomless_server.node.core.ownership import not_owner
+from bottomless_server.node.owner import Owner
+from bottomless_server.node.replica_records import Owned, ReplicaRecords, Target
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
+
+log = structlog.get_logger(__name__)
+
+DRAIN_COUNT: Final = 16
+"""Streams that are given away at once when this node drains."""
+_TELL_SECONDS: Final = 10.0
+"""After so long a node that was told is left to find out by itself."""
+
+
+class Ways(Protocol):
+    """The ways to other nodes."""
+
+    def of(self, node: NodeId) -> Follower:
+        """The way to a node."""
+        ...
+
+    async def url_of(self, node: NodeId) -> str | None:
+        """The internal address of a node; None if it has not said so.
+
+        Raises:
+            Unavailable
+        """
+        ...
+
+
+class Transfers:
+    """Gives streams of this node to other nodes."""
+
+    def __init__(self, owner: Owner, streams: OwnedStreams, ways: Ways) -> None:
+        self._owner = owner
+        self._streams = streams
+        self._ways = ways
+
+    async def give(self, stream_id: StreamId, node: NodeId | None = None) -> NodeId:
+        """Give a stream that is open here to a node in sync; with None to any that lives.
+
+        Returns the node whose it is then, once that was told. It may not have claimed it yet.
+
+        Raises:
+            Unavailable: `not-owner`: it is not open here, or its last round is not on all nodes in
+                sync; or coordination does not answer.
+            Refused: `not-in-sync` or `not-live`. The stream is open here again.
+        """
+        record = await self._owner.load(stream_id)
+        targets = await self._targets(record, node)
+        try:
+            await self._streams.hand_over(
+                stream_id, lambda appender: self._transferred(appender, targets, node)
+            )
+        except _NotGiven as error:
+            raise error.refused from error
+        given = await self._owner.load(stream_id)
+        if given.home is None or given.home == self._owner.node_id:
+            raise not_owner()
+        await self._tell(stream_id, given.home)
+        return given.home
+
+    async def give_all(self) -> None:
+        """Give every stream away that other nodes in sync hold; those stay that nobody can take."""
+        room = asyncio.Semaphore(DRAIN_COUNT)
+
+        async def give(stream_id: StreamId) -> None:
+            async with room:
+                try:
+                    await self.give(stream_id)
+                except (StoreError, Refused) as error:
+                    log.warning("a stream stays here", stream_id=stream_id, error=str(error))
+
+        await asyncio.gather(
+            *(
+                give(one.stream_id)
+                for one in self._streams.opened()
+                if one.has_replicas and not one.is_bound()
+            )
+        )
+
+    async def _targets(self, record: StreamRecord, node: NodeId | None) -> list[Target]:
+        others = record.in_sync if node is None else (node,)
+        found = [(one, await self._ways.url_of(one)) for one in others if one != record.home]
+        return [Target(one, url) for one, url in found if url is not None]
+
+    async def _transferred(
+        self, appender: LocalAppender, targets: Sequence[Target], node: NodeId | None
+    ) -> str:
+        require_all_committed(appender)
+        records = ReplicaRecords(self._owner.streams, self._owner.node_id)
+        owned = Owned(appender.stream_id, appender.claim.epoch)
+        try:
+            if node is None or not targets:
+                record = await records.step_down(owned, targets)
+            else:
+                record = await records.transfer(owned, targets[0])
+        except Refused as error:
+            raise _NotGiven(error) from error
+        return str(record.owner_url)
+
+    async def _tell(self, stream_id: StreamId, node: NodeId) -> None:
+        body = orjson.dumps(encode_transfer_asked(node))
+        path = of_stream(TRANSFER, stream_id)
+        try:
+            await self._ways.of(node).post(path, body, "application/json", _TELL_SECONDS)
+        except StoreError as error:
+            log.warning("a new owner was not told", stream_id=stream_id, error=str(error))
+
+
+@guard("all of the log in a transfer")
+def require_all_committed(appender: LocalAppender) -> None:
+    """Refuse to give a stream away whose end may be on this disk alone.
+
+    Raises:
+        Unavailable: `not-owner`.
+    """
+    if appender.log.committed_end != appender.log.synced_end:
+        raise not_owner()
+
+
+class _NotGiven(StoreError):
+    """The record does not let a stream be given."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(str(refused))
+        self.refused = refused

@@ -1,0 +1,157 @@
+"""Three ingest services with disks of their own, which reach each other over HTTP.
+
+They share coordination, and clocks that stand still: time goes on, and leases are renewed, while a test
+waits for a fact with `until`.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import orjson
+from starlette.types import Receive, Scope, Send
+from support.asgi import on_tcp
+
+from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.names import NodeId
+from bottomless.model.stream import StreamRecord, StreamState
+from unit.ingest.harness import NAME, STREAM, IngestHarness
+
+_STEP_MS: Final = 100
+NAMES: Final = ("a", "b", "c")
+
+
+class Address:
+    """Where one service is reached; nobody answers there before it began and after it is gone."""
+
+    def __init__(self) -> None:
+        self.harness: IngestHarness | None = None
+        self.gone = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.gone or self.harness is None:
+            raise ConnectionError("nobody is here")
+        await self.harness.internal_app(scope, receive, send)
+
+
+class Node:
+    """One ingest service."""
+
+    def __init__(self, harness: IngestHarness, address: Address) -> None:
+        self.harness = harness
+        self.address = address
+        self.renews = True
+
+    @property
+    def node_id(self) -> NodeId:
+        return self.harness.service.lease.node.node_id
+
+    def files(self) -> dict[str, bytes]:
+        """The segments that lie here."""
+        return {path.name: path.read_bytes() for path in self.harness.segments()}
+
+    async def append(self, *values: str, **headers: str) -> httpx.Response:
+        body = orjson.dumps({"records": [{"value": value} for value in values]})
+        return await self.harness.append_raw(body, **headers)
+
+
+class ThreeServices:
+    """The nodes a, b and c, and a stream that all of them are to hold."""
+
+    def __init__(self, path: Path, **settings: Any) -> None:
+        self._path = path
+        self._settings = settings
+        self._stack = AsyncExitStack()
+        self.nodes: list[Node] = []
+
+    async def start(self) -> "ThreeServices":
+        for name in NAMES:
+            address = Address()
+            port = await self._stack.enter_async_context(on_tcp(address))
+            first = self.nodes[0].harness if self.nodes else None
+            harness = IngestHarness(
+                self._path / name,
+                before=first,
+                ingest_url=f"http://127.0.0.1:{port}",
+                ingest_replica_wait_ms=1_000,
+                ingest_replica_join_ms=200,
+                **self._settings,
+            )
+            self.nodes.append(Node(harness, address))
+            address.harness = harness
+            await harness.start()
+        config = StreamConfig(replication=ReplicationConfig(replicas=3))
+        await self.first.streams.create(
+            StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, config)
+        )
+        return self
+
+    async def aclose(self) -> None:
+        for node in self.nodes:
+            await node.harness.aclose()
+        await self._stack.aclose()
+
+    @property
+    def first(self) -> IngestHarness:
+        return self.nodes[0].harness
+
+    async def record(self) -> StreamRecord:
+        return await self.first.streams.load(STREAM)
+
+    async def until(self, fact: Callable[[], Awaitable[bool]]) -> None:
+        """Return when something is so, and let time go on meanwhile."""
+        async with asyncio.timeout(240):
+            while not await fact():
+                await self.step()
+
+    async def step(self) -> None:
+        """Let some time go on."""
+        self.first.time.advance(_STEP_MS)
+        for node in self.nodes:
+            if node.renews:
+                await node.harness.lease.renew()
+        await asyncio.sleep(0.002)
+
+    async def until_all_in_sync(self) -> None:
+        async def are() -> bool:
+            return len((await self.record()).in_sync) == len(self.nodes)
+
+        await self.until(are)
+
+    async def until_owned_by(self, *nodes: Node) -> Node:
+        """Return the one of these nodes that takes appends, once one does."""
+
+        def owner() -> Node | None:
+            return next((one for one in nodes if one.harness.service.streams.owns(STREAM)), None)
+
+        async def is_owned() -> bool:
+            return owner() is not None
+
+        await self.until(is_owned)
+        found = owner()
+        assert found is not None
+        return found
+
+    async def append(self, node: Node, value: str) -> int:
+        """Append a record as often as it is refused with no outcome; returns its offset."""
+        async with asyncio.timeout(240):
+            while True:
+                sending = asyncio.create_task(node.append(value))
+                while not sending.done():
+                    await self.step()
+                answer = sending.result()
+                if answer.status_code == 200:
+                    return int(answer.json()["first_offset"])
+                assert answer.json()["outcome"] == "none", answer.text
+                await self.step()
+
+    async def values(self, node: Node) -> list[bytes]:
+        return await node.harness.values()
+
+    async def cut_off(self, node: Node) -> None:
+        """Nobody reaches a node any more, and its lease runs out; its process goes on."""
+        node.address.gone = True
+        node.renews = False

@@ -1,0 +1,98 @@
+"""Three nodes that hold a stream: another one goes on when its owner is away, or gives it away."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bottomless_server.node.core.in_sync import Refusal, Refused
+from unit.ingest.harness import STREAM
+from unit.ingest.replica_services import Node, ThreeServices
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[ThreeServices]:
+    made = await ThreeServices(tmp_path).start()
+    yield made
+    await made.aclose()
+
+
+async def filled(three: ThreeServices, count: int = 3) -> tuple[Node, Node, Node]:
+    """The owner, and two that are in sync with it."""
+    owner, *others = three.nodes
+    for number in range(count):
+        assert await three.append(owner, str(number)) == number
+    await three.until_all_in_sync()
+    return owner, others[0], others[1]
+
+
+async def test_another_node_goes_on_when_the_lease_of_the_owner_is_gone(
+    three: ThreeServices,
+) -> None:
+    owner, b, c = await filled(three)
+    await three.cut_off(owner)
+    heir = await three.until_owned_by(b, c)
+    record = await three.record()
+    assert (record.home, record.epoch) == (heir.node_id, 2)
+    # Through a node that only follows: it is passed on.
+    other = c if heir is b else b
+    assert await three.append(other, "3") == 3
+    assert await three.values(heir) == [b"0", b"1", b"2", b"3"]
+    assert heir.files() == other.files()
+
+
+async def test_an_owner_that_comes_back_follows_the_one_that_went_on(three: ThreeServices) -> None:
+    owner, b, c = await filled(three)
+    await three.cut_off(owner)
+    heir = await three.until_owned_by(b, c)
+    assert await three.append(heir, "3") == 3
+    owner.address.gone, owner.renews = False, True
+    await three.until_all_in_sync()
+    assert await three.append(owner, "4") == 4
+    assert owner.files() == b.files() == c.files()
+    assert (await three.record()).home == heir.node_id
+
+
+async def test_a_transfer_has_another_node_go_on_at_once(three: ThreeServices) -> None:
+    owner, _, c = await filled(three)
+    replicas = owner.harness.service.replicas
+    assert await replicas.transfers.give(STREAM, c.node_id) == c.node_id
+    assert c.harness.service.streams.owns(STREAM)
+    assert not owner.harness.service.streams.owns(STREAM)
+    assert await three.append(owner, "3") == 3
+    await three.until_all_in_sync()
+    assert await three.append(owner, "4") == 4
+    assert await three.values(c) == [b"0", b"1", b"2", b"3", b"4"]
+    assert owner.files() == c.files()
+
+
+async def test_a_node_that_was_given_a_stream_finds_it_without_being_told(
+    three: ThreeServices,
+) -> None:
+    owner, _, c = await filled(three)
+    c.address.gone = True
+    await owner.harness.service.replicas.transfers.give(STREAM, c.node_id)
+    assert (await three.record()).home == c.node_id
+    c.address.gone = False
+    await three.until_owned_by(c)
+    assert await three.append(owner, "3") == 3
+
+
+async def test_a_stream_is_not_given_to_a_node_that_does_not_live(three: ThreeServices) -> None:
+    owner, _, c = await filled(three)
+    c.renews = False
+    three.first.time.advance(60_000)
+    for node in (owner, three.nodes[1]):
+        await node.harness.lease.renew()
+    with pytest.raises(Refused) as refused:
+        await owner.harness.service.replicas.transfers.give(STREAM, c.node_id)
+    assert refused.value.refusal is Refusal.NOT_LIVE
+    assert owner.harness.service.streams.owns(STREAM)
+    assert await three.append(owner, "3") == 3
+
+
+async def test_a_drain_leaves_no_stream_to_wait_for_this_node(three: ThreeServices) -> None:
+    owner, b, c = await filled(three)
+    await owner.harness.service.replicas.transfers.give_all()
+    heir = await three.until_owned_by(b, c)
+    assert await three.append(heir, "3") == 3
