@@ -40,6 +40,7 @@ from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.replicas.making import LocalLogs, SendingHalf, make_following
 from bottomless_server.ingest.replicas.replica_routes import add_replica_routes
+from bottomless_server.ingest.replicas.transfer_routes import add_transfer_routes
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.staged.batches import StagedBatches
@@ -214,6 +215,7 @@ def create_service(
     add_wal_routes(tail_api, WalCache(0) if half is None else half.writer.cache)
     frame_size_max = settings.ingest_chunk_size_max
     add_replica_routes(tail_api, replicas.routes)
+    add_transfer_routes(tail_api, replicas.transfer_routes)
     add_part_routes(tail_api, PartRoutes(partitions, under_way, room, frame_size_max))
     public = create_public_app(
         names,

@@ -101,7 +101,7 @@ class IngestService:
         await self.lease.start()
         self.started = True
         await self.streams.start()
-        self.replicas.start()
+        self.replicas.start(await self.streams.local_ids())
         await self.staged.start()
         if self.leaderless is not None:
             await self.leaderless.writer.start()
@@ -124,6 +124,7 @@ class IngestService:
         await self.appenders.finish_commits()
         await self.streams.open_all()
         await self.appenders.finish_commits()
+        await self.replicas.transfers.give_all()
         await await_upload(self.streams, self.feed, self.context.has_begun)
 
     async def stop(self) -> None:
@@ -133,6 +134,7 @@ class IngestService:
             await self.leaderless.writer.stop()
         if self.started:
             self.feed.end()
+            await self.replicas.failover.stop()
             await self.streams.stop()
             await self.replicas.stop()
             await self.lease.stop()

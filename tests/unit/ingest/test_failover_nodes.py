@@ -5,13 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from bottomless.formats.stream_record import REPLICAS, SERVED
 from bottomless_server.node.core.in_sync import Refusal, Refused
+from bottomless_server.stores.streams import Streams
 from unit.ingest.harness import STREAM
 from unit.ingest.replica_services import Node, ThreeServices
 
 
 @pytest.fixture
-async def three(tmp_path: Path) -> AsyncIterator[ThreeServices]:
+async def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ThreeServices]:
+    # No service serves such records yet.
+    monkeypatch.setattr(Streams.__init__, "__defaults__", (SERVED | {REPLICAS},))
     made = await ThreeServices(tmp_path).start()
     yield made
     await made.aclose()

@@ -133,6 +133,10 @@ class OwnedStreams:
         """Streams that lie here, and could not be opened so far."""
         return [*self._unopened, *self._damaged]
 
+    async def local_ids(self) -> list[StreamId]:
+        """Name the streams that have a directory here, open or not."""
+        return await self._opener.local_ids()
+
     async def open_all(self) -> None:
         """Try once more to open what lies here and is not open."""
         await self._open_all(list(self._unopened))

@@ -4,7 +4,7 @@ At a stop the streams of this node are closed first, while others still answer f
 them; then nothing more is followed, and nothing more sent.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +16,15 @@ from bottomless_server.ingest.local.replicas import Replicas
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.log.segments import SegmentLog
 from bottomless_server.ingest.replicas.context import FollowingContext
+from bottomless_server.ingest.replicas.failover import Failover
 from bottomless_server.ingest.replicas.following import Following
 from bottomless_server.ingest.replicas.node_peers import NodePeers
 from bottomless_server.ingest.replicas.other_nodes import OtherNodes, OwnerContext
 from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes
 from bottomless_server.ingest.replicas.senders import Senders
 from bottomless_server.ingest.replicas.this_node import ThisNode
+from bottomless_server.ingest.replicas.transfer_routes import TransferRoutes
+from bottomless_server.ingest.replicas.transfers import Transfers
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.core.replica_waits import WaitBounds
@@ -52,6 +55,7 @@ class SendingHalf:
         hops: SharedHops,
         clocks: Clocks,
     ) -> None:
+        self.coordination = coordination
         self.peers = NodePeers(coordination, secret_to_send(settings))
         memory = Memory(settings.ingest_replica_bytes_in_flight)
         self.senders = Senders(memory, clocks.monotonic, self.peers.of)
@@ -102,10 +106,14 @@ class ReplicaHalf:
     sending: SendingHalf
     following: Following
     routes: ReplicaRoutes
+    failover: Failover
+    transfers: Transfers
+    transfer_routes: TransferRoutes
 
-    def start(self) -> None:
-        """Follow whatever owners ask for from now on."""
+    def start(self, stream_ids: Iterable[StreamId]) -> None:
+        """Follow whatever owners ask for from now on, and go on where they die; `stream_ids` lie here."""
         self.following.start()
+        self.failover.start(stream_ids)
 
     async def stop(self) -> None:
         """Follow and send nothing more, once all streams of this node are closed."""
@@ -159,4 +167,14 @@ def make_following(
     size = settings.ingest_in_flight_bytes_max
     wait_seconds = settings.ingest_in_flight_wait_ms / 1000
     room = MemoryRoom(Admission(size, size), context.clocks.monotonic, wait_seconds)
-    return ReplicaHalf(sending, following, ReplicaRoutes(following, room))
+    failover = Failover(owner, sending.coordination, streams, following, context.clocks)
+    following.is_held_back = failover.is_held_back
+    transfers = Transfers(owner, streams, sending.peers)
+    return ReplicaHalf(
+        sending,
+        following,
+        ReplicaRoutes(following, room),
+        failover,
+        transfers,
+        TransferRoutes(owner, streams, transfers, failover),
+    )

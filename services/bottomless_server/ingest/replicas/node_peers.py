@@ -81,6 +81,18 @@ class NodePeers:
             self._peers[node] = NodePeer(self._coordination, node, self._secret)
         return self._peers[node]
 
+    async def url_of(self, node: NodeId) -> str | None:
+        """The internal address of a node; None if it has not said so.
+
+        Raises:
+            Unavailable: coordination does not answer.
+        """
+        try:
+            facts = await facts_of(self._coordination, node)
+        except Corrupt:
+            return None
+        return None if facts is None else facts.url
+
     async def aclose(self) -> None:
         """End all connections."""
         for peer in self._peers.values():
