@@ -77,6 +77,8 @@ class Code(StrEnum):
     QUEUE_NOT_EMPTY = "queue-not-empty"
     PARTITION_OF_SUPER_STREAM = "partition-of-super-stream"
     HOME_LIVE = "home-live"
+    IN_SYNC_LIVE = "in-sync-live"
+    NOT_IN_SYNC = "not-in-sync"
     COORDINATION_INTACT = "coordination-intact"
     KEY_NOT_ACTIVE = "key-not-active"
     OFFSET_TRIMMED = "offset-trimmed"

@@ -339,6 +339,15 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
         f"{_JOURNEYS}/test_scenarios_rates.py",
         "test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not",
     ),
+    # It takes other nodes that hold the stream.
+    Code.IN_SYNC_LIVE: (
+        "tests/unit/manifest/test_takeovers.py",
+        "test_a_takeover_waits_for_a_node_in_sync_that_goes_on_by_itself",
+    ),
+    Code.NOT_IN_SYNC: (
+        "tests/unit/ingest/test_failover_nodes.py",
+        "test_a_stream_is_not_given_to_a_node_that_does_not_live",
+    ),
     # It takes time: a slow client, many at once, an object that is deleted after its grace.
     Code.REQUEST_TIMEOUT: (
         "tests/unit/runtime/test_runtime_protocol.py",

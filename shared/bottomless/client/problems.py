@@ -74,6 +74,8 @@ CLASSES: Final[Mapping[Code, type[StoreError]]] = {
     Code.QUEUE_NOT_EMPTY: Exists,
     Code.PARTITION_OF_SUPER_STREAM: Exists,
     Code.HOME_LIVE: Fenced,
+    Code.IN_SYNC_LIVE: Fenced,
+    Code.NOT_IN_SYNC: Fenced,
     Code.COORDINATION_INTACT: Exists,
     Code.KEY_NOT_ACTIVE: Exists,
     Code.OFFSET_TRIMMED: OffsetGone,

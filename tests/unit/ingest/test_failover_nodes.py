@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from bottomless.formats.stream_record import REPLICAS, SERVED
-from bottomless_server.node.core.in_sync import Refusal, Refused
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
 from bottomless_server.stores.streams import Streams
-from unit.ingest.harness import STREAM
+from unit.ingest.harness import STREAM, problem
 from unit.ingest.replica_services import Node, ThreeServices
 
 
@@ -88,9 +89,9 @@ async def test_a_stream_is_not_given_to_a_node_that_does_not_live(three: ThreeSe
     three.first.time.advance(60_000)
     for node in (owner, three.nodes[1]):
         await node.harness.lease.renew()
-    with pytest.raises(Refused) as refused:
-        await owner.harness.service.replicas.transfers.give(STREAM, c.node_id)
-    assert refused.value.refusal is Refusal.NOT_LIVE
+    path, body = of_stream(TRANSFER, STREAM), encode_transfer_asked(c.node_id)
+    answer = await owner.harness.internal.post(path, json=body)
+    assert problem(answer) == (409, "not-in-sync")
     assert owner.harness.service.streams.owns(STREAM)
     assert await three.append(owner, "3") == 3
 

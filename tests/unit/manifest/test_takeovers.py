@@ -11,15 +11,16 @@ from support.object_keys import root_key
 from support.rebuilding import put, put_registry, rebuild
 from unit.manifest.test_edits import tens
 
-from bottomless.errors import Fenced, Unavailable
+from bottomless.errors import Code, Fenced, Unavailable
 from bottomless.formats.manifest import encode_node
-from bottomless.formats.stream_record import decode_record, encode_record
+from bottomless.formats.stream_record import REPLICAS, SERVED, decode_record, encode_record
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason
 from bottomless.model.names import NodeId, Uid
 from bottomless.model.stream import EpochStart, gap_due
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.mutators.takeover import take_over
+from bottomless_server.manifest.recovery.home_operations import check_takeover
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.takeovers import fence
 from bottomless_server.manifest.tree.resolver import load_root
@@ -114,6 +115,27 @@ async def test_a_takeover_keeps_what_is_durable_and_goes_on_without_a_hole() -> 
         (40, 1_000),
     ]
     assert [intent.uid for intent in (await harness.record()).intents] == lost
+
+
+async def test_a_takeover_waits_for_a_node_in_sync_that_goes_on_by_itself() -> None:
+    harness = ManifestHarness(SERVED | {REPLICAS})
+    held = owned(members=(NODE, OTHER_NODE), in_sync=(NODE, OTHER_NODE))
+    committer = await tens(harness, 3, **held)
+    await harness.coordination.hold(node_key(OTHER_NODE), b"x", 10_000)
+    record = await harness.record()
+    with pytest.raises(Fenced) as refused:
+        await take_over(harness.context, committer, NODE, 1)
+    assert refused.value.code is Code.IN_SYNC_LIVE
+    with pytest.raises(Fenced) as refused:
+        await check_takeover(harness.context, record, NODE)
+    assert refused.value.code is Code.IN_SYNC_LIVE
+    assert await harness.record() == record
+
+    await harness.coordination.release(node_key(OTHER_NODE), b"x")
+    await check_takeover(harness.context, record, NODE)
+    await take_over(harness.context, committer, NODE, 1)
+    record = await harness.record()
+    assert (record.epoch, record.home, record.in_sync) == (2, None, ())
 
 
 async def test_a_takeover_believes_no_fragment_that_a_later_epoch_wrote_anew() -> None:

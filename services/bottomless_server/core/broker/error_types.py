@@ -109,6 +109,8 @@ CODES: Final[Mapping[ErrorType, tuple[Code, ...]]] = {
         Code.QUEUE_NOT_EMPTY,
         Code.PARTITION_OF_SUPER_STREAM,
         Code.HOME_LIVE,
+        Code.IN_SYNC_LIVE,
+        Code.NOT_IN_SYNC,
         Code.COORDINATION_INTACT,
         Code.KEY_NOT_ACTIVE,
         Code.ETAG_MISMATCH,

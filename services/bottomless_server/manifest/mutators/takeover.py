@@ -3,7 +3,9 @@
 Only an operator can know that a disk is gone, so this happens on demand, names the home that
 is given up, and says that loss is accepted. Two EXECs do it:
 
-1. The fence, on condition that the home's lease is gone: epoch + 1, and nobody as the home.
+1. The fence, on condition that the home's lease is gone: epoch + 1, and nobody as the home. Of a
+   stream with replicas the leases of all nodes in sync have to be gone, since each of them goes on by
+   itself; nobody is in sync then.
    Coordination keeps a lease for its margin longer than the node itself believes in it, so an
    owner that was cut off has stopped by then. From here on the home is refused, and nobody can
    claim. A stream that is clean is freed by this EXEC, and that is all.
@@ -16,6 +18,7 @@ bucket; after it, whoever touches the stream next goes on. The registry object f
 a rebuild does not look for the home that was given up. docs/decisions/0020.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -26,8 +29,10 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.takeovers import fence, is_done
+from bottomless_server.manifest.tree.core.takeovers import fence, in_sync_live, is_done
 from bottomless_server.manifest.tree.publish_attempts import check_active
+from bottomless_server.node.core import in_sync
+from bottomless_server.node.replica_records import watching
 from bottomless_server.runtime.base.fault_points import reach
 
 
@@ -37,7 +42,7 @@ async def take_over(
     """Close the stream's end with a gap and free it from `expect_home`, which had `epoch`.
 
     Raises:
-        Fenced: `home-live`: the home is alive, or the stream is another's by now.
+        Fenced: `home-live`: the home is alive, or the stream is another's by now; `in-sync-live`.
         NotFound, Unavailable, Corrupt
     """
 
@@ -53,12 +58,20 @@ async def take_over(
 
 
 async def _fence(context: Context, committer: Committer, home: NodeId, epoch: int) -> None:
-    def decide(record: StreamRecord, home_held: bool) -> StreamRecord:
+    def nodes_of(record: StreamRecord) -> list[NodeId]:
+        return [home, *(node for node in record.in_sync if node != home)]
+
+    def decide(record: StreamRecord, live: Collection[NodeId]) -> StreamRecord:
         check_active(record)
-        return fence(record, home, epoch, home_held=home_held)
+        fenced = fence(record, home, epoch, home_held=home in live)
+        return in_sync.take_over(record, fenced, live)
 
     stream_id = committer.record.stream_id
-    await committer.take_up(await context.streams.update_unless_held(stream_id, home, decide))
+    try:
+        record = await watching(context.streams, stream_id, nodes_of, decide)
+    except in_sync.Refused as error:
+        raise in_sync_live(committer.record) from error
+    await committer.take_up(record)
 
 
 def _gap_of(root: Node, epoch: int) -> dict[str, Any] | None:

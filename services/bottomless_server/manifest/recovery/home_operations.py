@@ -15,7 +15,7 @@ from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Done
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.tree.core.takeovers import home_live
+from bottomless_server.manifest.tree.core.takeovers import home_live, in_sync_live
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import node_key
 
@@ -28,7 +28,7 @@ async def check_takeover(context: Context, record: StreamRecord, expect_home: No
     """Refuse early what the fence would refuse.
 
     Raises:
-        Fenced: `home-live`.
+        Fenced: `home-live` or `in-sync-live`.
         InvalidRequest: the stream never has a home.
         Unavailable
     """
@@ -40,6 +40,9 @@ async def check_takeover(context: Context, record: StreamRecord, expect_home: No
         raise home_live(record)
     if await context.coordination.get(node_key(expect_home)) is not None:
         raise home_live(record)
+    others = [node_key(node) for node in record.in_sync]
+    if others and any(await context.coordination.get_many(others)):
+        raise in_sync_live(record)
 
 
 def register_home_operations(

@@ -70,6 +70,8 @@ STATUS: Final[Mapping[Code, int]] = {
     Code.DRIVE_IN_USE: 409,
     Code.QUEUE_NOT_EMPTY: 409,
     Code.HOME_LIVE: 409,
+    Code.IN_SYNC_LIVE: 409,
+    Code.NOT_IN_SYNC: 409,
     Code.COORDINATION_INTACT: 409,
     Code.KEY_NOT_ACTIVE: 409,
     Code.MOVED: 409,

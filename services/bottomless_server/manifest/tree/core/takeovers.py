@@ -105,3 +105,13 @@ def home_live(record: StreamRecord) -> Fenced:
         facts={"home": record.home, "epoch": record.epoch},
         retry_after_seconds=5,
     )
+
+
+def in_sync_live(record: StreamRecord) -> Fenced:
+    """Nothing needs to be given up: a node that has everything goes on."""
+    return Fenced(
+        "a node lives that has everything which the stream holds, and becomes its owner",
+        code=Code.IN_SYNC_LIVE,
+        facts={"home": record.home, "epoch": record.epoch},
+        retry_after_seconds=5,
+    )
