@@ -34,6 +34,7 @@ BY_STATE: Final = {
     Code.OFFSET_BEYOND_END,
     Code.RANGE_NOT_SATISFIABLE,
     Code.IDEMPOTENCY_MISMATCH,
+    Code.NOT_IN_SYNC,
 }
 """Refused for what the stream or the queue holds at the moment."""
 

@@ -19,6 +19,7 @@ NOT_HERE: Final = {
     "stage_batches": "its body is no text",
     "take_over_stream": "there is no home that is gone",
     "accept_gap": "there is no hole",
+    "change_owner": "the stream has one node",
     "take_over_queues": "there is no home that is gone",
     "rebuild": "coordination is not lost",
     "register_drive": "its settings name no drive",

@@ -252,6 +252,8 @@ class KnownOwners:
         self.closed: list[StreamId] = []
         self.fenced: list[tuple[StreamId, int]] = []
         """What was said of layouts."""
+        self.given: list[tuple[StreamId, NodeId]] = []
+        """Streams that were to be given to other nodes."""
         self.closing = True
         """Whether they answer when they are asked to stop."""
 
@@ -284,6 +286,12 @@ class KnownOwners:
         del url, timeout_seconds
         self.closed.append(stream_id)
         return self.closing
+
+    async def transfer(
+        self, url: str, stream_id: StreamId, node: NodeId, timeout_seconds: float
+    ) -> None:
+        del url, timeout_seconds
+        self.given.append((stream_id, node))
 
     async def fence_layouts(
         self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float

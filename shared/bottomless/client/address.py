@@ -164,6 +164,11 @@ def takeover_path(name: str) -> str:
     return f"/v1/admin/streams/{check_stream(name)}/takeover"
 
 
+def owner_path(name: str) -> str:
+    """Make the path by which an operator gives a stream to another of its nodes."""
+    return f"/v1/admin/streams/{check_stream(name)}/owner"
+
+
 def gap_path(name: str) -> str:
     """Make the path by which an operator accepts a gap in a stream."""
     return f"/v1/admin/streams/{check_stream(name)}/gap"

@@ -267,6 +267,8 @@ class Client:
     take_lease = _waits(AsyncClient.take_lease)
     renew_lease = _waits(AsyncClient.renew_lease)
     return_lease = _waits(AsyncClient.return_lease)
+    replicas = _waits(AsyncClient.replicas)
+    change_owner = _waits(AsyncClient.change_owner)
     accept_gap = _waits(AsyncClient.accept_gap)
     manifest = _waits(AsyncClient.manifest)
     verify_manifest = _waits(AsyncClient.verify_manifest)

@@ -13,6 +13,7 @@ from bottomless.client.address import (
     gap_path,
     lease_path,
     operation_path,
+    owner_path,
     stream_path,
     takeover_path,
 )
@@ -131,6 +132,18 @@ class UpkeepCalls(Wire):
         """Give up what only a lost home held; returns an operation."""
         value = {"accept_loss": True, "expect_home": expect_home}
         return await self._send_json("POST", takeover_path(name), value)
+
+    async def replicas(self, name: str) -> dict[str, Any]:
+        """Show which nodes hold a stream, the owner first, and which of them have everything."""
+        return members(await self._send("GET", f"{stream_path(name)}/replicas"))
+
+    async def change_owner(self, name: str, node: str) -> dict[str, Any]:
+        """Have another node own a stream that it holds; returns an operation.
+
+        Raises:
+            Fenced: `not-in-sync`: the node does not have everything, or does not live.
+        """
+        return await self._send_json("POST", owner_path(name), {"node": node})
 
     async def accept_gap(self, name: str, next_offset: int) -> dict[str, Any]:
         """Give up the offsets before `next_offset`, where the owner's log begins.

@@ -101,6 +101,8 @@ def test_the_commands_are_these() -> None:
         "queue-store scan",
         "queue-store verify",
         "read",
+        "replicas move",
+        "replicas status",
         "resolve",
         "retention apply",
         "retention preview",

@@ -90,8 +90,16 @@ class ThreeServices:
         return self
 
     async def aclose(self) -> None:
+        """Close one after the other; time goes on meanwhile, since some wait for those that are gone."""
         for node in self.nodes:
-            await node.harness.aclose()
+            node.address.gone = False
+        for node in self.nodes:
+            node.renews = False
+            closing = asyncio.create_task(node.harness.aclose())
+            while not closing.done():
+                await self.step()
+            await closing
+            node.address.gone = True
         await self._stack.aclose()
 
     @property

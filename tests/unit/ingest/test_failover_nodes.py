@@ -1,10 +1,13 @@
 """Three nodes that hold a stream: another one goes on when its owner is away, or gives it away."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.guards import remove
 
+from bottomless.errors import Code, Unavailable
 from bottomless.formats.stream_record import REPLICAS, SERVED
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
@@ -101,3 +104,46 @@ async def test_a_drain_leaves_no_stream_to_wait_for_this_node(three: ThreeServic
     await owner.harness.service.replicas.transfers.give_all()
     heir = await three.until_owned_by(b, c)
     assert await three.append(heir, "3") == 3
+
+
+async def held(three: ThreeServices) -> tuple[Node, Node]:
+    """An owner with a round that nobody else has, since both others are silent; and one of them."""
+    owner, b, c = await filled(three)
+    b.address.gone = c.address.gone = True
+    appending = asyncio.create_task(owner.append("3"))
+
+    async def is_written() -> bool:
+        return owner.harness.appender.log.synced_next == 4
+
+    await three.until(is_written)
+    appending.cancel()
+    return owner, b
+
+
+async def test_a_round_that_is_held_is_not_given_away(three: ThreeServices) -> None:
+    owner, b = await held(three)
+    giving = asyncio.create_task(owner.harness.service.replicas.transfers.give(STREAM, b.node_id))
+
+    async def is_refused() -> bool:
+        return giving.done()
+
+    await three.until(is_refused)
+    with pytest.raises(Unavailable) as refused:
+        await giving
+    assert refused.value.code is Code.NOT_OWNER
+    assert (await three.record()).home == owner.node_id
+
+
+async def test_without_its_guard_a_round_that_is_held_is_given_away(
+    three: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "all of the log in a transfer", lambda _: None)
+    owner, b = await held(three)
+    giving = asyncio.create_task(owner.harness.service.replicas.transfers.give(STREAM, b.node_id))
+
+    async def is_given() -> bool:
+        return (await three.record()).home == b.node_id
+
+    await three.until(is_given)
+    assert owner.files() != b.files()
+    giving.cancel()

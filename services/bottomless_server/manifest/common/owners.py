@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from bottomless.errors import StoreError
-from bottomless.model.names import StreamId
+from bottomless.model.names import NodeId, StreamId
 from bottomless_server.protocol.parts import LAYOUT, encode_layout
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeersPort
@@ -28,6 +28,7 @@ from bottomless_server.protocol.tail import (
     decode_located,
     encode_published,
 )
+from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
 
 _LOCATE_SECONDS: Final = 5.0
 _TELL_SECONDS: Final = 5.0
@@ -61,6 +62,17 @@ class Owners(Protocol):
 
     async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
         """Ask the owner to stop the stream; whether it said that it stopped."""
+        ...
+
+    async def transfer(
+        self, url: str, stream_id: StreamId, node: NodeId, timeout_seconds: float
+    ) -> None:
+        """Have the owner give the stream to another node that holds it; returns once it has.
+
+        Raises:
+            Fenced: `not-in-sync`.
+            StoreError: it is not given, or nobody knows.
+        """
         ...
 
     async def fence_layouts(
@@ -131,6 +143,12 @@ class PeerOwners:
         except StoreError:
             return False
         return True
+
+    async def transfer(
+        self, url: str, stream_id: StreamId, node: NodeId, timeout_seconds: float
+    ) -> None:
+        path, body = of_stream(TRANSFER, stream_id), encode_transfer_asked(node)
+        await self._peers.at(url).call("POST", path, body=body, timeout_seconds=timeout_seconds)
 
     async def fence_layouts(
         self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float

@@ -28,6 +28,7 @@ from bottomless_server.manifest.removal.garbage_routes import add_garbage_routes
 from bottomless_server.manifest.removal.lease_routes import add_lease_routes
 from bottomless_server.manifest.removal.retention_routes import add_retention_routes
 from bottomless_server.manifest.streams.deletion import Deletions
+from bottomless_server.manifest.streams.replica_routes import add_replica_routes
 from bottomless_server.manifest.streams.stream_routes import add_stream_routes
 from bottomless_server.manifest.streams.super_deletion import SuperDeletions
 from bottomless_server.manifest.streams.super_growth import SuperGrowth
@@ -72,4 +73,5 @@ def public_api(
     add_key_routes(api, context, keys, paging)
     add_wal_routes(api, context)
     add_drive_routes(api, context)
+    add_replica_routes(api, context, registry, operations)
     return api

@@ -1,6 +1,6 @@
 """Decide when a node that follows a stream becomes its owner.
 
-Only `ingest/replicas/failover.py` calls this, and no service makes one yet. An owner that has something to say of a stream is heard each half
+Only `ingest/replicas/failover.py` calls this. An owner that has something to say of a stream is heard each half
 second, and one of an idle stream is not: so a silent stream asks coordination about the lease of its
 home, one question for all streams of that home, and its record is read when that lease is gone.
 

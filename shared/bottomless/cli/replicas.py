@@ -1,0 +1,50 @@
+"""Replicas: the nodes that hold a stream, and which of them is its owner."""
+
+from typing import Annotated, Final
+
+import typer
+
+from bottomless.cli.examples import examples
+from bottomless.cli.operations import Wait, finish
+from bottomless.cli.output import Column, Form, Output, show_list
+from bottomless.cli.session import open_client
+from bottomless.cli.stream_names import Stream
+
+_COLUMNS: Final = [
+    Column("NODE", lambda item: item["node"]),
+    Column("ROLE", lambda item: item["role"]),
+    Column("IN SYNC", lambda item: "yes" if item["in_sync"] else "no"),
+    Column("ZONE", lambda item: item["zone"] or ""),
+]
+
+Node = Annotated[
+    str, typer.Argument(metavar="NODE", help="Id of a node, as `replicas status` shows it.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add `replicas` with its commands to the command line."""
+    group = typer.Typer(help="The nodes that hold a stream.", no_args_is_help=True)
+    group.command("status", epilog=examples("replicas status orders"))(_status)
+    group.command(
+        "move", epilog=examples("replicas move orders 0198d2a45b1e7c3a9a510f7e6f0d2c11 --wait")
+    )(_move)
+    app.add_typer(group, name="replicas")
+
+
+def _status(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
+    """List the nodes that hold a stream, the owner first, and say which have everything."""
+    with open_client(context) as client:
+        show_list(client.replicas(stream)["nodes"], _COLUMNS, output)
+
+
+def _move(
+    context: typer.Context,
+    stream: Stream,
+    node: Node,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Have another node own a stream that it holds; producers notice a short pause."""
+    with open_client(context) as client:
+        finish(client, client.change_owner(stream, node), output, wait=wait)
