@@ -134,7 +134,7 @@ class IngestService:
             await self.leaderless.writer.stop()
         if self.started:
             self.feed.end()
-            await self.replicas.failover.stop()
+            await self.replicas.claim_nothing()
             await self.streams.stop()
             await self.replicas.stop()
             await self.lease.stop()

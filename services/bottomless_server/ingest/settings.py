@@ -139,6 +139,8 @@ class IngestSettings(CommonSettings):
     them."""
     ingest_replica_join_ms: Annotated[int, Field(ge=10, le=60_000)] = 3_000
     """How long a node that was evicted has everything before it counts again."""
+    ingest_replica_step_down_ms: Annotated[int, Field(ge=100, le=600_000)] = 5_000
+    """How long a round waits for too few nodes before its stream is given to another one that lives."""
     ingest_replica_bytes_in_flight: Annotated[int, Field(ge=MIB)] = 64 * MIB
     """Bytes that wait in memory for other nodes, all together; what is more is read from the log."""
 

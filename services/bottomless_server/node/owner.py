@@ -6,7 +6,7 @@ coordination said once that it is not the newest is never used again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final, Protocol
 
 import structlog
@@ -235,6 +235,21 @@ class Owner:
             raise
         except Unavailable as error:
             raise coordination_unavailable() from error
+
+    async def live_of(self, nodes: Collection[NodeId]) -> set[NodeId]:
+        """Those of these nodes whose lease is held, as it was a moment ago.
+
+        Raises:
+            Unavailable: `coordination-unavailable`, outcome none.
+        """
+        asked = list(nodes)
+        if not asked:
+            return set()
+        try:
+            held = await self._coordination.get_many([node_key(node) for node in asked])
+        except Unavailable as error:
+            raise coordination_unavailable() from error
+        return {node for node, value in zip(asked, held, strict=True) if value is not None}
 
     async def load_super(self, super_id: SuperId) -> SuperRecord:
         """The record of a super stream.

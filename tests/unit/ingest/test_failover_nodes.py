@@ -147,3 +147,23 @@ async def test_without_its_guard_a_round_that_is_held_is_given_away(
     await three.until(is_given)
     assert owner.files() != b.files()
     giving.cancel()
+
+
+async def test_an_owner_that_reaches_nobody_gives_its_place_to_one_that_lives(
+    three: ThreeServices,
+) -> None:
+    owner, b = await held(three)
+    c = three.nodes[2]
+
+    async def is_given() -> bool:
+        return (await three.record()).home != owner.node_id
+
+    await three.until(is_given)
+    b.address.gone = c.address.gone = False
+    heir = await three.until_owned_by(b, c)
+    first = await three.append(heir, "4")
+    # The round that was held is there or not, as whoever went on had it.
+    held_back = [b"3"] if first == 4 else []
+    assert await three.values(heir) == [b"0", b"1", b"2", *held_back, b"4"]
+    await three.until_all_in_sync()
+    assert owner.files() == b.files() == c.files()

@@ -75,6 +75,8 @@ class Others:
         self.files.note("sent")
         self.sent.append(b"".join(written.buffers))
 
+    waiting_since: int | None = None
+
     async def all_have(self, end: tuple[int, int], late: Callable[[], None]) -> None:
         assert self.log is not None
         self.ends.append(end)

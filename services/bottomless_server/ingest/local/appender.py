@@ -188,6 +188,11 @@ class LocalAppender:
         """Whether other nodes hold the stream too."""
         return self._replicas is not None
 
+    @property
+    def waiting_since(self) -> int | None:
+        """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
+        return None if self._replicas is None else self._replicas.waiting_since
+
     def oldest_layout(self) -> int:
         """The oldest layout of which parts are taken now; newer than any where that is not known."""
         return self.layout if self.knows_layout() else NO_LAYOUT

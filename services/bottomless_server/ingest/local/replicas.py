@@ -51,6 +51,11 @@ class Replicas(Protocol):
         """Send a round to all members; in the event loop, before the log counts it."""
         ...
 
+    @property
+    def waiting_since(self) -> int | None:
+        """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
+        ...
+
     async def all_have(self, end: tuple[int, int], late: Callable[[], None], /) -> None:
         """Return when every node in sync has the log up to a segment and a position in it.
 

@@ -30,7 +30,6 @@ from bottomless_server.node.owner import Owner
 from bottomless_server.node.pulse import wait_for
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
-from bottomless_server.stores.streams import KeyedCalls, node_key
 
 log = structlog.get_logger(__name__)
 
@@ -68,13 +67,11 @@ class Failover:
     def __init__(
         self,
         owner: Owner,
-        coordination: KeyedCalls,
         owned: Owned,
         followed: FollowedHere,
         clocks: Clocks,
     ) -> None:
         self._owner = owner
-        self._coordination = coordination
         self._owned = owned
         self._followed = followed
         self._clocks = clocks
@@ -169,11 +166,8 @@ class Failover:
             watch.looked(stream_id, record, now, home_live=_lives(record, dead))
 
     async def _without_lease(self, nodes: Collection[NodeId]) -> set[NodeId]:
-        asked = [node for node in nodes if node != self._owner.node_id]
-        if not asked:
-            return set()
-        held = await self._coordination.get_many([node_key(node) for node in asked])
-        return {node for node, value in zip(asked, held, strict=True) if value is None}
+        asked = {node for node in nodes if node != self._owner.node_id}
+        return asked - await self._owner.live_of(asked)
 
     async def _claim(self, watch: Watch, stream_id: StreamId) -> None:
         outcome = Outcome.UNKNOWN

@@ -22,6 +22,7 @@ from bottomless_server.ingest.replicas.node_peers import NodePeers
 from bottomless_server.ingest.replicas.other_nodes import OtherNodes, OwnerContext
 from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes
 from bottomless_server.ingest.replicas.senders import Senders
+from bottomless_server.ingest.replicas.step_down import StepDown
 from bottomless_server.ingest.replicas.this_node import ThisNode
 from bottomless_server.ingest.replicas.transfer_routes import TransferRoutes
 from bottomless_server.ingest.replicas.transfers import Transfers
@@ -55,7 +56,6 @@ class SendingHalf:
         hops: SharedHops,
         clocks: Clocks,
     ) -> None:
-        self.coordination = coordination
         self.peers = NodePeers(coordination, secret_to_send(settings))
         memory = Memory(settings.ingest_replica_bytes_in_flight)
         self.senders = Senders(memory, clocks.monotonic, self.peers.of)
@@ -107,6 +107,7 @@ class ReplicaHalf:
     following: Following
     routes: ReplicaRoutes
     failover: Failover
+    step_down: StepDown
     transfers: Transfers
     transfer_routes: TransferRoutes
 
@@ -114,6 +115,12 @@ class ReplicaHalf:
         """Follow whatever owners ask for from now on, and go on where they die; `stream_ids` lie here."""
         self.following.start()
         self.failover.start(stream_ids)
+        self.step_down.start()
+
+    async def claim_nothing(self) -> None:
+        """Claim nothing more, and give nothing away."""
+        await self.step_down.stop()
+        await self.failover.stop()
 
     async def stop(self) -> None:
         """Follow and send nothing more, once all streams of this node are closed."""
@@ -167,14 +174,16 @@ def make_following(
     size = settings.ingest_in_flight_bytes_max
     wait_seconds = settings.ingest_in_flight_wait_ms / 1000
     room = MemoryRoom(Admission(size, size), context.clocks.monotonic, wait_seconds)
-    failover = Failover(owner, sending.coordination, streams, following, context.clocks)
+    failover = Failover(owner, streams, following, context.clocks)
     following.is_held_back = failover.is_held_back
     transfers = Transfers(owner, streams, sending.peers)
+    step_down = StepDown(transfers, streams, context.clocks, settings.ingest_replica_step_down_ms)
     return ReplicaHalf(
         sending,
         following,
         ReplicaRoutes(following, room),
         failover,
+        step_down,
         transfers,
         TransferRoutes(owner, streams, transfers, failover),
     )

@@ -99,6 +99,8 @@ class OtherNodes:
         self._written = self._own.end
         self._claimed_at = self._sent_at = context.clocks.elapsed()
         self._held = False
+        self.waiting_since: int | None = None
+        """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
         self._ended_at: int | None = None
         self._heard = Pulse()
         self._changing = asyncio.Lock()
@@ -159,6 +161,7 @@ class OtherNodes:
         self._begin()
         self._tell()
         waited = Waited(self._own.place(end), self._sent_at)
+        self.waiting_since = waited.since
         try:
             while True:
                 heard = self._heard.next()
@@ -176,7 +179,7 @@ class OtherNodes:
                 elif not await (self._settle() if step.do is Do.SETTLE else self._change(step)):
                     await wait_for(heard, _AGAIN_SECONDS)
         finally:
-            self._held = False
+            self._held, self.waiting_since = False, None
         # All that may claim the stream have it: so it is committed, and they may be told.
         self._own.told = self._own.told._replace(committed_next=self._local.synced_next)
         self._tell()

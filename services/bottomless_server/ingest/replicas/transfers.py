@@ -29,7 +29,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.replicator import Follower
-from bottomless_server.node.core.in_sync import Refused
+from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.owner import Owner
 from bottomless_server.node.replica_records import Owned, ReplicaRecords, Target
@@ -92,6 +92,27 @@ class Transfers:
         await self._tell(stream_id, given.home)
         return given.home
 
+    async def step_down(self, stream_id: StreamId) -> None:
+        """Give a stream to any node in sync that lives, with a round that this node cannot finish.
+
+        That round is on this disk, and perhaps on others: whether it is shown depends on who goes on.
+
+        Raises:
+            Unavailable, Refused: as `give`; of a stream that nobody else can have nothing is stopped.
+        """
+        record = await self._owner.load(stream_id)
+        targets = await self._targets(record, None)
+        live = await self._owner.live_of([target.node_id for target in targets])
+        if not live:
+            raise Refused(Refusal.NOT_LIVE)
+        try:
+            await self._streams.hand_over(
+                stream_id, lambda appender: self._written_down(appender, targets, None)
+            )
+        except _NotGiven as error:
+            raise error.refused from error
+        log.warning("a stream was given up, since too few follow it here", stream_id=stream_id)
+
     async def give_all(self) -> None:
         """Give every stream away that other nodes in sync hold; those stay that nobody can take."""
         room = asyncio.Semaphore(DRAIN_COUNT)
@@ -120,6 +141,11 @@ class Transfers:
         self, appender: LocalAppender, targets: Sequence[Target], node: NodeId | None
     ) -> str:
         require_all_committed(appender)
+        return await self._written_down(appender, targets, node)
+
+    async def _written_down(
+        self, appender: LocalAppender, targets: Sequence[Target], node: NodeId | None
+    ) -> str:
         records = ReplicaRecords(self._owner.streams, self._owner.node_id)
         owned = Owned(appender.stream_id, appender.claim.epoch)
         try:

@@ -1,0 +1,74 @@
+"""Give streams away whose owner is cut off from the other nodes, and not from coordination.
+
+A round that too few nodes have is held, and nobody is let go below the floor. If the nodes in sync live,
+and only this one does not reach them, one of them may reach the others. It finds itself named as the
+home when it looks at a stream whose owner is silent. What is there after a crash at each step says
+transfers.py; the round that is held is given up, and its callers know that its outcome is unknown.
+"""
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from bottomless.errors import StoreError
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.ingest.replicas.transfers import Transfers
+from bottomless_server.node.core.in_sync import Refused
+from bottomless_server.node.lease import Clocks
+from bottomless_server.runtime.base.end import end_tasks
+from bottomless_server.runtime.base.endless import endless
+
+log = structlog.get_logger(__name__)
+
+AGAIN_MS: Final = 60_000
+"""A stream is given away at most so often: the fault may lie with the other nodes."""
+_LOOK_SECONDS: Final = 1.0
+
+
+class StepDown:
+    """Looks at the streams of this node, and gives those away that cannot go on here."""
+
+    def __init__(
+        self, transfers: Transfers, streams: OwnedStreams, clocks: Clocks, after_ms: int
+    ) -> None:
+        """`after_ms`: how long a round waits for other nodes before its stream is given away."""
+        self._transfers = transfers
+        self._streams = streams
+        self._clocks = clocks
+        self._after_ms = after_ms
+        self._again_at: dict[StreamId, int] = {}
+        """Streams that were tried in the last minute, each with the end of that time."""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._task = asyncio.create_task(endless("ingest-step-down", self._step), name="step-down")
+
+    async def stop(self) -> None:
+        """Give nothing more away."""
+        if self._task is not None:
+            await end_tasks(self._task)
+
+    async def _step(self) -> float:
+        await self.look()
+        return _LOOK_SECONDS
+
+    async def look(self) -> None:
+        """Give those streams away that have waited for too long."""
+        now = self._clocks.elapsed()
+        self._again_at = {one: at for one, at in self._again_at.items() if at > now}
+        late = [
+            appender.stream_id
+            for appender in self._streams.opened()
+            if (since := appender.waiting_since) is not None and now - since >= self._after_ms
+        ]
+        for stream_id in late:
+            if stream_id in self._again_at:
+                continue
+            self._again_at[stream_id] = now + AGAIN_MS
+            try:
+                await self._transfers.step_down(stream_id)
+            except (StoreError, Refused) as error:
+                log.warning("a stream stays here", stream_id=stream_id, error=str(error))
