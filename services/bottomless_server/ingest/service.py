@@ -124,6 +124,7 @@ class IngestService:
         await self.appenders.finish_commits()
         await self.streams.open_all()
         await self.appenders.finish_commits()
+        await self.replicas.claim_nothing()
         await self.replicas.transfers.give_all()
         await await_upload(self.streams, self.feed, self.context.has_begun)
 

@@ -99,6 +99,8 @@ class LocalAppender:
         self.layout_term: int | None = None
         """The term of the lease in which the super record was read; None: it was not yet."""
         self.stopped: StoreError | None = None
+        self.failed = False
+        """Whether it stopped by its log, so that what is on its disk is not to be believed to the end."""
         self.advanced = Pulse()
         """Fires when records become visible, and when the stream stops."""
         self.used_at = context.clocks.elapsed()
@@ -486,6 +488,7 @@ class LocalAppender:
         return commit_timestamp(self.log.last_timestamp, wall)
 
     def _stop(self, error: StoreError) -> None:
+        self.failed = isinstance(error, LogBroken)
         log.error("the stream stops", stream_id=self.stream_id, error=str(error))
         if self.stopped is None:
             self.stopped = not_owner() if isinstance(error, Fenced) else log_broken(Outcome.NONE)

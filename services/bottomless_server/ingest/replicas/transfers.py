@@ -29,6 +29,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.replicator import Follower
+from bottomless_server.node.core.failover import heirs
 from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.owner import Owner
@@ -133,7 +134,7 @@ class Transfers:
         )
 
     async def _targets(self, record: StreamRecord, node: NodeId | None) -> list[Target]:
-        others = record.in_sync if node is None else (node,)
+        others = heirs(record) if node is None else [node]
         found = [(one, await self._ways.url_of(one)) for one in others if one != record.home]
         return [Target(one, url) for one, url in found if url is not None]
 
@@ -173,7 +174,7 @@ def require_all_committed(appender: LocalAppender) -> None:
     Raises:
         Unavailable: `not-owner`.
     """
-    if appender.log.committed_end != appender.log.synced_end:
+    if appender.failed or appender.log.committed_end != appender.log.synced_end:
         raise not_owner()
 
 

@@ -79,14 +79,19 @@ def standing(record: StreamRecord, mine: NodeId, *, home_live: bool) -> Standing
     return Standing.HEIR if mine in record.in_sync else Standing.CLOSED
 
 
-def rank(record: StreamRecord, mine: NodeId) -> int:
-    """The turn of a node, from 0, among those that may claim a stream from its home.
+def heirs(record: StreamRecord) -> list[NodeId]:
+    """The nodes beside its home that may own a stream, in the order in which they go on with it.
 
-    By a hash of stream and node: of a thousand streams that one home leaves, each other node begins
-    with its part.
+    By a hash of stream and node: of a thousand streams that one home leaves, each other node has its
+    part.
     """
-    others = {node for node in record.in_sync if node != record.home} | {mine}
-    return sorted(others, key=lambda node: _hash(record.stream_id, node)).index(mine)
+    others = [node for node in record.in_sync if node != record.home]
+    return sorted(others, key=lambda node: _hash(record.stream_id, node))
+
+
+def rank(record: StreamRecord, mine: NodeId) -> int:
+    """The turn of a node in sync, from 0, among those that may claim a stream from its home."""
+    return heirs(record).index(mine)
 
 
 @dataclass(slots=True)
