@@ -143,6 +143,15 @@ class ThreeServices:
         assert found is not None
         return found
 
+    async def until_held_back(self, node: Node) -> None:
+        """Return when a node follows the stream no more, since a claim of it may land."""
+        failover = node.harness.service.replicas.failover
+
+        async def is_held_back() -> bool:
+            return failover.is_held_back(STREAM)
+
+        await self.until(is_held_back)
+
     async def append(self, node: Node, value: str) -> int:
         """Append a record as often as it is refused with no outcome; returns its offset."""
         async with asyncio.timeout(240):

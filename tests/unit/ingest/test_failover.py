@@ -172,6 +172,16 @@ def test_a_claim_without_a_reply_is_settled_before_the_stream_is_followed() -> N
     assert not watch.is_held_back(STREAM)
 
 
+def test_a_claim_for_somebody_who_asked_is_settled_as_well() -> None:
+    watch = Watch(B)
+    watch.unsettled(STREAM, 0)
+    assert watch.is_held_back(STREAM)
+    assert watch.due(LOOK_MS - 1) == []
+    assert watch.due(LOOK_MS) == [STREAM]
+    watch.looked(STREAM, RECORD, LOOK_MS, home_live=True)
+    assert not watch.is_held_back(STREAM)
+
+
 def test_without_its_guard_a_stream_is_followed_while_a_claim_may_land(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

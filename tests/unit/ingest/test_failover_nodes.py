@@ -106,6 +106,30 @@ async def test_a_drain_leaves_no_stream_to_wait_for_this_node(three: ThreeServic
     assert await three.append(heir, "3") == 3
 
 
+async def test_a_claim_without_a_reply_is_made_again_before_the_stream_is_followed(
+    three: ThreeServices,
+) -> None:
+    owner, b, c = await filled(three)
+    # It was claimed, and the bucket cannot be told yet: nobody may write under that epoch.
+    for node in (b, c):
+        node.harness.manifest.knows_homes = False
+    await three.cut_off(owner)
+
+    async def is_claimed() -> bool:
+        return (await three.record()).epoch > 1
+
+    await three.until(is_claimed)
+    home = (await three.record()).home
+    heir = b if home == b.node_id else c
+    await three.until_held_back(heir)
+    assert not heir.harness.service.streams.owns(STREAM)
+    for node in (b, c):
+        node.harness.manifest.knows_homes = True
+    assert await three.until_owned_by(b, c) is heir
+    assert await three.append(heir, "3") == 3
+    assert await three.values(heir) == [b"0", b"1", b"2", b"3"]
+
+
 async def held(three: ThreeServices) -> tuple[Node, Node]:
     """An owner with a round that nobody else has, since both others are silent; and one of them."""
     owner, b, c = await filled(three)

@@ -91,6 +91,8 @@ class OwnedStreams:
         """The internal addresses of other nodes, by the streams that they own."""
         self.followed: Followed | None = None
         """What has files of streams open whose logs follow those of other nodes."""
+        self.claim_failed: Callable[[StreamId, StoreError], None] | None = None
+        """Hears of streams of other nodes that could not be claimed, before they may be followed again."""
         self._stopping = False
         self._generation: int | None = None
         """The generation of coordination when these streams were claimed."""
@@ -218,6 +220,8 @@ class OwnedStreams:
         except StoreError as error:
             if isinstance(error, OwnedElsewhere):
                 self._elsewhere[stream_id] = error.owner_url
+            if self.claim_failed is not None and found.record is not None and found.record.members:
+                self.claim_failed(stream_id, error)
             if found.is_nothing or isinstance(error, NotFound | OwnedElsewhere):
                 # Not to be opened here; what becomes of files without a stream says log/leftovers.py.
                 self._unopened.drop(stream_id)

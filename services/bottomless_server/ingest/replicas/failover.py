@@ -107,6 +107,11 @@ class Failover:
             self._watch.given(stream_id, self._clocks.elapsed())
             self._wake.set()
 
+    def note_failed(self, stream_id: StreamId, error: StoreError) -> None:
+        """Hear of a claim that failed, also of one for somebody who asked for the stream: it may land."""
+        if self._watch is not None and outcome_of(error) is Outcome.UNKNOWN:
+            self._watch.unsettled(stream_id, self._clocks.elapsed())
+
     async def _step(self) -> float:
         await self.look()
         assert self._watch is not None

@@ -176,6 +176,7 @@ def make_following(
     room = MemoryRoom(Admission(size, size), context.clocks.monotonic, wait_seconds)
     failover = Failover(owner, streams, following, context.clocks)
     following.is_held_back = failover.is_held_back
+    streams.claim_failed = failover.note_failed
     transfers = Transfers(owner, streams, sending.peers)
     step_down = StepDown(transfers, streams, context.clocks, settings.ingest_replica_step_down_ms)
     return ReplicaHalf(

@@ -136,6 +136,13 @@ class Watch:
         one = self._streams.setdefault(stream_id, _Watched(now))
         one.look_at = now
 
+    def unsettled(self, stream_id: StreamId, now: int) -> None:
+        """Note that a claim which was not begun here had no reply, and may land."""
+        one = self._streams.setdefault(stream_id, _Watched(now))
+        one.undecided = True
+        if not one.claiming and one.claim_at is None:
+            one.look_at = now + LOOK_MS
+
     def forget(self, stream_id: StreamId) -> None:
         """Watch a stream no more, unless a claim is under way or may land."""
         if not self.is_held_back(stream_id):
