@@ -237,7 +237,7 @@ class Owner:
             raise coordination_unavailable() from error
 
     async def live_of(self, nodes: Collection[NodeId]) -> set[NodeId]:
-        """Those of these nodes whose lease is held, as it was a moment ago.
+        """Find those of these nodes whose lease is held, as it was a moment ago.
 
         Raises:
             Unavailable: `coordination-unavailable`, outcome none.

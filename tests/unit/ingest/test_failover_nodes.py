@@ -8,18 +8,14 @@ import pytest
 from support.guards import remove
 
 from bottomless.errors import Code, Unavailable
-from bottomless.formats.stream_record import REPLICAS, SERVED
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
-from bottomless_server.stores.streams import Streams
 from unit.ingest.harness import STREAM, problem
 from unit.ingest.replica_services import Node, ThreeServices
 
 
 @pytest.fixture
-async def three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ThreeServices]:
-    # No service serves such records yet.
-    monkeypatch.setattr(Streams.__init__, "__defaults__", (SERVED | {REPLICAS},))
+async def three(tmp_path: Path) -> AsyncIterator[ThreeServices]:
     made = await ThreeServices(tmp_path).start()
     yield made
     await made.aclose()

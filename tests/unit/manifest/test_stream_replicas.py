@@ -5,7 +5,6 @@ from support.manifest import NODE, OWNER, STREAM, ManifestHarness, a_record
 from support.waiting import eventually
 from unit.manifest.test_manifest_api import running
 
-from bottomless.formats.stream_record import REPLICAS, SERVED
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Changes
@@ -18,7 +17,7 @@ LIVE = (NODE, B, C)
 
 
 async def a_harness(**changes: object) -> ManifestHarness:
-    harness = ManifestHarness(SERVED | {REPLICAS})
+    harness = ManifestHarness()
     held = {"home": NODE, "members": (D, C, NODE, B), "in_sync": (NODE, B, D)}
     await harness.streams.create(a_record(**{"config": CONFIG, **held, **changes}))
     facts = encode_facts(NodeFacts("unix:///b.sock", "east", "0.1.0"))

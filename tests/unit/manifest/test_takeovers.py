@@ -13,7 +13,7 @@ from unit.manifest.test_edits import tens
 
 from bottomless.errors import Code, Fenced, Unavailable
 from bottomless.formats.manifest import encode_node
-from bottomless.formats.stream_record import REPLICAS, SERVED, decode_record, encode_record
+from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason
 from bottomless.model.names import NodeId, Uid
 from bottomless.model.stream import EpochStart, gap_due
@@ -118,7 +118,7 @@ async def test_a_takeover_keeps_what_is_durable_and_goes_on_without_a_hole() -> 
 
 
 async def test_a_takeover_waits_for_a_node_in_sync_that_goes_on_by_itself() -> None:
-    harness = ManifestHarness(SERVED | {REPLICAS})
+    harness = ManifestHarness()
     held = owned(members=(NODE, OTHER_NODE), in_sync=(NODE, OTHER_NODE))
     committer = await tens(harness, 3, **held)
     await harness.coordination.hold(node_key(OTHER_NODE), b"x", 10_000)
