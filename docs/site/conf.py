@@ -37,6 +37,7 @@ GROUPS = {
         "docs/how-to/analyse",
         "docs/how-to/filter",
         "docs/how-to/retention",
+        "docs/how-to/tiers",
         "docs/how-to/leaderless",
         "docs/how-to/keys",
         "docs/how-to/back-up",
