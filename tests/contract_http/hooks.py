@@ -40,7 +40,13 @@ BY_STATE: Final = {
 
 BEYOND_SCHEMA: Final = {
     Code.BAD_OFFSET_SPEC: {"get_records", "get_offsets_resolve"},
-    Code.DRIVE_UNKNOWN: {"register_drive", "move_fragments", "put_stream", "patch_stream"},
+    Code.DRIVE_UNKNOWN: {
+        "register_drive",
+        "retire_drive",
+        "move_fragments",
+        "put_stream",
+        "patch_stream",
+    },
 }
 """Refused for a grammar that is said in words, or for what the server's settings do not name."""
 

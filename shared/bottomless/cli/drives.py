@@ -1,10 +1,11 @@
-"""Drives: the stores on which fragments may lie, and the registration of one."""
+"""Drives: the stores on which fragments may lie, their registration and retirement."""
 
 from typing import Annotated, Final
 
 import typer
 
 from bottomless.cli.examples import examples
+from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, show, show_list
 from bottomless.cli.session import open_client
 
@@ -27,6 +28,7 @@ def add_to(app: typer.Typer) -> None:
     group = typer.Typer(help="The stores on which fragments may lie.", no_args_is_help=True)
     group.command("ls", epilog=examples("drives ls"))(_list)
     group.command("add", epilog=examples("drives add cold"))(_add)
+    group.command("retire", epilog=examples("drives retire cold --wait"))(_retire)
     app.add_typer(group, name="drives")
 
 
@@ -43,3 +45,17 @@ def _add(context: typer.Context, name: DriveName, output: Output = Form.TABLE) -
     """
     with open_client(context) as client:
         show(client.register_drive(name), output, name=name)
+
+
+def _retire(
+    context: typer.Context,
+    name: DriveName,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Retire a drive on which nothing lies any more; nothing new is put on it from then on.
+
+    Fails if a stream uses it, and says which. Its name and number stay taken.
+    """
+    with open_client(context) as client:
+        finish(client, client.retire_drive(name), output, wait=wait)

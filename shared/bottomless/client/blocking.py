@@ -277,6 +277,7 @@ class Client:
     describe_wal = _waits(AsyncClient.describe_wal)
     list_drives = _waits(AsyncClient.list_drives)
     register_drive = _waits(AsyncClient.register_drive)
+    retire_drive = _waits(AsyncClient.retire_drive)
     tiers = _waits(AsyncClient.tiers)
     preview_tiers = _waits(AsyncClient.preview_tiers)
     evaluate_tiers = _waits(AsyncClient.evaluate_tiers)

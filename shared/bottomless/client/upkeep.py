@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bottomless.client.address import (
+    check_id,
     check_stream,
     gap_path,
     lease_path,
@@ -106,6 +107,16 @@ class UpkeepCalls(Wire):
             Exists: `drive-in-use`, the store is another drive already.
         """
         return await self._send_json("POST", "/v1/admin/drives", {"name": drive})
+
+    async def retire_drive(self, drive: str) -> dict[str, Any]:
+        """Retire a drive on which nothing lies any more; returns an operation.
+
+        It fails with `drive-in-use`, and says which stream uses the drive, if one does.
+
+        Raises:
+            InvalidRequest: `drive-unknown`, no drive of this name is registered.
+        """
+        return await self._send_json("DELETE", f"/v1/admin/drives/{check_id(drive)}")
 
     async def queue_store(self) -> dict[str, Any]:
         """Show what lies on the disk of the node of queues that answers, which a proxy chooses."""

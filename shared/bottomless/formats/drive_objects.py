@@ -5,17 +5,18 @@
 
 Their form is that of sealed_json.py. The registry says for ever which number is which drive; the
 marker is how a process knows that a store is that drive, and not a directory whose mount is gone.
+A registry in which a drive is about to be retired is of version 2, any other of version 1.
 Their golden files are not frozen yet. Spec: docs/formats.md, "Drive registry object" and "Drive marker".
 """
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from bottomless.errors import InvalidRequest
-from bottomless.formats.checks import corrupt
+from bottomless.formats.checks import VERSION, check, corrupt
 from bottomless.formats.json_readers import each, flag, number, row, text
-from bottomless.formats.sealed_json import read_members, seal, unseal
+from bottomless.formats.sealed_json import read_members, seal, unseal, version_of
 from bottomless.model.drive import (
     NUMBER_MAX,
     REGISTRY_VERSION_MAX,
@@ -24,15 +25,21 @@ from bottomless.model.drive import (
     RegisteredDrive,
     check_drives,
 )
-from bottomless.model.names import parse_uid
+from bottomless.model.names import Uid, parse_uid
 
 DRIVES_PREFIX: Final = "_system/drives."
 """The keys of all versions of the registry begin with it."""
 DRIVE_MARKER_KEY: Final = "_system/drive.json"
 
+_VERSION_2: Final = 2
 _REGISTRY: Final = "drive registry object"
 _MARKER: Final = "drive marker"
 _KEY: Final = re.compile(r"_system/drives\.([0-9]{10})\.json", re.ASCII)
+
+
+class _Retiring(NamedTuple):
+    number: int
+    operation: Uid
 
 
 def drives_key(version: int) -> str:
@@ -53,8 +60,11 @@ def encode_drives(registry: DriveRegistry) -> bytes:
         ValueError: its drives cannot stand in one registry.
     """
     check_drives(registry.drives)
-    rows = [list(drive) for drive in registry.drives]
-    return seal({"version": registry.version, "drives": rows})
+    members = {"version": registry.version, "drives": [list(one[:4]) for one in registry.drives]}
+    retiring = [[one.number, one.retiring] for one in registry.drives if one.retiring]
+    if not retiring:
+        return seal(members)
+    return seal({**members, "retiring": retiring}, _VERSION_2)
 
 
 def decode_drives(data: bytes) -> DriveRegistry:
@@ -64,11 +74,18 @@ def decode_drives(data: bytes) -> DriveRegistry:
         NotServed: it is of a later version of the format.
         Corrupt: it is damaged, or is not such an object.
     """
-    registry = DriveRegistry(**_read(_REGISTRY, data, REGISTRY_READERS))
+    version = _VERSION_2 if version_of(data) == _VERSION_2 else VERSION
+    read = _read(
+        _REGISTRY, data, _READERS_2 if version == _VERSION_2 else REGISTRY_READERS, version
+    )
+    retiring = dict(read.pop("retiring", []))
+    drives = tuple(one._replace(retiring=retiring.get(one.number)) for one in read["drives"])
+    registry = DriveRegistry(read["version"], drives)
     try:
-        check_drives(registry.drives)
+        written = encode_drives(registry)
     except (ValueError, InvalidRequest) as error:
         raise corrupt(_REGISTRY, "its drives contradict each other") from error
+    check(_REGISTRY, written == data, "what is about to be retired is not as it is written")
     return registry
 
 
@@ -87,8 +104,10 @@ def decode_marker(data: bytes) -> DriveMarker:
     return DriveMarker(**_read(_MARKER, data, MARKER_READERS))
 
 
-def _read(what: str, data: bytes, readers: Mapping[str, Callable[[Any], Any]]) -> dict[str, Any]:
-    members = unseal(what, data, list(readers))
+def _read(
+    what: str, data: bytes, readers: Mapping[str, Callable[[Any], Any]], version: int = VERSION
+) -> dict[str, Any]:
+    members = unseal(what, data, list(readers), version)
     return read_members(what, members, readers)
 
 
@@ -106,3 +125,4 @@ REGISTRY_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "drives": each(row(RegisteredDrive, text, _number, _uid, flag)),
 }
 """How each member of a registry is read, in the order in which it is written."""
+_READERS_2: Final = {**REGISTRY_READERS, "retiring": each(row(_Retiring, _number, _uid))}

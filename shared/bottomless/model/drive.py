@@ -35,6 +35,14 @@ class RegisteredDrive(NamedTuple):
     """Random, 32 hex digits. The drive itself has it too, so that another store can be told."""
     retired: bool
     """Whether nothing lies on it any more. Its name and number stay taken."""
+    retiring: Uid | None = None
+    """The number of the operation that looks whether it can be retired, 32 hex digits; None if none
+    does. Nothing new is put on the drive meanwhile, and what is there is used as before."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether fragments may be put on it."""
+        return not self.retired and self.retiring is None
 
 
 class DriveRegistry(NamedTuple):
@@ -84,3 +92,5 @@ def check_drives(drives: Sequence[RegisteredDrive]) -> None:
     ids = {parse_uid(drive.drive_id) for drive in drives}
     if min(len(names), len(ids)) < len(drives):
         raise ValueError("two drives have one name, or one id")
+    if any(drive.retired and drive.retiring for drive in drives):
+        raise ValueError("a drive that is retired cannot be about to be")

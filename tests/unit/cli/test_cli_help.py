@@ -54,6 +54,7 @@ def test_the_commands_are_these() -> None:
         "doctor",
         "drives add",
         "drives ls",
+        "drives retire",
         "fence",
         "fragments cat",
         "fragments ls",

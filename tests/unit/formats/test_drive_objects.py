@@ -55,6 +55,48 @@ def test_any_registry_comes_back(numbers: set[int], version: int, retired: bool)
     assert decode_drives(encode_drives(registry)) == registry
 
 
+RETIRING = DriveRegistry(
+    4, (DRIVE_REGISTRY.drives[0], DRIVE_REGISTRY.drives[1]._replace(retiring=OTHER_UID))
+)
+"""One that says of a drive that it is about to be retired."""
+
+
+def test_a_drive_that_is_about_to_be_retired_makes_version_2() -> None:
+    """A release that does not know it, and would put fragments there, does not start."""
+    data = encode_drives(RETIRING)
+    assert orjson.loads(data)["format"] == 2
+    assert orjson.loads(data)["retiring"] == [[2, OTHER_UID]]
+    assert decode_drives(data) == RETIRING
+    assert orjson.loads(encode_drives(DRIVE_REGISTRY))["format"] == 1
+    assert_refuses_damage(decode_drives, data)
+
+
+@pytest.mark.parametrize(
+    "retiring",
+    [
+        [],
+        [[2]],
+        [[2, "no id"]],
+        [[1, OTHER_UID]],
+        [[3, OTHER_UID]],
+        [[2, OTHER_UID], [2, OTHER_UID]],
+        None,
+    ],
+)
+def test_what_is_about_to_be_retired_is_said_in_one_way(retiring: Any) -> None:
+    there = orjson.loads(encode_drives(RETIRING))
+    del there["format"], there["crc32c"]
+    with pytest.raises(Corrupt):
+        decode_drives(seal({**there, "retiring": retiring}, 2))
+    with pytest.raises(Corrupt):
+        decode_drives(seal(there))
+
+
+def test_a_drive_takes_fragments_unless_it_is_retired_or_about_to_be() -> None:
+    assert [drive.is_open for drive in DRIVE_REGISTRY.drives] == [False, True]
+    assert [drive.is_open for drive in RETIRING.drives] == [False, False]
+
+
 def test_a_marker_comes_back() -> None:
     assert decode_marker(encode_marker(DRIVE_MARKER)) == DRIVE_MARKER
 
@@ -70,7 +112,7 @@ def test_one_of_a_later_version_is_left_to_who_can_read_it() -> None:
         (decode_marker, encode_marker(DRIVE_MARKER)),
     ):
         with pytest.raises(NotServed):
-            decode(orjson.dumps(orjson.loads(data) | {"format": 2}))
+            decode(orjson.dumps(orjson.loads(data) | {"format": 3}))
 
 
 @pytest.mark.parametrize("name", REGISTRY_READERS)

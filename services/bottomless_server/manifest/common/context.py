@@ -11,6 +11,7 @@ from bottomless.drives.base import Drive
 from bottomless.model.names import Uid
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.table import DriveTable
+from bottomless_server.manifest.common.drive_states import DriveStates
 from bottomless_server.manifest.common.groups import Groups
 from bottomless_server.manifest.common.metrics import ManifestCounts
 from bottomless_server.manifest.common.owners import Owners
@@ -53,6 +54,7 @@ class Context:
     groups: Groups = field(init=False)
     quotas: Quotas = field(init=False)
     registry_objects: RegistryObjects = field(init=False)
+    drive_states: DriveStates = field(init=False)
 
     def __post_init__(self, table: DriveTable | None) -> None:
         trusted = TrustedTime(
@@ -66,6 +68,7 @@ class Context:
             self.drive, self.coordination, self.streams, trusted, self.settings
         )
         object.__setattr__(self, "registry_objects", objects)
+        object.__setattr__(self, "drive_states", DriveStates(self.drive))
 
     @property
     def served(self) -> AbstractSet[str]:

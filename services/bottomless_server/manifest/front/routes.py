@@ -27,6 +27,7 @@ from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.removal.garbage_routes import add_garbage_routes
 from bottomless_server.manifest.removal.lease_routes import add_lease_routes
 from bottomless_server.manifest.removal.retention_routes import add_retention_routes
+from bottomless_server.manifest.removal.retirement_routes import add_retirement_routes
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.manifest.streams.replica_routes import add_replica_routes
 from bottomless_server.manifest.streams.stream_routes import add_stream_routes
@@ -74,4 +75,5 @@ def public_api(
     add_wal_routes(api, context)
     add_drive_routes(api, context)
     add_replica_routes(api, context, registry, operations)
+    add_retirement_routes(api, context, operations)
     return api

@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import Fenced, InvalidRequest, Overloaded
+from bottomless.errors import Exists, Fenced, InvalidRequest, Overloaded
 from bottomless.guards import guard
 from bottomless.model.drive import NUMBER_MAX
 from bottomless.model.fragment import FragmentInfo
@@ -45,6 +45,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless.model.tiers import Move, Promotion, copy_text
 from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.drive_states import require_open
 from bottomless_server.manifest.common.registry_objects import note_drives
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.delete_queue import copies_target
@@ -89,9 +90,12 @@ async def enter(
         InvalidRequest: it goes nowhere, or lies beyond what is published.
         Overloaded: the stream has as many moves as it may, or promotions, or a move of some of these
             offsets.
+        Exists: `drive-in-use`, the drive is retired, or about to be.
         NotFound, Unavailable
     """
     _check(wanted)
+    # Not the look that counts, which is that of `claim`: this one spares an entry that comes to nothing.
+    await require_open(context.drive_states, wanted.to_drive)
     copy = new_copy(context.new_uid)
     move = Move(copy, *wanted, session=None, at=context.clock())
 
@@ -117,8 +121,13 @@ async def claim(context: Context, committer: Committer, copy: int, session: str)
 
     Raises:
         Fenced: the move has ended, or another session is at it.
+        Exists: `drive-in-use`: its drive is retired, or about to be. Nobody was at it, and it has ended.
         NotFound, Unavailable, Corrupt
     """
+    await committer.refresh()
+    found = move_of(committer.record, copy)
+    if found.session is None:
+        await _require_open(context, committer, found)
     now = context.clock()
 
     def take(record: StreamRecord) -> StreamRecord:
@@ -132,11 +141,26 @@ async def claim(context: Context, committer: Committer, copy: int, session: str)
     await note_drives(context.registry_objects, record)
     move = move_of(record, copy)
     # What is to be copied is what would be named now: the same walk finds both.
-    found = await _relocated(context, record, committer.keeper.root, move)
-    entries = (one for one in found.displaced if one["kind"] == EntryKind.FRAGMENT)
+    relocated = await _relocated(context, record, committer.keeper.root, move)
+    entries = (one for one in relocated.displaced if one["kind"] == EntryKind.FRAGMENT)
     # A root's own ones were found before those below its groups.
     fragments = sorted(map(fragment_info, entries), key=lambda info: info.first_offset)
     return Claimed(record.tenant, move, tuple(fragments))
+
+
+async def _require_open(context: Context, committer: Committer, move: Move) -> None:
+    """Refuse a move that nobody was ever at, and take it out, if its drive takes nothing new.
+
+    The record has had it before this look, so whoever retires the drive finds the move there, or is
+    found here. No copy of it can be anywhere. One that a session was at has passed this look.
+    """
+    try:
+        await require_open(context.drive_states, move.to_drive)
+    except Exists:
+        await committer.change(
+            lambda record: replace(record, moves=tuple(one for one in record.moves if one != move))
+        )
+        raise
 
 
 async def finish(

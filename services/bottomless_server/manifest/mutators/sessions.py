@@ -22,13 +22,14 @@ from typing import Final
 
 import structlog
 
-from bottomless.errors import Fenced, Overloaded, Unavailable
+from bottomless.errors import Exists, Fenced, Overloaded, Unavailable
 from bottomless.formats.keys import fragment_key
 from bottomless.guards import guard
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.drive_states import require_open
 from bottomless_server.manifest.common.registry_objects import note_drives
 from bottomless_server.manifest.leaderless.pruning import prune_published
 from bottomless_server.manifest.leaderless.tail_facts import tail_of
@@ -116,7 +117,7 @@ async def intend(
     able: Collection[int] = (),
 ) -> tuple[Uid, ...]:
     """Write down that objects may be put from now on, under which uids, and on which drive: the first
-    tier's, if who puts them is `able` to reach that drive.
+    tier's, if who puts them is `able` to reach that drive and it takes anything new.
 
     Raises:
         Fenced: another session is live.
@@ -124,12 +125,14 @@ async def intend(
         NotFound, Unavailable
     """
     await put_first_root(committer, session)
+    # As far as is known. The look that counts comes after the EXEC, and whoever asks again knows then.
+    open_to = [drive for drive in able if not context.drive_states.was_closed(drive)]
     numbers = drive_numbers(context)
     uids = tuple(context.new_uid() for _ in first_offsets)
 
     def add(record: StreamRecord) -> StreamRecord:
         check_session(record, session)
-        drive = drive_of_new(record.config.tiers, numbers, able)
+        drive = drive_of_new(record.config.tiers, numbers, open_to)
         intents = tuple(
             Intent(uid, first, session, drive)
             for uid, first in zip(uids, first_offsets, strict=True)
@@ -141,7 +144,25 @@ async def intend(
         return replace(record, intents=(*record.intents, *intents))
 
     await note_drives(context.registry_objects, await committer.change(add))
+    await _require_open(context, committer, frozenset(uids))
     return uids
+
+
+async def _require_open(context: Context, committer: Committer, uids: Collection[Uid]) -> None:
+    """Give up intents that nobody has heard of, if their drive takes nothing new.
+
+    The record has had them before this look, so whoever retires the drive finds them, or is found here.
+
+    Raises:
+        Unavailable: it takes nothing new; who asks again is given drive 0.
+    """
+    drives = {intent.drive for intent in committer.record.intents if intent.uid in uids}
+    try:
+        for drive in drives:
+            await require_open(context.drive_states, drive)
+    except Exists as error:
+        await give_up(context, committer, uids)
+        raise Unavailable("the drive of new fragments takes none any more; ask again") from error
 
 
 @guard("a root before the first intent")

@@ -46,6 +46,9 @@ async def evaluate(context: Context, committer: Committer) -> list[Move]:
     wanted = () if found is None else found.moves
     entered = []
     for one in wanted:
+        if await context.drive_states.is_closed(one.to_drive):
+            # The policy names it still: what belongs there stays where it is.
+            continue
         move = Wanted(one.first_offset, one.next_offset, one.from_drive, one.to_drive)
         entered.append(await enter(context, committer, move))
         await reach("manifest.tiers.after-enter")

@@ -11,22 +11,19 @@ Steps, in this order:
 
 After a crash in 1 nothing is there but an object of the probe. After 2 and 3 the registry has a
 retired drive, whose id says that a marker is ours: the same request goes on from there. So does one
-for a drive that was retired: nothing lies on it, and its number still means the same store. Each
-version is put if absent and has all drives of the one before: of two that are made at once one is
-made again. docs/decisions/0155.
+for a drive that was retired: nothing lies on it, and its number still means the same store. One that is
+about to be retired is used again at once, and whoever looks whether it can be retired finds that.
+docs/decisions/0155 and 0146.
 """
 
 import asyncio
-from typing import Any, Final
+from typing import Any
 
 from bottomless.drives.base import Drive
-from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, StoreError, Unavailable
-from bottomless.formats.checks import crc32c
+from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, StoreError
 from bottomless.formats.drive_objects import (
     DRIVE_MARKER_KEY,
     DRIVES_PREFIX,
-    drives_key,
-    encode_drives,
     encode_marker,
 )
 from bottomless.formats.keys import GENERATION_PREFIX
@@ -43,9 +40,7 @@ from bottomless_server.drives.marked import read_marker
 from bottomless_server.drives.probe import probe
 from bottomless_server.drives.table import load_registry
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.stores.put_retries import put_object
-
-_ATTEMPT_COUNT: Final = 8
+from bottomless_server.manifest.registry.drive_versions import change_registry, put_on
 
 
 class DriveRegistration:
@@ -75,6 +70,8 @@ class DriveRegistration:
     async def _state(self, drive: RegisteredDrive) -> str:
         if drive.retired:
             return "retired"
+        if drive.retiring is not None:
+            return "retiring"
         try:
             await self._context.drives.marked(drive.number).look()
         except StoreError:
@@ -96,7 +93,11 @@ class DriveRegistration:
         if known is not None and not known.retired:
             # Without its marker it is away; to put that anew could mark the directory below a mount.
             await drive.look()
-            return known
+            return (
+                known
+                if known.is_open
+                else await self._enter(setting, known._replace(retiring=None))
+            )
         await probe(drive.unmarked)
         await require_no_first_drive(drive.unmarked)
         found = await read_marker(drive.unmarked)
@@ -123,42 +124,25 @@ class DriveRegistration:
 
     async def _enter(self, setting: ConfiguredDrive, row: RegisteredDrive) -> RegisteredDrive:
         """Make the registry have this row; returns what it has if somebody was faster."""
-        for _ in range(_ATTEMPT_COUNT):
-            registry = await load_registry(self._context.drive)
-            found = _find(registry, setting)
-            if found is not None and (found.drive_id != row.drive_id or found == row):
-                return found
-            others = [drive for drive in registry.drives if drive.number != row.number]
-            drives = tuple(sorted([*others, row], key=lambda drive: drive.number))
-            if await self._put_version(DriveRegistry(registry.version + 1, drives)):
-                return row
-        raise Unavailable("others change the registry of drives all the time")
+        known: list[RegisteredDrive] = []
 
-    async def _put_version(self, registry: DriveRegistry) -> bool:
-        """Whether this is that version; False where another one was put."""
-        try:
-            await self._put(
-                self._context.drive, drives_key(registry.version), encode_drives(registry)
-            )
-        except Corrupt:
-            return False
-        return True
+        def decide(registry: DriveRegistry) -> RegisteredDrive | None:
+            found = _find(registry, setting)
+            known[:] = [found or row]
+            if found is not None and (found.drive_id != row.drive_id or found == row):
+                return None
+            known[:] = [row]
+            return row
+
+        await change_registry(self._context, decide)
+        return known[0]
 
     async def _put_marker(self, drive: Drive, row: RegisteredDrive) -> None:
         marker = DriveMarker(row.number, row.drive_id)
         try:
-            await self._put(drive, DRIVE_MARKER_KEY, encode_marker(marker))
+            await put_on(self._context, drive, DRIVE_MARKER_KEY, encode_marker(marker))
         except Corrupt as error:
             raise _of_another() from error
-
-    async def _put(self, drive: Drive, object_key: str, data: bytes) -> None:
-        await put_object(
-            drive,
-            object_key,
-            [data],
-            crc32c(data),
-            deadline_seconds=self._context.settings.manifest_put_seconds,
-        )
 
 
 @guard("drive 0 is no other drive")

@@ -1,7 +1,7 @@
 """Which drives the policy of a stream may name: those that are registered, and known here.
 
-A policy is looked at before it is written. A drive that is retired in between is named by it all the
-same; whatever the policy then wants there is refused when it is to be put.
+A policy is looked at before it is written. A drive that is about to be retired may not be named either:
+who retires it looks at all policies once. A drive that is retired in between is named all the same; whatever the policy then wants there is refused when it is to be put.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ async def usable_drives(context: Context) -> frozenset[str]:
     return frozenset({DEFAULT_NAME}) | {
         drive.name
         for drive in registry.drives
-        if not drive.retired and (drive.name, drive.number) in configured
+        if drive.is_open and (drive.name, drive.number) in configured
     }
 
 

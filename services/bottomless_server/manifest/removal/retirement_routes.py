@@ -1,0 +1,24 @@
+"""The retirement of a drive over HTTP. Contract: openapi/manifest.yaml."""
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.operations.operation_routes import accepted
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.removal.drive_retirement import DriveRetirement
+from bottomless_server.runtime.base.principal import principal_of
+from bottomless_server.runtime.http.app import header, negotiate, parse_query
+
+
+def add_retirement_routes(api: FastAPI, context: Context, operations: Operations) -> None:
+    retirement = DriveRetirement(context, operations)
+
+    async def delete(request: Request) -> Response:
+        parse_query(request.scope, {})
+        negotiate(header(request.scope, b"accept"), ["application/json"])
+        tenant = principal_of(request.scope).tenant
+        return accepted(await retirement.begin(request.path_params["d"], tenant))
+
+    api.add_api_route("/v1/admin/drives/{d}", delete, methods=["DELETE"])
