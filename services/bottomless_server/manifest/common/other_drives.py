@@ -5,6 +5,7 @@ Drive 0 comes first. One that was retired has nothing any more.
 
 from collections.abc import Iterable
 
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.stream import StreamRecord
 from bottomless_server.drives.table import load_registry
 from bottomless_server.manifest.common.context import Context
@@ -34,6 +35,18 @@ async def next_drive_of(context: Context, record: StreamRecord, number: int) -> 
     registry = await load_registry(context.drive)
     retired = {drive.number for drive in registry.drives if drive.retired}
     return _after(number, set(record.drives) - retired)
+
+
+async def drives_of(context: Context, record: StreamRecord) -> list[int]:
+    """The numbers of all drives on which a fragment of a stream may lie, drive 0 first.
+
+    Raises:
+        Corrupt, DriveUnavailable, DriveRefused: the registry cannot be read.
+    """
+    numbers = [DEFAULT_NUMBER]
+    while (number := await next_drive_of(context, record, numbers[-1])) is not None:
+        numbers.append(number)
+    return numbers
 
 
 def _after(number: int, numbers: Iterable[int]) -> int | None:

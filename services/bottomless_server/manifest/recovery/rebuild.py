@@ -320,7 +320,8 @@ class Rebuild:
         whole = rebuilt.readable and not rebuilt.damaged
         replaced = replaced_by(record, found_registry) if whole else ()
         queued = [
-            delete_later(object_key, due_at) for object_key in (*replaced, *rebuilt.to_delete)
+            *(delete_later(one, due_at) for one in (*replaced, *rebuilt.to_delete)),
+            *(delete_later(one.object_key, due_at, one.drive) for one in rebuilt.strays),
         ]
         also = Changes(queued=queued[:_PAGE_COUNT])
         found = await find_consumers(self._context.drive, registry)

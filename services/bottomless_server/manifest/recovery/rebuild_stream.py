@@ -15,7 +15,8 @@ from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Corrupt
 from bottomless.formats.consumers import ConsumersSnapshot, decode_snapshot
 from bottomless.formats.keys import (
-    fragment_key,
+    FragmentPlace,
+    fragment_place,
     group_key,
     parse_consumers_key,
     parse_fragment_key,
@@ -24,11 +25,13 @@ from bottomless.formats.keys import (
     root_prefix,
     stream_prefix,
 )
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid, parse_uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.leaderless.decided import KnownName, NewKnown
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.other_drives import drives_of
 from bottomless_server.manifest.recovery.adopted_copies import copy_run
 from bottomless_server.manifest.recovery.root_search import STRAY_COUNT_MAX, Run, find_root
 from bottomless_server.manifest.recovery.wal_end import restored_end, with_run
@@ -56,13 +59,15 @@ class RebuiltStream(NamedTuple):
     fragment_count: int
     """Fragments that were in the bucket and in no manifest, and are in it now."""
     to_delete: tuple[str, ...]
-    """Keys of objects that nobody can vouch for: they go into the delete queue."""
+    """Keys of roots that nobody can vouch for: they go into the delete queue."""
     readable: bool = True
     """Whether its manifest was found; if not, nothing of it is deleted."""
     known: Mapping[KnownName, NewKnown] = _NOBODY
     """What a leaderless stream knows of producers and keys."""
     damaged: bool = False
     """Whether part of what was published is missing; then nothing of it is deleted either."""
+    strays: tuple[FragmentPlace, ...] = ()
+    """Fragments that nobody can vouch for: they go into the delete queues of their drives."""
 
 
 async def find_consumers(
@@ -121,15 +126,16 @@ async def rebuild_stream(
         lost = ranked.candidates[0] if ranked.candidates else None
         missing = lost is not None or await _has_groups(drive, prefix)
         # What an attempt of before has made of WAL objects is made once more.
-        unlike = [key for key in run.unlike if not _is_noted(wal, registry, key)]
+        unlike = [one for one in run.unlike if not _is_noted(wal, registry, one.object_key)]
         if unlike or (missing and not run.fragments):
-            known_next = await _known_next(drive, prefix, run, wal.noted_next(registry.stream_id))
+            noted_next = wal.noted_next(registry.stream_id)
+            known_next = await _known_next(context, registry, run, noted_next)
             record = rebuild_decision.record_without_root(before, lost, known_next)
             log.critical(
                 "the manifest of a stream is missing",
                 stream_id=record.stream_id,
                 left_over_count=len(unlike),
-                left_over=unlike[:10],
+                left_over=[one.object_key for one in unlike[:10]],
             )
             return RebuiltStream(record, 0, (), readable=False)
         if not run.fragments and not wal.has(registry.stream_id):
@@ -153,20 +159,23 @@ async def rebuild_stream(
     ]
     copied = {one.uid for one in run.fragments} - {one.uid for one in adopted}
     originals = [
-        fragment_key(record.stream_id, one.first_offset, one.uid, record.tenant)
+        fragment_place(record.stream_id, one, record.tenant)
         for one in run.fragments
         if one.uid in copied
     ]
-    to_delete = (*old_roots, *originals, *run.strays)[:STRAY_COUNT_MAX]
-    return RebuiltStream(record, count, to_delete, known=known)
+    to_delete = tuple(old_roots)[:STRAY_COUNT_MAX]
+    strays = (*originals, *run.strays)[: STRAY_COUNT_MAX - len(to_delete)]
+    return RebuiltStream(record, count, to_delete, known=known, strays=strays)
 
 
-async def _known_next(drive: Drive, prefix: str, run: Run, noted_next: int) -> int:
+async def _known_next(context: Context, registry: StreamRecord, run: Run, noted_next: int) -> int:
     """After the last offset that anything speaks of, by the keys of what nobody can put together."""
+    prefix = stream_prefix(registry.stream_id, registry.tenant)
     known_next = max([noted_next, *(one.next_offset for one in run.fragments)])
-    for place in ("data/", "metadata/"):
-        async for facts in drive.list(f"{prefix}{place}"):
-            target = parse_delete_target(facts.object_key.encode("ascii"))
+    places = [(number, "data/") for number in await drives_of(context, registry)]
+    for number, place in (*places, (DEFAULT_NUMBER, "metadata/")):
+        async for facts in context.drives.of(number).list(f"{prefix}{place}"):
+            target = parse_delete_target(facts.object_key.encode("ascii"), number)
             if target is not None and target.first_offset is not None:
                 known_next = max(known_next, target.first_offset)
     return known_next

@@ -4,7 +4,8 @@ This is the reading part of `tree/core/rebuild_decision.py`, which says what is 
 put here and nothing is deleted, so a crash at any moment changes nothing.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -13,9 +14,9 @@ import structlog
 from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Corrupt
 from bottomless.formats.keys import (
+    FragmentPlace,
     RootKey,
-    fragment_key,
-    parse_fragment_key,
+    fragment_place,
     root_key,
     stream_prefix,
 )
@@ -28,6 +29,7 @@ from bottomless.model.manifest import Entries, EntryKind, Node, no_entries
 from bottomless.model.names import Uid, uid_from_bytes
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.other_drives import drives_of
 from bottomless_server.manifest.tree.core import rebuild_decision
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
 from bottomless_server.manifest.tree.core.rebuild_decision import RootCandidate, RootSeen
@@ -45,10 +47,10 @@ class Run(NamedTuple):
 
     fragments: tuple[FragmentInfo, ...]
     """The sound fragments that go on from the end, without a hole."""
-    strays: tuple[str, ...]
-    """Keys of all other fragments."""
-    unlike: tuple[str, ...]
-    """Keys of those strays that are no copy of a chosen fragment: they may be parts of what is lost."""
+    strays: tuple[FragmentPlace, ...]
+    """Where all other fragments lie."""
+    unlike: tuple[FragmentPlace, ...]
+    """Those strays that are no copy of a chosen fragment: they may be parts of what is lost."""
 
 
 class FoundRoot(NamedTuple):
@@ -186,69 +188,104 @@ async def _objects_between(
 async def run_from(
     context: Context, record: StreamRecord, found: RootCandidate | None, names: Entries
 ) -> Run:
-    """Sound fragments that go on from a root's end without a hole, and the others from there on.
+    """Sound fragments that go on from a root's end without a hole, and the others from there on, on all
+    drives where the stream may have some.
 
     `names` is what newer roots name from there on.
+
+    Raises:
+        DriveUnavailable, DriveRefused: what is there cannot be told now.
     """
-    prefix = stream_prefix(record.stream_id, record.tenant)
     end = (
         rebuild_decision.TreeEnd(0, 0, TIMESTAMP_MIN)
         if found is None
         else rebuild_decision.TreeEnd.of(found.root)
     )
     chosen: list[FragmentInfo] = []
-    strays: list[str] = []
-    unlike: list[str] = []
-    async for first_offset, uids in _fragments_from(context.drive, prefix, end.next_offset):
-        extending, under = None, list[FragmentInfo | None]()
-        if first_offset == end.next_offset:
-            intents = [Intent(uid, first_offset, "") for uid in uids]
-            under = [(await look_under(context, record, intent)).fragment for intent in intents]
-            extending = end.extended_by(
-                [one for one in under if one is not None and may_be_adopted(names, one)]
-            )
+    strays: list[FragmentPlace] = []
+    unlike: list[FragmentPlace] = []
+    async for objects in _fragments_from(context, record, end.next_offset):
+        extending, under = None, list[FragmentInfo]()
+        if objects[0].first_offset == end.next_offset:
+            under = await _sound(context, record, objects)
+            extending = end.extended_by([one for one in under if may_be_adopted(names, one)])
+        taken = None
         if extending is not None:
             chosen.append(extending)
-            end = end.after(extending)
+            taken, end = _place_of(record, extending), end.after(extending)
         if len(strays) < STRAY_COUNT_MAX or not unlike:
-            copies = {one.uid for one in under if one and extending and same(one, extending)}
-            others = [uid for uid in uids if extending is None or uid != extending.uid]
-            keys = {
-                uid: fragment_key(record.stream_id, first_offset, uid, record.tenant)
-                for uid in others
-            }
-            strays += keys.values()
-            unlike += [keys[uid] for uid in others if uid not in copies]
+            copies = {_place_of(record, one) for one in under if extending and same(one, extending)}
+            places = [FragmentPlace(one.drive, one.object_key) for one in objects]
+            others = [place for place in places if place != taken]
+            strays += others
+            unlike += [place for place in others if place not in copies]
     return Run(tuple(chosen), tuple(strays), tuple(unlike))
+
+
+async def _sound(
+    context: Context, record: StreamRecord, objects: Sequence[DeleteTarget]
+) -> list[FragmentInfo]:
+    """Those objects that are whole fragments, as the manifest keeps them."""
+    found = []
+    for one in objects:
+        assert one.uid is not None
+        assert one.first_offset is not None
+        intent = Intent(one.uid, one.first_offset, "", one.drive)
+        found.append((await look_under(context, record, intent, one.copy)).fragment)
+    return [one for one in found if one is not None]
+
+
+def _place_of(record: StreamRecord, info: FragmentInfo) -> FragmentPlace:
+    return fragment_place(record.stream_id, info, record.tenant)
 
 
 def same(one: FragmentInfo, other: FragmentInfo) -> bool:
     """Whether two fragments hold the same records: one is the copy that a rebuild made of the other
-    before it died, or both were put for one run of chunks."""
+    before it died, or a move, or both were put for one run of chunks."""
     return _content(one) == _content(other)
 
 
 def _content(fragment: FragmentInfo) -> FragmentInfo:
-    """The fragment without its uid, without what follows from the uid, and without its filters,
-    which the configuration decides about.
+    """The fragment without its uid, without what follows from the uid, without its place, and without
+    its filters, which the configuration decides about.
     """
-    bare = fragment._replace(uid=Uid("0" * 32), size=0, index_size=0, crc=0)
+    bare = fragment._replace(uid=Uid("0" * 32), size=0, index_size=0, crc=0, drive=0, copy=0)
     return bare._replace(filter_presence=Presence(0), filter_blocks=b"", filters_size=0)
 
 
+@guard("all drives in the look of a rebuild")
+async def drives_looked_at(context: Context, record: StreamRecord) -> list[int]:
+    """The numbers of the drives on which a rebuild looks for fragments that no root names."""
+    return await drives_of(context, record)
+
+
 async def _fragments_from(
-    drive: Drive, prefix: str, offset: int
-) -> AsyncIterator[tuple[int, list[Uid]]]:
-    """First offsets of fragments from `offset` on, in order, and the uids at each."""
-    first_offset, uids = -1, list[Uid]()
+    context: Context, record: StreamRecord, offset: int
+) -> AsyncIterator[list[DeleteTarget]]:
+    """What has the key of a fragment from `offset` on, on any drive: all of one first offset together,
+    in the order of these."""
+    prefix = stream_prefix(record.stream_id, record.tenant)
+    async with AsyncExitStack() as closing:
+        listings = []
+        for number in await drives_looked_at(context, record):
+            listing = _listed(context.drives.of(number), number, prefix, offset)
+            closing.push_async_callback(listing.aclose)
+            listings.append(listing)
+        heads = [await anext(listing, None) for listing in listings]
+        while waiting := [head.first_offset for head in heads if head is not None]:
+            first = min(each for each in waiting if each is not None)
+            found = list[DeleteTarget]()
+            for at, listing in enumerate(listings):
+                while (head := heads[at]) is not None and head.first_offset == first:
+                    found.append(head)
+                    heads[at] = await anext(listing, None)
+            yield found
+
+
+async def _listed(
+    drive: Drive, number: int, prefix: str, offset: int
+) -> AsyncGenerator[DeleteTarget, None]:
     async for facts in drive.list(f"{prefix}data/", f"{prefix}data/{offset:020d}"):
-        key = parse_fragment_key(facts.object_key)
-        if key is None:
-            continue
-        if key.first_offset != first_offset:
-            if uids:
-                yield first_offset, uids
-            first_offset, uids = key.first_offset, []
-        uids.append(key.uid)
-    if uids:
-        yield first_offset, uids
+        target = parse_delete_target(facts.object_key.encode("ascii", "replace"), number)
+        if target is not None and target.first_offset is not None and not target.height:
+            yield target

@@ -83,15 +83,19 @@ def root_object_key(record: StreamRecord) -> str:
     )
 
 
-async def look_under(context: Context, record: StreamRecord, intent: Intent) -> FoundUnderIntent:
-    """Find what lies under the key of an intent; all bytes of the object are read, once.
+async def look_under(
+    context: Context, record: StreamRecord, intent: Intent, copy: int = 0
+) -> FoundUnderIntent:
+    """Find what lies under the key of an intent; all bytes of the object are read, once. With `copy` it
+    is looked for under the key that a move of this number has given it.
 
     Raises:
         DriveUnavailable, DriveRefused: it cannot be told now.
     """
     try:
-        check = await _read(context, record.stream_id, intent, intended_place(record, intent))
-        return FoundUnderIntent(intent, check.fragment())
+        place = intended_place(record, intent, copy)
+        check = await _read(context, record.stream_id, intent, place)
+        return FoundUnderIntent(intent, check.fragment()._replace(copy=copy))
     except ObjectMissing:
         return FoundUnderIntent(intent, None)
     except Corrupt:
@@ -104,9 +108,9 @@ async def look_under(context: Context, record: StreamRecord, intent: Intent) -> 
         return FoundUnderIntent(intent, None)
 
 
-def intended_place(record: StreamRecord, intent: Intent) -> FragmentPlace:
-    """Where the object of an intent lies if it is there."""
-    key = fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant)
+def intended_place(record: StreamRecord, intent: Intent, copy: int = 0) -> FragmentPlace:
+    """Where the object of an intent lies if it is there, or its copy that a move has made."""
+    key = fragment_key(record.stream_id, intent.first_offset, intent.uid, record.tenant, copy)
     return FragmentPlace(intent.drive, key)
 
 
