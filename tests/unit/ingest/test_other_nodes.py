@@ -5,9 +5,10 @@ owner stands still, so a node is silent for too long when a test says so.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.ingest.log.segments import SegmentLog, Unsynced
+from bottomless_server.ingest.replicas import other_nodes
 from bottomless_server.ingest.replicas.other_nodes import OtherNodes, OwnerContext
 from bottomless_server.ingest.replicas.senders import Senders
 from bottomless_server.node.core.replica_waits import WaitBounds
@@ -61,7 +63,7 @@ class Gate:
 class Records(ReplicaRecords):
     """Records whose replies are lost when a test says so."""
 
-    lost = 0
+    lost = lost_members = 0
     no_admissions = False
     asked = 0
     settled = 0
@@ -71,6 +73,13 @@ class Records(ReplicaRecords):
             self.asked += 1
             raise Unavailable("lost on its way", outcome=Outcome.UNKNOWN)
         return await super().admit(owned, node)
+
+    async def set_members(self, owned: Owned, members: Collection[NodeId]) -> StreamRecord:
+        record = await super().set_members(owned, members)
+        if self.lost_members:
+            self.lost_members -= 1
+            raise Unavailable("lost on its way", outcome=Outcome.UNKNOWN)
+        return record
 
     async def settle(self, owned: Owned) -> StreamRecord:
         self.settled += 1
@@ -96,14 +105,18 @@ class Three:
         self.streams = Streams(self.store)
         self.records: Records
         self.others: OtherNodes
+        self.first: tuple[NodeId, ...] = (B, C)
+        """Members beside the owner when it claims the stream."""
+        self.free: tuple[NodeId, ...] = ()
+        """Nodes that can be chosen later."""
 
     def replicate(self, record: StreamRecord, claim: Claim, local: SegmentLog) -> OtherNodes:
         mine = NodeId(str(record.home))
         record = replace(
             record,
             config=StreamConfig(replication=ReplicationConfig(replicas=3)),
-            members=(mine, B, C),
-            in_sync=(mine,),
+            members=(mine, *self.first) if self.first else (),
+            in_sync=(mine,) if self.first else (),
         )
         self.store.write(Changes({stream_key(STREAM): encode_record(record)}))
         self.records = Records(self.streams, mine)
@@ -115,9 +128,26 @@ class Three:
             hops=SharedHops(AtOnce(), 1),
             clocks=self.harness.time.clocks(),
             bounds=BOUNDS,
+            choose=self.choose,
         )
         self.others = OtherNodes(context, record, claim, local)
         return self.others
+
+    async def choose(self, record: StreamRecord, kept: Collection[NodeId]) -> tuple[NodeId, ...]:
+        free = [node for node in self.free if node not in kept]
+        return tuple(free[: record.config.replication.replicas - len(kept)])
+
+    async def ask_for(self, replicas: int) -> None:
+        """A PATCH, and the owner has looked."""
+        config = StreamConfig(replication=ReplicationConfig(replicas=replicas))
+        await self.streams.update(STREAM, partial(replace, config=config))
+        assert self.harness.appender.configure(config)
+
+    async def until_alone(self) -> None:
+        """Return when the record says nothing of other nodes."""
+        async with asyncio.timeout(240):
+            while (await self.streams.load(STREAM)).members:
+                await asyncio.sleep(0.002)
 
     async def in_sync(self) -> set[NodeId]:
         """The others that the record counts on."""
@@ -344,6 +374,58 @@ async def test_with_two_silent_nodes_a_round_is_held_and_shown_later(three: Thre
     await three.until_in_sync(B, C)
     assert (await three.harness.append("c")).json()["first_offset"] == 2
     assert three.segments(B) == three.segments(C) == three.owned()
+
+
+async def test_a_stream_that_lies_here_alone_is_held_by_others_as_soon_as_there_are_any(
+    three: Three,
+) -> None:
+    three.first, three.free = (), (B, C)
+    assert (await three.harness.append("a")).status_code == 200
+    await three.until_in_sync(B, C)
+    assert three.segments(B) == three.segments(C) == three.owned()
+
+
+async def test_too_few_members_are_looked_for_again_and_take_no_append_until_then(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_nodes, "LOOK_SECONDS", 0.01)
+    three.first = ()
+    task = asyncio.create_task(three.harness.append("a"))
+    await eventually(lambda: three.harness.service.streams.find(STREAM))
+    await three.harness.advance(BOUNDS.commit_ms)
+    assert problem(await task) == (503, "not-enough-replicas")
+    three.free = (C,)
+    await three.until_in_sync(C)
+    async with asyncio.timeout(240):
+        # The record says so a moment before the owner has heard.
+        while (await three.harness.append("a")).status_code != 200:
+            pass
+
+
+async def test_fewer_nodes_hold_a_stream_that_is_to_be_on_fewer_and_more_that_is_to_be_on_more(
+    three: Three,
+) -> None:
+    await three.all_in_sync()
+    await three.ask_for(1)
+    await three.until_alone()
+    assert await three.in_sync() == set()
+    before = three.segments(B)
+    assert (await three.harness.append("b")).status_code == 200
+    assert three.segments(B) == before == three.segments(C)
+
+    three.free = (B, C)
+    await three.ask_for(3)
+    await three.until_in_sync(B, C)
+    assert three.segments(B) == three.segments(C) == three.owned()
+
+
+async def test_members_whose_change_had_no_reply_are_changed_again(three: Three) -> None:
+    await three.all_in_sync()
+    three.records.lost_members = 1
+    await three.ask_for(1)
+    await three.until_alone()
+    assert three.records.lost_members == 0
+    assert (await three.harness.append("b")).status_code == 200
 
 
 async def append_after_a_failed_write(three: Three) -> None:

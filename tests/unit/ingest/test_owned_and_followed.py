@@ -1,5 +1,6 @@
 """A node that owns streams and follows others: one task has the files of a stream."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Final, cast
 import httpx
 import pytest
 from support.guards import remove
+from support.waiting import eventually
 
-from bottomless.errors import Code, Overloaded, Unavailable
+from bottomless.errors import Code, InvalidRequest, Overloaded, Unavailable
+from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import EpochStart, StreamRecord
+from bottomless_server.coordination.base import Changes
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.this_node import ThisNode
 from bottomless_server.node.core.ownership import OwnedElsewhere
@@ -33,6 +37,7 @@ from bottomless_server.protocol.replica import (
     encode_items,
     encode_opening,
 )
+from bottomless_server.stores.config_mark import CONFIGS_KEY
 from bottomless_server.stores.streams import node_key
 from unit.ingest.harness import STREAM, IngestHarness, broken_disk, problem
 from unit.ingest.replica_logs import OwnerLog
@@ -191,6 +196,45 @@ async def test_of_an_owner_whose_log_failed_nothing_unsynced_is_believed(
     assert await streams.give_files(STREAM) == end
     assert streams.find(STREAM) is None
     assert await streams.give_files(STREAM) is None
+
+
+async def ask_for(node: IngestHarness, replicas: int) -> None:
+    """A PATCH, and the owner looks."""
+    config = StreamConfig(replication=ReplicationConfig(replicas=replicas))
+
+    def changed(record: StreamRecord) -> StreamRecord:
+        return replace(record, config=config, config_version=record.config_version + 1)
+
+    await node.streams.update(STREAM, changed)
+    node.coordination.write(Changes({CONFIGS_KEY: b"%d" % replicas}))
+    await node.service.streams.take_up_configs()
+
+
+async def test_a_stream_that_is_to_be_on_three_nodes_is_claimed_anew_and_waits_for_them(
+    node: IngestHarness,
+) -> None:
+    assert (await node.append("a")).status_code == 200
+    await ask_for(node, 3)
+    assert (await node.service.streams.get(STREAM)).claim.epoch == 2
+    task = asyncio.create_task(node.append("b"))
+    await eventually(lambda: node.service.under_way.count == 1)
+    await node.advance(10_000)
+    answer = await task
+    assert problem(answer) == (503, "not-enough-replicas")
+    assert answer.json()["outcome"] == "none"
+
+    # On one node alone it goes on as it is.
+    await ask_for(node, 1)
+    assert (await node.append("c")).status_code == 200
+    assert node.appender.claim.epoch == 2
+    assert await node.values() == [b"a", b"c"]
+
+
+async def test_a_stream_with_replicas_takes_no_staged_batches(node: IngestHarness) -> None:
+    assert (await node.append("a")).status_code == 200
+    await ask_for(node, 3)
+    with pytest.raises(InvalidRequest, match="takes no staged batches"):
+        await (await node.service.appenders.get(STREAM)).stage([])
 
 
 class OneBeingOpened:

@@ -63,6 +63,24 @@ def test_a_new_stream_is_anybodys() -> None:
     assert not record.dirty
 
 
+def test_an_empty_log_that_follows_goes_on_where_all_is_published() -> None:
+    record = replace(USED, home=OTHER, members=(OTHER, MINE), in_sync=(OTHER, MINE))
+    begun = LocalView(next_offset=0, empty=True, epoch=4, version=7, published_next=100)
+
+    def go_on(local: LocalView) -> StreamRecord:
+        return in_sync.claim(record, MINE, "unix:///mine.sock", local, home_held=False)
+
+    assert go_on(begun).epochs[-1] == EpochStart(5, 100)
+    for lost in (
+        EMPTY,
+        replace(begun, epoch=3),
+        replace(begun, published_next=90),
+        replace(begun, empty=False, next_offset=99),
+    ):
+        with pytest.raises(Unavailable, match="lost data"):
+            go_on(lost)
+
+
 def test_the_home_claims_a_dirty_stream_and_drops_epochs_that_are_published() -> None:
     record = claimed(USED, FULL, home_held=True)
 

@@ -76,6 +76,15 @@ def test_a_log_is_opened_read_sent_and_told_of() -> None:
     made.check()
 
 
+def test_a_node_that_is_to_be_asked_later_is_asked_then() -> None:
+    made = Sending(Memory(1_000))
+    made.follow(STREAM, 1, FIRST.end, Told(), 0.0, pause=1.0)
+    assert made.next_actions(0.9) == []
+    assert made.next_time(0.9) == 1.0
+    opened(made, now=1.0)
+    made.check()
+
+
 def test_what_was_just_written_is_sent_from_memory_one_after_the_other() -> None:
     made = sending(FIRST.end)
     opened(made, FIRST.end)

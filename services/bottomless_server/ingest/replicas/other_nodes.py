@@ -60,6 +60,7 @@ log = structlog.get_logger(__name__)
 
 _AGAIN_SECONDS: Final = 0.2
 """How long after an EXEC that failed, or before a node may join, it is decided anew."""
+_DIVERGED_SECONDS: Final = 1.0
 _LONGEST_WAIT: Final = 3_600.0
 
 
@@ -223,8 +224,9 @@ class OtherNodes:
                 self._diverged.add(node)
                 log.error("a replica knows more than its owner", stream_id=self._owned.stream_id)
             case News.DIVERGED:
-                # It was in sync by an older record, and is asked again.
-                self._follow(node)
+                # It was in sync by an older record, and is asked again; not at once, since it may take
+                # a while until it reads another one.
+                self._follow(node, _DIVERGED_SECONDS)
             case News.UNKNOWN if node in self._said:
                 self._said[node] = replace(self._said[node], end=None, caught_up_at=0)
         self._heard.fire()
@@ -253,11 +255,11 @@ class OtherNodes:
             self._follow(node)
         self._task = asyncio.create_task(endless("ingest-replica-joins", self._join), name="joins")
 
-    def _follow(self, node: NodeId) -> None:
+    def _follow(self, node: NodeId, pause: float = 0.0) -> None:
         sender, end = self._context.senders.of(node), self._own.end
         if sender is not None:
             log_end = None if end == NOWHERE else end
-            sender.follow(self._owned.stream_id, self._own, log_end, self._own.told)
+            sender.follow(self._owned.stream_id, self._own, log_end, self._own.told, pause)
 
     def _tell(self) -> None:
         for node in self._others():

@@ -122,11 +122,16 @@ class Replicator:
         await end_tasks(*self._under_way)
 
     def follow(
-        self, stream_id: StreamId, source: Source, log_end: Place | None, told: Told
+        self,
+        stream_id: StreamId,
+        source: Source,
+        log_end: Place | None,
+        told: Told,
+        pause: float = 0.0,
     ) -> None:
-        """Have the other node follow a stream under the epoch of its source."""
+        """Have the other node follow a stream under the epoch of its source, after so many seconds."""
         self._sources[stream_id] = source
-        self._sending.follow(stream_id, source.epoch, log_end, told, self._monotonic())
+        self._sending.follow(stream_id, source.epoch, log_end, told, self._monotonic(), pause)
         self._wake.set()
 
     def leave(self, stream_id: StreamId) -> None:

@@ -108,7 +108,7 @@ def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:
     if record.home != mine:
         # Clean, so all there is of it is published; what lies here is an older time's.
         return record.published_next
-    if record.dirty and local.next_offset < record.published_next:
+    if record.dirty and local.next_offset < record.published_next and not is_whole(record, local):
         raise _lost()
     if not record.dirty and local.next_offset > record.published_next:
         raise coordination_outdated("coordination does not know of records that this node holds")
@@ -120,6 +120,16 @@ def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:
         # Nothing was ever written here: the directory is new, and the stream is clean.
         return record.published_next
     return local.next_offset
+
+
+def is_whole(record: StreamRecord, local: LocalView) -> bool:
+    """Whether a log without a record lacks nothing: it was begun for the owner of the newest epoch, where
+    all was published, and nothing was published since, so nothing was written.
+
+    A node that follows knows this by its checkpoint. A disk that lost its log has not seen that epoch.
+    """
+    seen = (local.epoch, local.published_next)
+    return local.empty and seen == (record.epoch, record.published_next)
 
 
 def is_outdated(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:

@@ -109,14 +109,25 @@ class Sending:
     # What the owner says.
 
     def follow(
-        self, stream_id: StreamId, epoch: int, log_end: Place | None, told: Told, now: float
+        self,
+        stream_id: StreamId,
+        epoch: int,
+        log_end: Place | None,
+        told: Told,
+        now: float,
+        pause: float = 0.0,
     ) -> None:
-        """Have that node follow a stream, owned here under an epoch, whose own log ends at a place."""
+        """Have that node follow a stream, owned here under an epoch, whose own log ends at a place.
+
+        Nothing is asked of it before `pause` seconds have passed.
+        """
         earlier = self._streams.get(stream_id)
         if earlier is not None:
             self._drop_pieces(earlier)
         # What is on its way is of an older session, also of a stream that was left meanwhile.
-        self._streams[stream_id] = _Stream(stream_id, epoch, log_end, told, since=now)
+        self._streams[stream_id] = _Stream(
+            stream_id, epoch, log_end, told, since=now, again_at=now + pause
+        )
         self._due[stream_id] = None
 
     def leave(self, stream_id: StreamId) -> None:
