@@ -151,6 +151,36 @@ class Life:
         world.deliver_all()
         world.pass_time(1_100)
 
+    def miss(self, number: int, which: int, roll: int) -> None:
+        """A node lacks a few rounds, or everything, and the first of what it is sent is lost."""
+        world, mine = self.world, self.owner()
+        world.evict(mine, number)
+        if which % 2:
+            world.set_members(mine, number)
+            world.drop(number)
+            world.set_members(mine, number)
+        self.round_without(number, which % 3, roll)
+        self.round_without(number, 1, roll // 2)
+        if mine != number % len(world.names):
+            if which % 2:
+                world.send(mine, number)
+                world.deliver_all()
+            world.send(mine, number, 9)
+            world.lose(0)
+            world.deliver_all()
+            world.pass_time(3_100)
+            world.join(mine)
+
+    def round_without(self, cut_off: int, records: int, roll: int) -> None:
+        """A round of which a node is sent nothing."""
+        mine, world = self.owner(), self.world
+        world.append(mine, records, roll=bool(roll % 2))
+        world.sync(mine)
+        for other in self.others(cut_off):
+            world.send(mine, other, 9)
+        world.deliver_all()
+        world.decide(mine)
+
     def leave(self, records: int, how: int) -> None:
         """All is published, and the owner stops."""
         self.round(records % 2, 0)
@@ -187,6 +217,7 @@ EVENTS: Final[dict[str, Take]] = {
     "roll_publish_and_free": Life.roll_publish_and_free,
     "doubt": Life.doubt,
     "leave": Life.leave,
+    "miss": Life.miss,
     "restart_members": Life.restart_members,
     "sync": lambda life, a: life.world.sync(a),
     "send": lambda life, a, b: life.world.send(life.owner(), a, b % 3 + 1),

@@ -7,12 +7,14 @@ import os
 from collections import Counter
 
 import pytest
+from support.guards import remove
 
+from bottomless_server.node.core.replica_waits import Holders
 from model.replica_checks import check
 from model.replica_record import Fate
-from model.replica_walk import LIFE_STEPS, shortened, walk
+from model.replica_walk import LIFE_STEPS, Failed, shortened, walk
 from model.replicas import Replicas
-from model.test_replica_stories import begun, round_of
+from model.test_replica_stories import STORIES, begun, round_of
 
 WAYS = {
     "a damaged log was put aside",
@@ -40,6 +42,25 @@ WAYS = {
 FURTHER_LIVES = 1_000
 """Lived where a way was not come to yet: any change of the model makes other lives of a seed."""
 
+GUARD_LIVES = 700
+"""So many are searched where the known one does not miss a rule any more."""
+KNOWN = {
+    "the in-sync set in a claim": 1,
+    "the floor of the in-sync set": 44,
+    "no takeover while a node in sync lives": 3,
+    "the home in the EXECs of an owner with replicas": 4,
+    "waiting for all that are in sync": 1,
+    "admission after all rounds": 3,
+    "the epoch that a follower has seen": 107,
+    "a follower that was told of more": 38,
+    "what is published stays out of a cut": 222,
+    "the cut at an opening": 9,
+    "the beginning of an empty log": 9,
+    "the place of what is sent, and not its offset": 3,
+    "the end of the segment before": 333,
+}
+"""The life that breaks without a rule, and holds with it."""
+
 
 @pytest.mark.timeout(24 * 3600)
 def test_what_was_shown_is_on_all_that_are_in_sync() -> None:
@@ -57,6 +78,31 @@ def test_what_was_shown_is_on_all_that_are_in_sync() -> None:
 
 def missing_ways(events: Counter[str]) -> set[str]:
     return {name for name in WAYS if not events[name]}
+
+
+def first_that_fails(known: int) -> tuple[int, Failed]:
+    for seed in (known, *range(1, GUARD_LIVES)):
+        if (failed := walk(seed)) is not None:
+            return seed, failed
+    raise AssertionError("no life breaks")
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_without_its_rule_some_life_breaks_what_must_hold(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        remove(patch, name, STORIES[name][1])
+        seed, failed = first_that_fails(KNOWN[name])
+    print(f"seed {seed}: {failed.what}")
+    assert walk(seed) is None
+
+
+def test_without_counting_whom_it_doubts_an_owner_does_not_wait_for_who_was_admitted_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Holders, "counted", property(lambda holders: frozenset(holders.in_sync)))
+    assert "does not wait for a node in sync" in first_that_fails(17)[1].what
 
 
 def with_a_late_admission() -> Replicas:
