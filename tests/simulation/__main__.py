@@ -28,6 +28,7 @@ from simulation.flood import commits_beside_a_flood  # noqa: E402
 from simulation.guards import GUARDS, without  # noqa: E402
 from simulation.members import a_group_in_a_storm  # noqa: E402
 from simulation.queue_storm import queues_in_a_storm  # noqa: E402
+from simulation.replica_storm import REPLICA_COUNT, replicas_in_a_storm  # noqa: E402
 from simulation.run import (  # noqa: E402
     STORM_SECONDS,
     Course,
@@ -47,6 +48,7 @@ COURSES = {
     "--group": a_group_in_a_storm,
     "--super": a_super_stream_in_a_storm,
     "--queues": queues_in_a_storm,
+    "--replicas": replicas_in_a_storm,
 }
 OPTIONS = {course.__name__: option for option, course in COURSES.items()}
 """Of the courses that have one."""
@@ -91,6 +93,14 @@ def main() -> int:
     )
     courses.add_argument(
         "--queues", action="store_true", help="two nodes of queues, their publishers and workers"
+    )
+    courses.add_argument(
+        "--replicas",
+        type=int,
+        nargs="?",
+        const=REPLICA_COUNT,
+        choices=(REPLICA_COUNT,),
+        help="three ingest nodes, each of which holds every stream",
     )
     given = parser.parse_args()
     storm: float = given.storm_seconds

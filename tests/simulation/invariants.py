@@ -209,7 +209,7 @@ class Watch:
         if claim.epoch < record.epoch and node.ground.is_blind:
             return
         self._require(claim.epoch == record.epoch, f"{node.name} owns under {claim.epoch}")
-        life = f"{node.name} {node.lives}"
+        life = self._life(node, claim)
         _, before = self._synced.get(life, (claim.epoch, 0))
         self._require(before <= log.synced_next, f"{node.name}: its end went back from {before}")
         self._synced[life] = (claim.epoch, log.synced_next)
@@ -229,6 +229,10 @@ class Watch:
                 log.first_offset <= record.published_next or log.first_offset == claim.first_offset,
                 f"{node.name} begins at {log.first_offset}, published {record.published_next}",
             )
+
+    def _life(self, node: Program, claim: Claim) -> str:  # noqa: ARG002
+        """In what the end of an owner's log never goes back."""
+        return f"{node.name} {node.lives}"
 
     def _load(self, record: StreamRecord) -> Manifest:
         found = Manifest()

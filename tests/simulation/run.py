@@ -7,11 +7,11 @@ import random
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
@@ -49,6 +49,7 @@ from simulation.programs import (
     uploader_program,
 )
 from simulation.promised_files import noting_staged_files
+from simulation.replica_watch import ReplicaWatch
 from simulation.rest import leave_tails
 from simulation.staged_writer import StagedWriter
 from simulation.story import Story
@@ -64,6 +65,8 @@ FAR_SECONDS: Final = 60.0
 was days ahead."""
 LOOK_SECONDS: Final = 0.05
 LOCAL_WRITERS: Final = (StrictProducer, StrictProducer, PlainWriter, StagedWriter)
+REPLICATED_WRITERS: Final = (StrictProducer, StrictProducer, PlainWriter)
+"""A stream with replicas takes no staged batches."""
 LEADERLESS_WRITERS: Final = (
     StrictProducer,
     PlainWriter,
@@ -73,6 +76,13 @@ LEADERLESS_WRITERS: Final = (
 )
 RESERVE_COUNT: Final = 40
 REBUILD_SECONDS: Final = 240.0
+
+
+class _Runs(Protocol):
+    def run(self) -> Coroutine[Any, Any, None]: ...
+
+
+_MakeWriter = Callable[[Services, Expected, str, random.Random], _Runs]
 
 
 class Outcome(NamedTuple):
@@ -95,6 +105,8 @@ class Simulation:
     troubles: str = "all"
     leaderless: bool = False
     """Whether there are streams without an owner beside the local ones."""
+    replicas: int = 1
+    """On so many nodes the local ones lie."""
     programs: list[Program] = field(init=False)
     services: Services = field(init=False)
     losses: Losses = field(init=False)
@@ -190,7 +202,7 @@ class Simulation:
         works: list[Any] = []
         for stream in self.streams:
             watch, name = self.watches[stream.name], stream.name
-            for kind in LEADERLESS_WRITERS if stream.leaderless else LOCAL_WRITERS:
+            for kind in self._writers(stream):
                 who = f"{name}-w{len(works)}"
                 works.append(kind(self.services, stream, who, self.chance(who)).run())
             works += [
@@ -206,6 +218,11 @@ class Simulation:
             )
             works.append(Trimmer(self.services, stream, watch, self.chance(f"{name} trim")).run())
         return works
+
+    def _writers(self, stream: Expected) -> Sequence[_MakeWriter]:
+        if stream.leaderless:
+            return LEADERLESS_WRITERS
+        return LOCAL_WRITERS if self.replicas == 1 else REPLICATED_WRITERS
 
     async def _compact_now(self) -> None:
         """In half of the runs somebody asks for a round; else it is time that brings one."""
@@ -231,6 +248,8 @@ class Simulation:
         else:
             # Longer than any run: nothing ever goes for its age.
             config["retention"] = {"max_age": "20h"}
+        if self.replicas > 1:
+            config["replication"] = {"replicas": self.replicas}
         if leaderless:
             config["profile"] = "leaderless"
             config["fragment"]["max_age_ms"] = 10_000
@@ -241,11 +260,12 @@ class Simulation:
         expected.trimmed_below = None if "max_bytes" in config["retention"] else 0
         self.streams.append(expected)
         ground = self.ground
-        self.watches[name] = (
-            TailWatch(expected, ground, self.nodes)
-            if leaderless
-            else Watch(expected, ground.coordination, ground.drive, self.nodes)
-        )
+        if leaderless:
+            self.watches[name] = TailWatch(expected, ground, self.nodes)
+        elif self.replicas > 1:
+            self.watches[name] = ReplicaWatch(expected, ground, self.nodes)
+        else:
+            self.watches[name] = Watch(expected, ground.coordination, ground.drive, self.nodes)
         self.story.tell("client", f"created {name}: {config}")
 
     async def _delete_one(self) -> None:
@@ -285,7 +305,8 @@ class Simulation:
     async def all_done(self, clients: "list[asyncio.Task[None]]") -> None:
         _, waiting = await asyncio.wait(clients, timeout=self.quiet_seconds)
         if waiting:
-            raise Broken(f"{len(waiting)} clients never finished after the troubles")
+            who = sorted(getattr(task.get_coro(), "__qualname__", "?") for task in waiting)
+            raise Broken(f"{len(waiting)} clients never finished after the troubles: {who}")
         await self._see_all_uploaded()
 
     async def _see_operator_done(self) -> None:

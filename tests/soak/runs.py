@@ -140,6 +140,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/unit/queues/test_rabbit_import_many.py",
         BOTTOMLESS_TEST_IMPORTED="1000000",
     ),
+    "replica-seeds": _module(
+        "100 simulated seeds of three ingest nodes that hold every stream",
+        *("simulation", "1..100", "--replicas", "3"),
+        tests="tests/model/test_replica_model.py",
+    ),
     "queue-seeds": _module(
         "100 simulated seeds of two nodes of queues in all troubles",
         *("simulation", "1..100", "--queues"),

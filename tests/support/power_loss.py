@@ -299,6 +299,15 @@ class PowerLossDisk:
         found = self._find(path)
         return list(found.names) if isinstance(found, _Directory) else []
 
+    def on_platters(self, path: Path) -> dict[str, bytes]:
+        """The files of a directory as they are after a loss of power that leaves nothing unsynced."""
+        node: _File | _Directory | None = self._root
+        for part in path.relative_to(self._root.path).parts:
+            node = node.kept.get(part) if isinstance(node, _Directory) else None
+        if not isinstance(node, _Directory):
+            return {}
+        return {name: bytes(one.kept) for name, one in node.kept.items() if isinstance(one, _File)}
+
     def end_processes(self) -> None:
         """Whoever had files open is gone; what they wrote is still seen."""
         self._close_all()

