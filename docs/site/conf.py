@@ -62,6 +62,7 @@ GROUPS = {
         "docs/runbooks",
         "docs/settings",
         "docs/tiers",
+        "docs/replicas",
         "docs/errors",
         "docs/metrics",
         "docs/performance",

@@ -12,7 +12,7 @@ Tiers = Annotated[
     typer.Option(
         metavar="DRIVE:LIMIT,…,DRIVE",
         help="Drives, the newest records' first, each but the last with age=7d, bytes=10GB or both"
-        " (a:age=7d:bytes=1GB,b), and perhaps reads=3; none for no tiers.",
+        " (a:age=7d:bytes=1GB,b); none for no tiers.",
     ),
 ]
 _NONE: Final = "none"
@@ -50,15 +50,9 @@ def _tier_in(text: str) -> dict[str, Any]:
                 tier["max_age"] = value
             case "bytes" if value:
                 tier["max_bytes"] = number_in(value, _HINT, parse_size)
-            case "reads" if value:
-                tier["promote_after_reads"] = number_in(value, _HINT, _whole)
             case _:
                 raise typer.BadParameter(
-                    "after the drive of a tier come :age=7d, :bytes=10GB or :reads=3",
+                    "after the drive of a tier come :age=7d or :bytes=10GB",
                     param_hint=_HINT,
                 )
     return tier
-
-
-def _whole(_: str) -> int:
-    raise ValueError("reads must be a whole number")
