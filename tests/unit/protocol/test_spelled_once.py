@@ -28,11 +28,12 @@ FAKES: Final = (
 )
 """Tests' own ingest and manifest, which answer whoever asks them in this protocol."""
 OTHER_NAMES: Final = {
-    # Columns of the entries of a manifest, which object storage has.
+    # Columns of the entries of a manifest, which object storage has; a node of its tree, in the cache.
     "services/bottomless_server/reader/roots.py": {
         "first_offset",
         "first_timestamp",
         "next_offset",
+        "node",
         "uid",
     },
     # Members of what the public is answered.

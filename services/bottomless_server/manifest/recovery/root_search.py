@@ -50,7 +50,7 @@ class Run(NamedTuple):
     strays: tuple[FragmentPlace, ...]
     """Where all other fragments lie."""
     unlike: tuple[FragmentPlace, ...]
-    """Those strays that are no copy of a chosen fragment: they may be parts of what is lost."""
+    """Pick the strays that are no copy of a chosen fragment: they may be parts of what is lost."""
 
 
 class FoundRoot(NamedTuple):
@@ -225,7 +225,7 @@ async def run_from(
 async def _sound(
     context: Context, record: StreamRecord, objects: Sequence[DeleteTarget]
 ) -> list[FragmentInfo]:
-    """Those objects that are whole fragments, as the manifest keeps them."""
+    """Pick the objects that are whole fragments, as the manifest keeps them."""
     found = []
     for one in objects:
         assert one.uid is not None
