@@ -237,7 +237,7 @@ def sealed_node_2(data: bytes) -> bytes:
 
 
 def with_drives(data: bytes) -> bytes:
-    """The node with a fragment that was moved, which no golden file has yet."""
+    """The node with a fragment that was moved."""
     node = decode_node(data)
     entries = node.entries.copy()
     entries["drive"][0], entries["copy"][0] = 7, 0xFEED

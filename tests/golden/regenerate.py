@@ -38,6 +38,7 @@ from unit.formats.examples import (
     SUPER_RECORD,
     TAIL,
     TAIL_ENTRY,
+    TIERED_RECORD,
     TIMESTAMP,
     TRACKED,
     UID,
@@ -138,6 +139,14 @@ def a_root() -> Node:
         last_timestamp=TIMESTAMP + 1,
         entries=entries,
     )
+
+
+def a_root_on_drives() -> Node:
+    """A root whose fragment was moved to drive 7."""
+    root = a_root()
+    entries = root.entries.copy()
+    entries["drive"][0], entries["copy"][0] = 7, 0xFEED
+    return replace(root, entries=entries)
 
 
 def a_group() -> Node:
@@ -278,6 +287,9 @@ EXAMPLES: dict[str, Callable[[], bytes]] = {
     "manifest_group_2": lambda: encode_node(a_filtered_group()),
     "manifest_root_2_sizes": lambda: encode_node(a_filtered_root(sized=True)),
     "manifest_group_2_sizes": lambda: encode_node(a_filtered_group(sized=True)),
+    "stream_record_2_tiers": lambda: encode_record(TIERED_RECORD),
+    "stream_registry_2_tiers": lambda: encode_registry(TIERED_RECORD),
+    "manifest_root_2_drives": lambda: encode_node(a_root_on_drives()),
     "wal": lambda: b"".join(a_wal().parts),
     "wal_instance": lambda: encode_instance(WAL_INSTANCE),
     "tail_record": lambda: encode_tail(TAIL),

@@ -3,7 +3,7 @@
 A policy is a list of tiers, the newest records' first. What exceeds a tier's limits belongs to the
 next one. A move takes fragments from one drive to another: it stands in the stream's record from its
 decision to its end, under a random number that the keys of its copies have, so that no key lives
-twice. No request may say a policy yet, and nothing serves one.
+twice.
 """
 
 import re

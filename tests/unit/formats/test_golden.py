@@ -23,6 +23,7 @@ from golden.regenerate import (
     a_group,
     a_high_group,
     a_root,
+    a_root_on_drives,
     an_empty_root,
     as_text,
     frozen_faults,
@@ -101,6 +102,7 @@ from unit.formats.examples import (
     SUPER_RECORD,
     TAIL,
     TAIL_ENTRY,
+    TIERED_RECORD,
     TIMESTAMP,
     TRACKED,
     UID,
@@ -153,6 +155,7 @@ def test_a_frozen_file_is_never_made_anew(tmp_path: Path, monkeypatch: pytest.Mo
 
 NEWEST = dict.fromkeys(
     (
+        "drives",
         "plan",
         "plan 2",
         "registry",
@@ -339,6 +342,25 @@ def test_the_records_of_a_filtered_stream_are_read() -> None:
     ):
         with pytest.raises(Corrupt, match="its feature filter is not served by this release"):
             decode(golden(name), frozenset())
+
+
+def test_the_records_of_a_stream_with_tiers_are_read() -> None:
+    assert decode_record(golden("stream_record_2_tiers")) == TIERED_RECORD
+    registry = decode_registry(golden("stream_registry_2_tiers"))
+    assert (registry.config, registry.drives) == (TIERED_RECORD.config, TIERED_RECORD.drives)
+    for decode, name in (
+        (decode_record, "stream_record_2_tiers"),
+        (decode_registry, "stream_registry_2_tiers"),
+    ):
+        with pytest.raises(NotServed, match="its feature tiers is not served by this release"):
+            decode(golden(name), frozenset())
+
+
+def test_the_node_with_drives_is_read() -> None:
+    node, found = a_root_on_drives(), decode_node(golden("manifest_root_2_drives"))
+    assert found.entries["drive"].tolist() == [7, 0]
+    assert found.entries["copy"].tolist() == [0xFEED, 0]
+    assert found.entries.tobytes() == node.entries.tobytes()
 
 
 def test_the_fragment_with_filters_is_read() -> None:
