@@ -235,6 +235,14 @@ async def test_the_first_append_to_a_stream_waits_for_the_first_node(three: Thre
     assert three.segments(C) == three.owned()
 
 
+async def test_a_stream_that_was_opened_long_before_its_first_append_takes_it(
+    three: Three,
+) -> None:
+    await three.harness.service.streams.get(STREAM)
+    await three.harness.advance(2 * BOUNDS.commit_ms)
+    assert (await three.harness.append("a")).status_code == 200
+
+
 async def test_too_few_nodes_take_no_append_after_a_while(three: Three) -> None:
     three.shut(B, C)
     task = asyncio.create_task(three.harness.append("a"))

@@ -98,7 +98,7 @@ class OtherNodes:
         self._said: dict[NodeId, Said] = {}
         self._diverged: set[NodeId] = set()
         self._written = self._own.end
-        self._claimed_at = self._sent_at = context.clocks.elapsed()
+        self._begun_at = self._sent_at = context.clocks.elapsed()
         self._held = False
         self.waiting_since: int | None = None
         """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
@@ -116,8 +116,11 @@ class OtherNodes:
         Raises:
             Unavailable: too few nodes are in sync, or a round is held; outcome none.
         """
+        if self._task is None:
+            # Nobody was asked yet to follow a stream that was opened to be read, however long ago.
+            return
         now = self._context.clocks.elapsed()
-        if self._held or refuses(self._holders, self._claimed_at, now, self._context.bounds):
+        if self._held or refuses(self._holders, self._begun_at, now, self._context.bounds):
             raise _too_few()
 
     @guard("enough nodes in sync before a round is written")
@@ -250,6 +253,7 @@ class OtherNodes:
         """Have the other nodes follow, the first time."""
         if self._task is not None:
             return
+        self._begun_at = self._context.clocks.elapsed()
         self._context.senders.listen(self._owned.stream_id, self)
         for node in self._others():
             self._follow(node)
