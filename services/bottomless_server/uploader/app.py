@@ -173,6 +173,7 @@ def _moves(parts: Parts, served: AbstractSet[str]) -> Moves | None:
     mover = Mover(
         drives=parts.drives,
         budget=parts.budget,
+        share=ByteBudget(settings.uploader_memory_bytes // 2),
         pace=Pace(settings.uploader_move_bytes_per_second),
         objects_in_flight=asyncio.Semaphore(settings.uploader_moves_in_flight),
         clock=time.monotonic,

@@ -11,6 +11,10 @@ The way of one fragment, and what there is after a crash of this process at each
                         is published, so until then this step is repeated
 6. it is applied        the root names it, the intent is gone, the source may be freed
 
+The memory is shared by all streams, and drive 0 is where most of them put. So where another drive takes
+nothing for a while the session ends at step 4, with its memory; its intents stay, as after a crash. The
+next session begins when the manifest could look at them, and so holds nothing while the drive is away.
+
 After a crash at 3, 4 or 5 the next session's `uploads` makes the manifest look at exactly
 the keys of the intents: what fits at its end is adopted, the rest goes to quarantine and is
 deleted there. Nothing is deleted here. Two uploaders at once do no harm: the later session
@@ -35,6 +39,7 @@ from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.formats.checks import corrupt
 from bottomless.formats.keys import fragment_place
 from bottomless.model.config import FilterConfig
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
@@ -65,8 +70,13 @@ log = structlog.get_logger(__name__)
 BYTES_ON_THE_WAY_MAX: Final = 256 * MIB
 """Bytes of all fragments that are being put: four of the usual size. An attempt that moves bytes more
 slowly than a MiB a second is given up, and with too many at a time each would be."""
+AWAY_SECONDS: Final = 60.0
+"""How long a fragment waits in memory for another drive than drive 0, beside the time that its bytes may
+take. Memory is shared by the streams of all drives."""
 LOST: Final = frozenset({Code.FENCED, Code.MOVED, Code.STREAM_NOT_FOUND})
 """Answers that end a session at once: what it is doing has no use any more."""
+_LEFT_TO_THE_NEXT: Final = (Code.FENCED, Code.STREAM_NOT_FOUND, Code.OBJECT_STORE_UNAVAILABLE)
+"""After these a session gives up nothing: it has no say, or nobody knows what is on the drive."""
 
 
 @dataclass(frozen=True)
@@ -229,13 +239,18 @@ class FragmentUploads:
         self._woken.set()
 
     async def _put(self, info: FragmentInfo, body: Body) -> StoreError | None:
-        """Put a fragment; what is returned ends the session, since the source is gone or damaged.
+        """Put a fragment; what is returned ends the session, since the source is gone or damaged, or
+        another drive than drive 0 takes nothing.
 
         Raises:
             Corrupt: its chunks were right before; something else is wrong with the object.
         """
         place = fragment_place(self._stream_id, info, self._tenant)
         source = body if isinstance(body, FragmentSource) else None
+        elsewhere = place.drive != DEFAULT_NUMBER
+        deadline_seconds = self._settings.uploader_upload_deadline_seconds
+        if elsewhere:
+            deadline_seconds = min(deadline_seconds, AWAY_SECONDS + info.size / MIB)
 
         async def put() -> StoreError | None:
             try:
@@ -244,7 +259,7 @@ class FragmentUploads:
                     place.object_key,
                     body,
                     info.crc,
-                    deadline_seconds=self._settings.uploader_upload_deadline_seconds,
+                    deadline_seconds=deadline_seconds,
                     waits=put_waits(self._settings),
                     # For an attempt, and not for the pauses: what cannot be put keeps nobody else.
                     room=lambda: self._parts.way.holding(info.size),
@@ -252,7 +267,11 @@ class FragmentUploads:
             except StoreError as error:
                 if source is not None and source.gone is not None:
                     return source.gone
-                if source is not None and isinstance(error, Corrupt):
+                if isinstance(error, Corrupt):
+                    if source is None:
+                        raise
+                    return error
+                if elsewhere:
                     return error
                 raise
             return None
@@ -310,7 +329,7 @@ class FragmentUploads:
     async def _abandon(self, error: StoreError) -> None:
         # A fenced session has no say; and if this fails, the next session's start does the same.
         uids = sorted(self.window.uploading)
-        if not uids or error.code in (Code.FENCED, Code.STREAM_NOT_FOUND):
+        if not uids or error.code in _LEFT_TO_THE_NEXT:
             return
         try:
             await self._parts.manifest.abandon(self._stream_id, self._name, uids)

@@ -9,7 +9,8 @@ no manifest does; another session makes the others, and finds these. An object t
 key of a copy is looked at (stores/put_retries.py). Sources are only read: whether they go is decided by
 who names the copies. So two sessions at one move do no harm: they put the same bytes under the same keys.
 
-Uploads go first: a copy takes memory only while no upload waits for some.
+Uploads go first: a copy takes memory only while no upload waits for some, and all copies together never
+more than their share, since a drive that takes nothing keeps them waiting for as long as a put may take.
 """
 
 import asyncio
@@ -33,6 +34,8 @@ class Mover:
 
     drives: DriveTable
     budget: ByteBudget
+    share: ByteBudget
+    """What copies may take of the budget; an object that is larger goes alone."""
     pace: Pace
     objects_in_flight: asyncio.Semaphore
     """Bounds the copies of all moves of this process that are under way."""
@@ -80,12 +83,13 @@ class Mover:
 
     @asynccontextmanager
     async def _room(self, size: int) -> AsyncIterator[None]:
-        # Not in the queue of those who wait: an upload that comes later would wait for it.
-        ticket = self.budget.take_last(size)
-        while ticket is None:
-            await asyncio.sleep(_ROOM_POLL_SECONDS)
+        async with self.share.holding(size):
+            # Not in the queue of those who wait: an upload that comes later would wait for it.
             ticket = self.budget.take_last(size)
-        try:
-            yield
-        finally:
-            self.budget.free(ticket)
+            while ticket is None:
+                await asyncio.sleep(_ROOM_POLL_SECONDS)
+                ticket = self.budget.take_last(size)
+            try:
+                yield
+            finally:
+                self.budget.free(ticket)

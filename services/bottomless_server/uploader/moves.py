@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import structlog
 
-from bottomless.errors import Fenced, StoreError
+from bottomless.errors import Fenced, NotFound, StoreError
 from bottomless.model.names import StreamId
 from bottomless.model.tiers import copy_text
 from bottomless_server.protocol.moves import MoveClaimed, MoveFound
@@ -179,12 +179,13 @@ class Moves:
             await end_tasks(copying, keeping)
 
     async def _keep(self, stream_id: StreamId, copy: int) -> None:
-        """Say that this session is at a move, until it is not."""
+        """Say that this session is at a move, until it is not, or the stream is gone: what is put after
+        its deletion was swept would stay for ever."""
 
         async def say() -> float | None:
             try:
                 await self._manifest.claim_move(stream_id, copy, self._session)
-            except Fenced:
+            except (Fenced, NotFound):
                 return None
             except StoreError as error:
                 # It may be another's after a while; the last step tells, and until then no harm is done.

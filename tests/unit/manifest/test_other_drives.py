@@ -13,7 +13,7 @@ from unit.manifest.test_garbage import collect
 from unit.manifest.test_moves import trim
 
 from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
-from bottomless.errors import Corrupt, StoreError
+from bottomless.errors import Corrupt, StoreError, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.drive_objects import drives_key, encode_drives
 from bottomless.formats.keys import stream_prefix
@@ -22,6 +22,7 @@ from bottomless.model.drive import DriveRegistry, RegisteredDrive
 from bottomless.model.names import Uid, uid_from_bytes
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.drives.table import DriveTable
+from bottomless_server.manifest.common.registry_objects import note_drives
 from bottomless_server.manifest.mutators.sessions import give_up
 from bottomless_server.manifest.recovery.rebuilt_registry import find_registry
 from bottomless_server.manifest.recovery.root_search import objects_there
@@ -294,6 +295,22 @@ async def test_without_its_guard_a_rebuild_does_not_hear_of_the_drive_of_a_copy(
     assert len(await moving.fragments(COLD)) == 1
     with pytest.raises(ObjectMissing):
         await lasting(moving)
+
+
+async def test_a_record_of_before_a_rebuild_notes_no_drive_that_the_rebuilt_one_lacks() -> None:
+    moving = await a_moving_stream(1)
+
+    def next_version(record: StreamRecord) -> StreamRecord:
+        return replace(record, registry_version=record.registry_version + 1)
+
+    objects = moving.harness.context.registry_objects
+    # Two processes of two generations: both say something under the next version.
+    before = next_version(replace(await moving.harness.record(), drives=(COLD,)))
+    await objects.ensure(await moving.harness.streams.update(STREAM, next_version))
+
+    with pytest.raises(Unavailable, match="was rebuilt"):
+        await note_drives(objects, before)
+    assert (await lasting(moving)).drives == ()
 
 
 async def found_by_a_rebuild(moving: Moving) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from bottomless.formats.keys import fragment_place
 from bottomless.formats.stream_record import SERVED, TIERS
 from bottomless.model.drive import DriveMarker
 from bottomless.model.names import Uid
+from bottomless.model.stream import StreamState
 from bottomless_server.drives.local import LocalDrive
 from bottomless_server.drives.marked import marked_drive
 from bottomless_server.drives.memory import MemoryDrive
@@ -93,6 +95,7 @@ class Stage:
         mover = Mover(
             drives=table or self.table,
             budget=self.budget,
+            share=ByteBudget(MEMORY),
             pace=Pace(10**9),
             objects_in_flight=asyncio.Semaphore(1),
             clock=lambda: 0.0,
@@ -295,6 +298,20 @@ async def test_a_session_that_is_no_more_at_a_move_stops_copying(tmp_path: Path)
         await stage.moving.after_the_grace()
         assert await stage.moving.fragments(HOT) == await stage.moving.named(HOT)
         assert await stage.where() == [HOT] * COUNT
+        assert await stage.moving.fragments(SHELF) == []
+
+
+async def test_a_session_stops_copying_of_a_stream_that_is_deleted(tmp_path: Path) -> None:
+    async with a_stage(tmp_path) as stage:
+        await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
+        stage.budget.add(MEMORY)
+        moves = stage.moves("m1", renew_seconds=0.01)
+        await moves.look()
+        await stage.moving.harness.streams.update(
+            STREAM, lambda record: replace(record, state=StreamState.DELETING)
+        )
+        # Whenever there were memory it would put copies, also after all was swept.
+        await moves.settle()
         assert await stage.moving.fragments(SHELF) == []
 
 

@@ -1,7 +1,7 @@
 """The copies of a move: whole, of what the manifest knows, under keys that only the move names."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from support.drives import a_table
@@ -15,6 +15,7 @@ from bottomless.model.names import StreamId, Uid
 from bottomless.model.tiers import Move
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.table import DriveTable
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.core.moving import Copying, Pace, copies_of
 from bottomless_server.uploader.mover import Mover
@@ -60,6 +61,7 @@ class Moving:
         return Mover(
             drives=self.table,
             budget=ByteBudget(1_000),
+            share=ByteBudget(1_000),
             pace=Pace(1_000),
             objects_in_flight=asyncio.Semaphore(self.in_flight),
             clock=lambda: self.now,
@@ -216,3 +218,38 @@ async def test_no_more_objects_are_under_way_than_were_said() -> None:
     moving.table, watched.most = DriveTable.of_one(watched), 0
     await moving.mover.copy_all(back)
     assert watched.most == moving.in_flight
+
+
+class Standing(MemoryDrive):
+    """A drive that takes nothing, however long it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = asyncio.Event()
+
+    async def put(self, *_: object, **__: object) -> None:
+        self.asked.set()
+        await asyncio.Event().wait()
+
+
+async def test_copies_that_a_drive_does_not_take_leave_memory_to_uploads() -> None:
+    moving = await a_move()
+    standing = Standing()
+    for copying, first in zip(moving.copies, (10, 20, 30), strict=True):
+        await put(moving.table.of(COLD), copying.source.object_key, bytes([first]) * copying.size)
+    moving.table = DriveTable(standing, {COLD: moving.table.marked(COLD)})
+    back = [
+        copying._replace(
+            source=copying.source._replace(drive=COLD), target=copying.target._replace(drive=0)
+        )
+        for copying in moving.copies
+    ]
+    moving.in_flight = len(back)
+    sizes = sorted(copying.size for copying in back)
+    mover = replace(moving.mover, budget=ByteBudget(sum(sizes)), share=ByteBudget(sizes[-1]))
+
+    task = asyncio.create_task(mover.copy_all(back))
+    await standing.asked.wait()
+    await mover.budget.take(sum(sizes) - sizes[-1])
+    assert mover.share.waiting_count == len(back) - 1
+    await end_tasks(task)

@@ -129,4 +129,7 @@ async def note_drives(objects: RegistryObjects, record: StreamRecord) -> None:
         NotFound: the stream is gone.
     """
     if record.drives:
-        await objects.ensure(record)
+        said = await objects.ensure(record)
+        # A record of before the loss of coordination: the rebuilt one need not know these drives.
+        if not set(record.drives) <= set(said.drives):
+            raise Unavailable("coordination was rebuilt while drives were noted")
