@@ -105,6 +105,7 @@ class S3Drive:
                 ContentLength=size,
                 IfNoneMatch="*",
                 ChecksumCRC32C=shown_crc(crc),
+                **self._options.of_class,
             )
 
     async def get(

@@ -60,7 +60,10 @@ async def put_in_parts(
     with translated():
         async with asyncio.timeout(options.seconds_for(0)):
             upload = await client.create_multipart_upload(
-                **place, ChecksumAlgorithm="CRC32C", ChecksumType="FULL_OBJECT"
+                **place,
+                ChecksumAlgorithm="CRC32C",
+                ChecksumType="FULL_OBJECT",
+                **options.of_class,
             )
     target = {**place, "UploadId": upload["UploadId"]}
     try:

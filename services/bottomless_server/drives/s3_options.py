@@ -5,6 +5,18 @@ from pathlib import Path
 from typing import Final
 
 MIB: Final = 1024 * 1024
+READ_AT_ONCE: Final = frozenset(
+    {
+        "STANDARD",
+        "STANDARD_IA",
+        "ONEZONE_IA",
+        "INTELLIGENT_TIERING",
+        "GLACIER_IR",
+        "REDUCED_REDUNDANCY",
+    }
+)
+"""Storage classes whose objects answer a read at once. Of all others they have to be restored first, or
+they are not known here."""
 BYTES_PER_SECOND_MIN: Final = MIB
 """Slower than this over a whole call counts as stalled."""
 
@@ -23,6 +35,8 @@ class S3Options:
     """The bucket in the path and not in the host's name. Default: where there is an endpoint."""
     ca_path: Path | None = None
     """Certificates to trust instead of the system's."""
+    storage_class: str | None = None
+    """The storage class of what is put, as S3 names it; None leaves it to the store."""
     connection_count_max: int = 64
     """Calls at the same time; more wait, within their own time."""
     connect_seconds: float = 5.0
@@ -48,6 +62,11 @@ class S3Options:
     def in_path(self) -> bool:
         """Whether the bucket stands in the path of a URL."""
         return self.endpoint is not None if self.path_style is None else self.path_style
+
+    @property
+    def of_class(self) -> dict[str, str]:
+        """What a put says of the storage class of its object; nothing where that is left to the store."""
+        return {} if self.storage_class is None else {"StorageClass": self.storage_class}
 
     def seconds_for(self, size: int) -> float:
         """How long one attempt that moves `size` bytes may take."""

@@ -504,6 +504,24 @@ async def test_an_upload_in_parts_is_completed_only_if_absent_with_the_whole_che
     assert "x-amz-checksum-crc32c" in complete.headers
 
 
+@pytest.mark.parametrize("asked", ["STANDARD_IA", None])
+async def test_what_is_put_has_the_storage_class_of_the_drive_whole_or_in_parts(
+    asked: str | None, server: ScriptedS3, options: S3Options
+) -> None:
+    drive = S3Drive(
+        replace(options, multipart_bytes=MIB, part_bytes=MIB, part_count_max=1, storage_class=asked)
+    )
+    server.replies = [reply(200), reply(200), CREATED, SENT, SENT, DONE]
+    await put(drive)
+    await drive.put("a/c", Bytes(BODY), crc32c(BODY))
+    await put(drive, bytes(MIB) + BODY)
+    await drive.aclose()
+
+    assert server.replies == []
+    said = [sent.headers.get("x-amz-storage-class") for sent in server.requests]
+    assert said == [asked, asked, asked, None, None, None]
+
+
 async def test_each_request_that_is_sent_is_counted_as_a_bill_counts_it(
     server: ScriptedS3, options: S3Options
 ) -> None:

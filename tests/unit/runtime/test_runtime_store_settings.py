@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from bottomless_server.drives.s3_options import MIB, S3Options
+from bottomless_server.drives.s3_options import MIB, READ_AT_ONCE, S3Options
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.process.store_url import parse_s3_url
 
@@ -54,3 +54,16 @@ def test_what_cannot_work_is_refused_by_name(
     monkeypatch.setenv(f"BOTTOMLESS_{name.upper()}", text)
     with pytest.raises(ValidationError, match=name):
         CommonSettings()
+
+
+@pytest.mark.parametrize("name", sorted(READ_AT_ONCE))
+def test_the_class_of_what_is_put_stands_in_the_url(name: str) -> None:
+    url = f"s3://bucket/cold?storage_class={name}"
+    assert parse_s3_url(url, CommonSettings()) == S3Options("bucket", "cold", storage_class=name)
+
+
+@pytest.mark.parametrize("name", ["GLACIER", "DEEP_ARCHIVE", "standard_ia", "SECRET"])
+def test_a_class_that_is_not_read_at_once_is_refused_with_those_that_are(name: str) -> None:
+    with pytest.raises(ValueError, match="STANDARD_IA") as raised:
+        parse_s3_url(f"s3://bucket?storage_class={name}", CommonSettings())
+    assert "SECRET" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""Read the url of an S3 store: `s3://bucket/prefix?endpoint=…&region=…`.
+"""Read the url of an S3 store: `s3://bucket/prefix?endpoint=…&region=…&storage_class=…`.
 
 Secrets have no place in it: credentials come from the environment, a profile or the
 machine's role, as for every program that uses S3.
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from bottomless_server.drives.s3_options import S3Options
+from bottomless_server.drives.s3_options import READ_AT_ONCE, S3Options
 from bottomless_server.runtime.base.settings import CommonSettings
 
-_PARAMETERS: Final = ("endpoint", "region", "path_style", "ca")
+_PARAMETERS: Final = ("endpoint", "region", "path_style", "ca", "storage_class")
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -40,6 +40,10 @@ def parse_s3_url(url: str, settings: CommonSettings) -> S3Options:
     ca_path = Path(given["ca"]) if "ca" in given else None
     if ca_path is not None and not ca_path.is_file():
         raise ValueError("names a ca that is not a file")
+    storage_class = given.get("storage_class")
+    if storage_class is not None and storage_class not in READ_AT_ONCE:
+        classes = ", ".join(sorted(READ_AT_ONCE))
+        raise ValueError(f"needs a storage_class whose objects are read at once: {classes}")
     return S3Options(
         bucket=parts.netloc,
         prefix=unquote(parts.path).strip("/"),
@@ -47,6 +51,7 @@ def parse_s3_url(url: str, settings: CommonSettings) -> S3Options:
         region=given.get("region"),
         path_style=None if style is None else _BOOLEANS[style],
         ca_path=ca_path,
+        storage_class=storage_class,
         connection_count_max=settings.store_connection_count_max,
         connect_seconds=settings.store_connect_seconds,
         read_seconds=settings.store_read_seconds,
