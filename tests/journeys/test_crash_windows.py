@@ -97,13 +97,14 @@ PUT_IN_VAIN = ("manifest.publish.after-groups", "manifest.publish.before-exec")
 def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
     steps = (PUBLISHING, CUTTING, DELETING, ENDING, COLLECTING, REBUILDING, ISSUING, REVOKING)
     # test_kill_staged.py, test_leaderless_kills.py, test_leaderless_compaction.py, test_kill_homes.py,
-    # test_tiers.py
+    # test_tiers.py, test_drive_kills.py
     others = (
         "ingest.",
         "manifest.vacuum.",
         "manifest.prune.",
         "manifest.queue-",
         "manifest.tiers.",
+        "manifest.drives.",
         "uploader.move.",
         "queues.",
         *HELD_BY_AN_UPLOADER,

@@ -48,6 +48,7 @@ _GUIDE: Final = "tests/spark/test_spark_jobs_guide.py"
 _OF_SUPERS: Final = "tests/journeys/test_super_produce.py::test_a_request_that_died_is_stored_once_when_it_comes_again"
 
 _CRASHES: Final = "tests/journeys/test_crash_windows.py"
+_DRIVES: Final = "tests/journeys/test_drive_kills.py"
 _MADE: Final = (
     f"{_CRASHES}::test_a_super_stream_whose_creation_died_is_whole_before_anybody_finds_it"
 )
@@ -84,6 +85,22 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         for point in points
     },
     # Every point is one of those where the unit tests cut off too.
+    **{
+        f"{_DRIVES}::{test}[manifest.drives.{point}]": f"{_DRIVES}::{test}[manifest.drives.{kept}]"
+        for test, kept, points in (
+            (
+                "test_a_registration_that_died_is_gone_on_with_by_the_same_request",
+                "after-marker",
+                ("after-number", "after-use"),
+            ),
+            (
+                "test_a_retirement_that_died_is_finished_after_the_restart",
+                "before-retired",
+                ("after-closing", "after-retired"),
+            ),
+        )
+        for point in points
+    },
     f"{_MADE}[manifest.super.after-exec]": f"{_MADE}[manifest.super.before-object]",
     f"{_MADE}[manifest.super.after-object]": f"{_MADE}[manifest.super.before-object]",
     f"{_UNMADE}[manifest.super-deletion.after-exec]": (

@@ -41,6 +41,7 @@ from bottomless_server.drives.probe import probe
 from bottomless_server.drives.table import load_registry
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.registry.drive_versions import change_registry, put_on
+from bottomless_server.runtime.base.fault_points import reach
 
 
 class DriveRegistration:
@@ -110,8 +111,12 @@ class DriveRegistration:
             # Somebody else was faster, and its mount may be gone already.
             await drive.look()
             return taken
+        await reach("manifest.drives.after-number")
         await self._put_marker(drive.unmarked, taken)
-        return await self._enter(setting, taken._replace(retired=False))
+        await reach("manifest.drives.after-marker")
+        used = await self._enter(setting, taken._replace(retired=False))
+        await reach("manifest.drives.after-use")
+        return used
 
     def _setting(self, name: str) -> ConfiguredDrive:
         for setting in self._context.drives.configured:

@@ -94,16 +94,16 @@ class DriveRetirement:
             match progress["phase"]:
                 case "marking":
                     await change_registry(context, _Marking(number, mine).decide)
-                    await reach("manifest.drive-retirement.after-mark")
+                    await reach("manifest.drives.after-closing")
                     return Again({**progress, "phase": "looking"})
                 case "looking":
                     return await self._look(number, str(operation.arguments["name"]), progress)
                 case "reopening":
                     await change_registry(context, _Reopening(number, mine).decide)
                     return Failed(Exists(str(progress["in_use"]), code=Code.DRIVE_IN_USE))
-            await reach("manifest.drive-retirement.before-end")
+            await reach("manifest.drives.before-retired")
             await change_registry(context, _Ending(number, mine).decide)
-            await reach("manifest.drive-retirement.after-end")
+            await reach("manifest.drives.after-retired")
         except _Overtaken:
             return Failed(
                 Exists(
