@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import orjson
@@ -61,9 +61,10 @@ class Node:
 class ThreeServices:
     """The nodes a, b and c, and a stream that all of them are to hold."""
 
-    def __init__(self, path: Path, **settings: Any) -> None:
+    def __init__(self, path: Path, step_down_ms: int = 600_000) -> None:
+        """`step_down_ms`: a round that waits for so long is given up with its stream."""
         self._path = path
-        self._settings = settings
+        self._step_down_ms = step_down_ms
         self._stack = AsyncExitStack()
         self.nodes: list[Node] = []
 
@@ -78,7 +79,7 @@ class ThreeServices:
                 ingest_url=f"http://127.0.0.1:{port}",
                 ingest_replica_wait_ms=1_000,
                 ingest_replica_join_ms=200,
-                **self._settings,
+                ingest_replica_step_down_ms=self._step_down_ms,
             )
             self.nodes.append(Node(harness, address))
             address.harness = harness
@@ -128,6 +129,16 @@ class ThreeServices:
             return len((await self.record()).in_sync) == len(self.nodes)
 
         await self.until(are)
+
+    async def until_same_files(self, *nodes: Node) -> None:
+        """Return when all that is acknowledged lies on these nodes, byte for byte: one that was late
+        may have been let go, and is counted in again."""
+
+        async def are_same() -> bool:
+            first, *others = (node.files() for node in nodes)
+            return all(other == first for other in others)
+
+        await self.until(are_same)
 
     async def until_owned_by(self, *nodes: Node) -> Node:
         """Return the one of these nodes that takes appends, once one does."""
