@@ -340,6 +340,10 @@ ELSEWHERE: Final[dict[Code, tuple[str, str]]] = {
         "test_who_asks_too_much_is_told_when_to_come_back_and_others_are_not",
     ),
     # It takes other nodes that hold the stream.
+    Code.NOT_ENOUGH_REPLICAS: (
+        "tests/unit/ingest/test_other_nodes.py",
+        "test_too_few_nodes_take_no_append_after_a_while",
+    ),
     Code.IN_SYNC_LIVE: (
         "tests/unit/manifest/test_takeovers.py",
         "test_a_takeover_waits_for_a_node_in_sync_that_goes_on_by_itself",
