@@ -8,15 +8,18 @@ from support import guards
 from support.manifest import STREAM
 from support.moving import COLD, GRACE_MS, HOT, Moving, a_moving_stream
 
+from bottomless.errors import Fenced
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import fragment_place
 from bottomless.model.config import parse_config
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
+from bottomless_server.manifest.mutators import sessions
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.mutators.sessions import abandon, begin, intend
 from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.tree.committer import Committer
 
 POLICY = [{"drive": f"d{COLD}", "max_bytes": "1 GiB"}, {"drive": "default"}]
 
@@ -77,6 +80,32 @@ async def test_an_uploader_is_told_the_drive_with_the_uids() -> None:
         await mutators.aclose()
     drives = [intent.drive for intent in (await moving.harness.record()).intents]
     assert drives == [COLD, COLD, HOT, HOT]
+
+
+async def test_an_uploader_whose_uids_were_given_up_meanwhile_is_told_no_drive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moving = await a_stream_with(POLICY)
+    mutators = Mutators(moving.harness.context)
+    asked: list[Committer] = []
+
+    async def note_who_asks(committer: Committer, _: str) -> None:
+        asked.append(committer)
+
+    async def take_over(*_: object) -> None:
+        # In another process; of which this one hears before it has answered.
+        other = await Committer.open(moving.harness.context, STREAM)
+        await begin(moving.harness.context, other, "s2")
+        await asked[0].refresh()
+
+    monkeypatch.setattr(sessions, "put_first_root", note_who_asks)
+    monkeypatch.setattr(sessions, "note_drives", take_over)
+    try:
+        with pytest.raises(Fenced):
+            await mutators.of(STREAM).intend("s1", [10], [COLD])
+    finally:
+        await mutators.aclose()
+    assert [intent.drive for intent in (await moving.harness.record()).quarantine] == [COLD]
 
 
 async def by_one_who_reaches_drive_0_alone() -> Moving:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from bottomless.errors import Overloaded
+from bottomless.errors import Fenced, Overloaded
 from bottomless.model.config import RetentionConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import Node
@@ -115,10 +115,13 @@ class Mutator:
 
         async def work(committer: Committer) -> Intended:
             uids = await sessions.intend(self._context, committer, session, first_offsets, able)
-            # As of the EXEC that took the intents in.
+            # As of the EXEC that took the intents in, or later.
             record = committer.record
-            drives = {intent.drive for intent in record.intents if intent.uid == uids[0]}
-            return Intended(list(uids), record.config.filter, *drives)
+            drives = [intent.drive for intent in record.intents if intent.uid == uids[0]]
+            if not drives:
+                # Whoever takes over gives up what it finds, and nothing says a drive any more.
+                raise Fenced("another session has given these uploads up")
+            return Intended(list(uids), record.config.filter, drives[0])
 
         return await self._task.run(work)
 
