@@ -97,6 +97,7 @@ from unit.formats.examples import (
     QUEUE_MESSAGE,
     QUEUE_OBJECT,
     RECORD,
+    REPLICATED_RECORD,
     SEGMENT_HEADER,
     STREAM_ID,
     SUPER_RECORD,
@@ -341,6 +342,19 @@ def test_the_records_of_a_filtered_stream_are_read() -> None:
         (decode_registry, "stream_registry_2_filter"),
     ):
         with pytest.raises(Corrupt, match="its feature filter is not served by this release"):
+            decode(golden(name), frozenset())
+
+
+def test_the_records_of_a_stream_with_replicas_are_read() -> None:
+    assert decode_record(golden("stream_record_2_replicas")) == REPLICATED_RECORD
+    registry = decode_registry(golden("stream_registry_2_replicas"))
+    assert registry.config == REPLICATED_RECORD.config
+    assert (registry.members, registry.in_sync) == (REPLICATED_RECORD.members, ())
+    for decode, name in (
+        (decode_record, "stream_record_2_replicas"),
+        (decode_registry, "stream_registry_2_replicas"),
+    ):
+        with pytest.raises(NotServed, match="its feature replicas is not served by this release"):
             decode(golden(name), frozenset())
 
 
