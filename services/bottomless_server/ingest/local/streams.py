@@ -196,7 +196,7 @@ class OwnedStreams:
         if appender is None:
             return None
         await appender.close(not_owner(), leave=False)
-        failed = isinstance(appender.stopped, LogBroken)
+        failed = appender.failed
         if self._open.get(stream_id) is appender:
             self.forget(stream_id)
         return appender.log.synced_place() if failed else None
