@@ -35,6 +35,7 @@ from unit.ingest.harness import (
 )
 
 SHOWN_AT_CLAIM = "what is shown of a log when it is claimed"
+FOUND_SHOWN = "what was found at a claim, before it is said where a log ends"
 
 
 class Others:
@@ -252,7 +253,6 @@ async def test_what_a_log_held_is_shown_when_all_have_it(
     after, others = await restarted(harness)
 
     assert shown(after) == (1, 2)
-    assert await after.values() == [b"a"]
     third = asyncio.create_task(after.append("c"))
     await eventually(lambda: after.service.under_way.count == 1)
     assert others.sent == []
@@ -260,6 +260,31 @@ async def test_what_a_log_held_is_shown_when_all_have_it(
     assert (await third).json()["first_offset"] == 2
     assert await after.values() == [b"a", b"b", b"c"]
     assert others.waits == 2
+    await after.aclose()
+
+
+async def test_nobody_hears_where_a_log_ends_before_what_it_held_is_shown(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader may have seen "b" before the crash, and was told that its offset is beyond the end."""
+    remove(monkeypatch, SHOWN_AT_CLAIM, lambda record: record.published_next)
+    after, others = await restarted(harness)
+    for offset in (0, 1, 2):
+        assert problem(await after.chunks(offset)) == (503, "not-owner")
+    others.answers.set()
+    await eventually(lambda: shown(after) == (2, 2))
+    assert await after.values() == [b"a", b"b"]
+    await after.aclose()
+
+
+async def test_without_waiting_for_what_was_found_a_reader_hears_of_an_end_that_it_has_passed(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, SHOWN_AT_CLAIM, lambda record: record.published_next)
+    remove(monkeypatch, FOUND_SHOWN, lambda _: None)
+    after, others = await restarted(harness)
+    assert await after.values() == [b"a"]
+    others.answers.set()
     await after.aclose()
 
 

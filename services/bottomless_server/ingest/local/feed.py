@@ -17,12 +17,14 @@ from bottomless.errors import Corrupt
 from bottomless.formats.chunk import HEADER_SIZE as CHUNK_HEADER_SIZE
 from bottomless.formats.chunk import decode_header
 from bottomless.formats.segment import HEADER_SIZE, decode_segment_header
+from bottomless.guards import guard
 from bottomless.model.chunk import ChunkFlags, ChunkPlace
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.log.core.chunk_index import ChunkIndex
 from bottomless_server.ingest.log.layout import segment_path
 from bottomless_server.ingest.log.segments import Segment
+from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.file_calls import FileCalls, read_exactly
 from bottomless_server.node.pulse import Pulse, wait_for
 from bottomless_server.protocol.places import TailPlace
@@ -168,8 +170,12 @@ def bounds_of(appender: LocalAppender) -> Bounds:
 
 
 def locate(appender: LocalAppender, timestamp: int) -> int | None:
-    """First offset of the first local chunk with this timestamp or a later one."""
-    appender.claim.require()
+    """First offset of the first local chunk with this timestamp or a later one.
+
+    Raises:
+        Unavailable: `not-owner`.
+    """
+    _require_owned(appender)
     for segment in appender.log.segments:
         number = segment.index.since(timestamp)
         if number < len(segment.index):
@@ -181,8 +187,12 @@ def locate(appender: LocalAppender, timestamp: int) -> int | None:
 
 def place_of(appender: LocalAppender, offset: int) -> TailPlace | None:
     """How old a record is that lies here, and how many bytes come from its chunk on; None of what
-    is not here."""
-    appender.claim.require()
+    is not here.
+
+    Raises:
+        Unavailable: `not-owner`.
+    """
+    _require_owned(appender)
     log = appender.log
     if not log.first_offset <= offset < log.committed_next:
         return None
@@ -190,6 +200,23 @@ def place_of(appender: LocalAppender, offset: int) -> TailPlace | None:
     place = segment.index.place(segment.index.holding(offset))
     before = segment.log_start + place.position - HEADER_SIZE
     return TailPlace(place.timestamp, max(0, log.committed_end - before))
+
+
+def _require_owned(appender: LocalAppender) -> None:
+    appender.claim.require()
+    require_found_shown(appender)
+
+
+@guard("what was found at a claim, before it is said where a log ends")
+def require_found_shown(appender: LocalAppender) -> None:
+    """Say nothing of a log as long as what it held at its claim waits for other nodes: the owner before
+    may have shown it, and whoever read it would hear that the stream ends before.
+
+    Raises:
+        Unavailable: `not-owner`: it is not known yet what the stream holds.
+    """
+    if appender.log.committed_next < appender.claim.first_offset:
+        raise not_owner()
 
 
 async def read_run(
@@ -212,7 +239,7 @@ async def read_run(
         Unavailable: `not-owner`.
         Corrupt: the file does not hold what was written.
     """
-    appender.claim.require()
+    _require_owned(appender)
     advanced = appender.advanced.next()
     if first_offset == appender.log.committed_next:
         await wait_for(advanced, wait_seconds)
