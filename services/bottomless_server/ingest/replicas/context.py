@@ -35,7 +35,8 @@ class Here(Protocol):
         ...
 
     async def is_in_sync(self, stream_id: StreamId) -> bool:
-        """Whether its record counts this node among those that have everything, read just now.
+        """Whether its record counts this node among those that have everything, written just now: so
+        nothing that was asked for before can still land.
 
         Raises:
             StoreError: nobody can tell.

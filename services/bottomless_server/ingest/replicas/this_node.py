@@ -3,8 +3,10 @@
 from bottomless.errors import Overloaded
 from bottomless.guards import guard
 from bottomless.model.names import StreamId
+from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.node.owner import Owner
+from bottomless_server.stores.streams import Streams
 
 
 class ThisNode:
@@ -32,13 +34,25 @@ class ThisNode:
         return await self._streams.give_files(stream_id)
 
     async def is_in_sync(self, stream_id: StreamId) -> bool:
-        """Whether its record counts this node among those that have everything, read just now.
+        """Whether its record counts this node among those that have everything, and still will when
+        what was asked for before has landed: the record is written as it is.
 
         Raises:
             StoreError: nobody can tell.
         """
-        record = await self._owner.load(stream_id)
+        record = await as_it_is(self._owner.streams, stream_id)
         return self._owner.node_id in record.in_sync
+
+
+@guard("a write before a log is thrown away")
+async def as_it_is(streams: Streams, stream_id: StreamId) -> StreamRecord:
+    """Write a record as it is. An admission whose reply was lost may still be on its way: it watches
+    an older record, so it fails from now on, and nobody is counted on whose log is gone by then.
+
+    Raises:
+        NotFound, Unavailable
+    """
+    return await streams.update(stream_id, lambda record: record)
 
 
 @guard("one task for the files of a stream")
