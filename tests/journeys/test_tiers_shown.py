@@ -50,13 +50,13 @@ def test_what_is_shown_adds_up_to_what_the_stores_hold(server: AllInOne, tmp_pat
             stream.append(*(f"{number}.{one}" for one in range(number + 1)))
             stream.wait_uploaded()
         before = stream.page()["records"]
+        stream_id = cli.json("describe", stream.name)["stream_id"]
         roots = {"default": server.objects, "shelf": tmp_path / "shelf"}
 
         def agrees() -> dict[str, Any] | None:
             """What is shown, once that is what lies there: sources are deleted a moment later."""
             told: dict[str, Any] = cli.json("tiers", "show", stream.name)
             shown = {one["drive"]: (one["fragments"], one["bytes"]) for one in told["drives"]}
-            stream_id = client.get(stream.path).json()["stream_id"]
             found = {name: stored(root, stream_id) for name, root in roots.items()}
             assert set(shown) <= set(found)
             same = all(shown.get(name, (0, 0)) == found[name] for name in found)
