@@ -4,6 +4,8 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bottomless.errors import Code, InvalidRequest
+from bottomless.model.drive import DEFAULT_NAME, parse_drive_name
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operation_routes import accepted
 from bottomless_server.manifest.operations.operations import Operations
@@ -19,6 +21,18 @@ def add_retirement_routes(api: FastAPI, context: Context, operations: Operations
         parse_query(request.scope, {})
         negotiate(header(request.scope, b"accept"), ["application/json"])
         tenant = principal_of(request.scope).tenant
-        return accepted(await retirement.begin(request.path_params["d"], tenant))
+        return accepted(await retirement.begin(_name_in(request.path_params["d"]), tenant))
 
     api.add_api_route("/v1/admin/drives/{d}", delete, methods=["DELETE"])
+
+
+def _name_in(text: str) -> str:
+    """The name of a drive in a path; that of drive 0 is one too, which is in no registry.
+
+    Raises:
+        InvalidRequest: `bad-name`.
+    """
+    try:
+        return text if text == DEFAULT_NAME else parse_drive_name(text)
+    except ValueError as error:
+        raise InvalidRequest(str(error), code=Code.BAD_NAME) from error
