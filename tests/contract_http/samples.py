@@ -29,6 +29,8 @@ BODIES: Final[dict[str, Any]] = {
     "activate_member": {"partition": 0, "member": "pod-a"},
     "preview_retention": {"retention": {"max_bytes": 1_000_000}},
     "evaluate_retention": {},
+    "preview_tiers": {},
+    "evaluate_tiers": {},
     "trim_stream": {"before_offset": 1},
     "grant_lease": {"first_offset": 0, "ttl_seconds": 60},
     "renew_lease": {"ttl_seconds": 60},
