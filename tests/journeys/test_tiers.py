@@ -5,6 +5,7 @@ What lies where is seen without any code of ours: a listing of each store is hel
 that the reader tells of each fragment.
 """
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from support.contract import Stream, new_stream
+from support.contract import Stream
 from support.lost_coordination import await_loss, flush, rebuild
 from support.places import COLD as COLD_CACHES
 from support.places import FREEING
@@ -29,6 +30,7 @@ from bottomless.model.names import StreamId
 from bottomless_server.runtime.base.fault_points import POINTS
 from bottomless_server.stores.streams import stream_key
 
+_numbers: Final = itertools.count(1)
 EACH: Final = 3
 """Records of a fragment."""
 QUICK: Final = {
@@ -149,7 +151,8 @@ def give(stream: Stream, **config: Any) -> None:
 
 def filled(client: httpx.Client, count: int, **config: Any) -> Stream:
     """A stream of so many fragments, each of three records."""
-    stream = new_stream(client, {"fragment": {"max_age_ms": 100}, **config})
+    stream = Stream(client, f"tiers-{next(_numbers)}")
+    ask(client, "PUT", stream.path, {"fragment": {"max_age_ms": 100}, **config})
     fill(stream, count)
     return stream
 
