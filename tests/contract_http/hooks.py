@@ -103,6 +103,8 @@ BETWEEN_PARAMETERS: Final = (
     "each drive may be in one tier",
     "each tier but the last must have a limit",
     "nothing is promoted from the first tier",
+    "min_in_sync must not be above replicas",
+    "a leaderless stream has no replicas",
 )
 """Refused for what else the request says, or for a token that was made up."""
 

@@ -345,6 +345,8 @@ class OtherNodes:
         now = self._holders.members
         log.info("nodes of a stream", nodes=now, before=before, stream_id=self._owned.stream_id)
         for node in set(now) - set(before):
+            # It may have been a member before, and have thrown its log away since.
+            self._said.pop(node, None)
             self._follow(node)
         for node in set(before) - set(now):
             self._said.pop(node, None)
