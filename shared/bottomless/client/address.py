@@ -179,6 +179,11 @@ def operation_path(operation_id: str) -> str:
     return f"/v1/operations/{check_id(operation_id)}"
 
 
+def drive_path(drive: str) -> str:
+    """Make the path by which an operator retires a drive."""
+    return f"/v1/admin/drives/{check_id(drive)}"
+
+
 def key_path(key_id: str) -> str:
     """Make the path of an API key."""
     return f"/v1/keys/{check_id(key_id)}"

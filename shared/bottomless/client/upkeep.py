@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bottomless.client.address import (
-    check_id,
     check_stream,
+    drive_path,
     gap_path,
     lease_path,
     operation_path,
@@ -116,7 +116,7 @@ class UpkeepCalls(Wire):
         Raises:
             InvalidRequest: `drive-unknown`, no drive of this name is registered.
         """
-        return await self._send_json("DELETE", f"/v1/admin/drives/{check_id(drive)}")
+        return await self._send_json("DELETE", drive_path(drive))
 
     async def queue_store(self) -> dict[str, Any]:
         """Show what lies on the disk of the node of queues that answers, which a proxy chooses."""
