@@ -40,7 +40,7 @@ import asyncio
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.producers.producers import Appended
 append_chosen = LocalAppender._append_chosen
-async def answer_first(self, taken, timestamp):
+async def answer_first(self, taken, timestamp, *rest):
     first = self.log.committed_next
     for one in taken:
         count = one.append.record_count
@@ -48,7 +48,7 @@ async def answer_first(self, taken, timestamp):
         self._waiting.settle(one.waiting, answer)
         first += count
     await asyncio.sleep(0.05)
-    await append_chosen(self, taken, timestamp)
+    await append_chosen(self, taken, timestamp, *rest)
 LocalAppender._append_chosen = answer_first
 """
 """On a disk that takes 50 ms for it."""
