@@ -1,10 +1,12 @@
-"""L39: a release that knows of no leaderless streams, on a directory that has one. Some seconds.
+"""L39: a release that knows of no leaderless streams, replicas or tiers, on a directory that has
+streams with them. Some seconds.
 
 An older release cannot be had where only the newest commit is checked out. What makes one here is
 this release whose table of served features is empty in its process, from before anything has read
 it: it then refuses what it cannot read by the very check that releases without the feature have.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,13 @@ import httpx
 from support.server import AllInOne
 from support.waiting import until
 
-NEWER = "/v1/streams/shared"
 LOCAL = "/v1/streams/local"
+NEWER = {
+    "held-twice": {"replication": {"replicas": 2, "min_in_sync": 1}},
+    "in-tiers": {"tiers": [{"drive": "default"}]},
+    "shared": {"profile": "leaderless"},
+}
+"""Streams with a feature that the older release does not know, by name, and their configuration."""
 SETTINGS = {
     "BOTTOMLESS_INGEST_WAL_LINGER_MS": "10",
     "BOTTOMLESS_INGEST_WAL_NOTE_MS": "100",
@@ -49,14 +56,14 @@ def read(client: httpx.Client, stream: str) -> list[str]:
     return [record["value"] for record in answer.json()["records"]]
 
 
-def stored_of(directory: Path, stream_id: str) -> dict[str, bytes]:
-    """All that the bucket has of the stream, and all WAL objects, by their keys."""
+def stored_of(directory: Path, stream_ids: Collection[str]) -> dict[str, bytes]:
+    """All that the bucket has of the streams, and all WAL objects, by their keys."""
     objects = directory / "objects"
     found = {str(one.relative_to(objects)): one for one in objects.rglob("*") if one.is_file()}
     return {
         key: one.read_bytes()
         for key, one in found.items()
-        if one.suffix == ".wal" or stream_id in key
+        if one.suffix == ".wal" or any(stream_id in key for stream_id in stream_ids)
     }
 
 
@@ -67,13 +74,16 @@ def test_a_release_that_knows_no_such_streams_leaves_them_alone_and_serves_its_o
     hooks.mkdir()
     (hooks / "sitecustomize.py").write_text(KNOWS_NO_FEATURE)
 
+    stream_ids = set()
     with AllInOne(directory, SETTINGS) as newer, newer.client() as client:
-        created = client.put(NEWER, json={"profile": "leaderless"})
-        stream_id = created.raise_for_status().json()["stream_id"]
+        for name, config in NEWER.items():
+            created = client.put(f"/v1/streams/{name}", json=config)
+            stream_ids.add(created.raise_for_status().json()["stream_id"])
         client.put(LOCAL).raise_for_status()
-        append(client, NEWER, "a")
+        for name in NEWER:
+            append(client, f"/v1/streams/{name}", "a")
         append(client, LOCAL, "a")
-    before = stored_of(directory, stream_id)
+    before = stored_of(directory, stream_ids)
     assert {key.endswith(".wal") for key in before} == {True, False}
 
     older_settings = SETTINGS | {
@@ -87,21 +97,24 @@ def test_a_release_that_knows_no_such_streams_leaves_them_alone_and_serves_its_o
         client.put("/v1/streams/another").raise_for_status()
         append(client, "/v1/streams/another", "a")
 
-        asked: dict[str, httpx.Response] = {
-            "describe": client.get(NEWER),
-            "create": client.put(NEWER, json={}),
-            "append": client.post(f"{NEWER}/records", json={"records": [{"value": "x"}]}),
-            "read": client.get(f"{NEWER}/records", params={"offset": 0}),
-            "delete": client.delete(NEWER),
-        }
-        assert {name: one.status_code for name, one in asked.items() if one.is_success} == {}
+        for name in NEWER:
+            path = f"/v1/streams/{name}"
+            asked: dict[str, httpx.Response] = {
+                "describe": client.get(path),
+                "create": client.put(path, json={}),
+                "append": client.post(f"{path}/records", json={"records": [{"value": "x"}]}),
+                "read": client.get(f"{path}/records", params={"offset": 0}),
+                "delete": client.delete(path),
+            }
+            assert {call: one.status_code for call, one in asked.items() if one.is_success} == {}
         listed: dict[str, Any] = client.get("/v1/streams").raise_for_status().json()
         assert sorted(one["name"] for one in listed["items"]) == ["another", "local"]
-        assert [one["name"] for one in listed["unreadable"]] == ["shared"]
-    assert stored_of(directory, stream_id) == before
+        assert sorted(one["name"] for one in listed["unreadable"]) == sorted(NEWER)
+    assert stored_of(directory, stream_ids) == before
 
     with AllInOne(directory, SETTINGS) as newer, newer.client() as client:
-        assert read(client, NEWER) == ["a"]
-        append(client, NEWER, "b")
-        assert read(client, NEWER) == ["a", "b"]
+        for name in NEWER:
+            assert read(client, f"/v1/streams/{name}") == ["a"]
+            append(client, f"/v1/streams/{name}", "b")
+            assert read(client, f"/v1/streams/{name}") == ["a", "b"]
         assert read(client, LOCAL) == ["a", "b"]
