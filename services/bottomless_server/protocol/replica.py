@@ -35,6 +35,8 @@ from bottomless_server.protocol.peer import said_by
 OPEN: Final = f"{STREAM}/replica"
 ITEMS: Final = f"{INTERNAL}/replica"
 MEDIA_TYPE: Final = "application/octet-stream"
+NODE_HEADER: Final = "bottomless-node"
+"""Names the node that is meant: another one may have come up at its address, with a disk of its own."""
 OPENING_SIZE_MAX: Final = 2**20
 """Bytes of the body of `open`."""
 ITEM_COUNT_MAX: Final = 4_096

@@ -1,14 +1,18 @@
 """Followers behind their routes, for tests that reach them over HTTP."""
 
 import random
+from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bottomless.model.names import NodeId
 from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes, add_replica_routes
 from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.runtime.http.app import create_api, wrap
 from unit.ingest.replica_logs import FollowerNode
+
+NODE: Final = NodeId("f" * 32)
 
 
 class ServedNode:
@@ -30,5 +34,5 @@ class ServedNode:
         api = create_api("a follower")
         clocks = self.node.clocks.clocks()
         room = MemoryRoom(Admission(2**24, 2**24), clocks.monotonic, 1)
-        add_replica_routes(api, ReplicaRoutes(self.node.following, room))
+        add_replica_routes(api, ReplicaRoutes(self.node.following, room, lambda: NODE))
         return wrap(api)

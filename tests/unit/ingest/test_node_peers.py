@@ -11,6 +11,7 @@ from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Changes
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.ingest.replicas.node_peers import NodePeers
+from bottomless_server.protocol.replica import NODE_HEADER
 from bottomless_server.stores.ingest_nodes import IngestNode, announce
 from bottomless_server.stores.node_facts import NodeFacts, facts_key
 
@@ -27,6 +28,10 @@ class Counted(MemoryCoordination):
         return await super().get(redis_key)
 
 
+named: list[bytes] = []
+"""The nodes that requests were for."""
+
+
 async def is_at(coordination: MemoryCoordination, port: int) -> None:
     url = f"http://127.0.0.1:{port}"
     await announce(coordination, IngestNode(A, url), NodeFacts(url, "", "0.1.0"))
@@ -35,6 +40,7 @@ async def is_at(coordination: MemoryCoordination, port: int) -> None:
 def says(what: bytes) -> object:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
+        named.extend(value for key, value in scope["headers"] if key == NODE_HEADER.encode())
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": what})
 
@@ -52,6 +58,7 @@ async def test_a_node_that_moves_is_found_after_one_call_that_nobody_answers() -
         await is_at(coordination, await first.enter_async_context(on_tcp(says(b"one"))))  # type: ignore[arg-type]
         coordination.asked = 0
         assert [await ask() for _ in range(3)] == [b"one"] * 3
+        assert named == [A.encode()] * 3, "each call is for the node that is meant"
         assert coordination.asked == 1
     async with on_tcp(says(b"two")) as port:  # type: ignore[arg-type]
         await is_at(coordination, port)

@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from support.asgi import client_of
+from support.guards import remove
 
+from bottomless.model.names import NodeId
 from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes, add_replica_routes
 from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.room import MemoryRoom
@@ -14,6 +16,7 @@ from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.replica import (
     ITEMS,
     MEDIA_TYPE,
+    NODE_HEADER,
     OPEN,
     Answer,
     Item,
@@ -27,6 +30,7 @@ from bottomless_server.protocol.replica import (
 from bottomless_server.runtime.http.app import create_api, wrap
 from unit.ingest.harness import STREAM
 from unit.ingest.replica_logs import FollowerNode, OwnerLog
+from unit.ingest.served_nodes import NODE
 
 
 class Served:
@@ -58,7 +62,7 @@ async def serving() -> AsyncIterator[Served]:
     follower = FollowerNode()
     api = create_api("a follower")
     room = MemoryRoom(Admission(2**20, 2**20), follower.clocks.clocks().monotonic, 0)
-    add_replica_routes(api, ReplicaRoutes(follower.following, room))
+    add_replica_routes(api, ReplicaRoutes(follower.following, room, lambda: NODE))
     async with client_of(wrap(api)) as client:
         yield Served(follower, client)
     await follower.aclose()
@@ -101,6 +105,25 @@ async def test_what_opens_nothing_is_refused(served: Served, body: bytes) -> Non
     answer = await served.open(body)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation-failed")
     assert not served.follower.following.in_use(STREAM)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_node_that_came_back_with_another_disk_is_not_taken_for_the_one_before(
+    served: Served, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        remove(monkeypatch, "the node that is meant", lambda *_: None)
+    owner = OwnerLog()
+    owner.append(50)
+    opening = encode_opening(owner.opening)
+    body = b"".join(encode_items([owner.item(owner.piece(None))]))
+    for node, status in ((NodeId("e" * 32), 503 if guarded else 200), (NODE, 200)):
+        headers: dict[str, str] = {NODE_HEADER: node}
+        opened = await served.client.post(of_stream(OPEN, STREAM), content=opening, headers=headers)
+        headers["content-type"] = MEDIA_TYPE
+        taken = await served.client.post(ITEMS, content=body, headers=headers)
+        assert (opened.status_code, taken.status_code) == (status, status), opened.text
+        assert served.follower.following.in_use(STREAM) == (status == 200)
 
 
 async def test_a_damaged_body_is_refused_wherever_it_is_damaged(served: Served) -> None:

@@ -182,7 +182,7 @@ def make_following(
     return ReplicaHalf(
         sending,
         following,
-        ReplicaRoutes(following, room),
+        ReplicaRoutes(following, room, lambda: owner.node_id),
         failover,
         step_down,
         transfers,

@@ -3,6 +3,9 @@
 A node that was started again may have another address, and coordination says which. It is asked before
 the first call and again after one that nobody answered; in between nothing is asked. So a node that is
 away costs a question of coordination for each attempt, which its sender makes at most every two seconds.
+
+Each call names the node that it is for. One whose disk is lost comes back as another node, mostly at the
+address of the old one, and must not be taken for it.
 """
 
 import asyncio
@@ -10,6 +13,7 @@ import asyncio
 from bottomless.errors import Code, Corrupt, Outcome, StoreError, Unavailable
 from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Coordination
+from bottomless_server.protocol.replica import NODE_HEADER
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.stores.node_facts import facts_of
 
@@ -36,7 +40,8 @@ class NodePeer:
         """
         peer = await self._found()
         try:
-            return await peer.post(path, content, content_type, timeout_seconds)
+            headers = {NODE_HEADER: self._node}
+            return await peer.post(path, content, content_type, timeout_seconds, headers)
         except StoreError as error:
             self._is_doubted |= error.code is Code.PEER_UNAVAILABLE
             raise

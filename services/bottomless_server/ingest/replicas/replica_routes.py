@@ -5,11 +5,15 @@ anything of it is taken. After a crash its items are there or not, each as its s
 (followed_stream.py); whoever sent it asks for the ends of the logs before it sends more.
 """
 
+from collections.abc import Callable
+
 from fastapi import FastAPI, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
-from bottomless.errors import Code, Corrupt, InvalidRequest
-from bottomless.model.names import parse_stream_id
+from bottomless.errors import Code, Corrupt, InvalidRequest, Outcome, Unavailable
+from bottomless.guards import guard
+from bottomless.model.names import NodeId, parse_stream_id
 from bottomless_server.ingest.replicas.following import Following
 from bottomless_server.node.core.following import OpenRefusal
 from bottomless_server.node.room import MemoryRoom
@@ -17,6 +21,7 @@ from bottomless_server.protocol.replica import (
     BODY_SIZE_MAX,
     ITEMS,
     MEDIA_TYPE,
+    NODE_HEADER,
     OPEN,
     OPENING_SIZE_MAX,
     OpenSaid,
@@ -36,13 +41,16 @@ _OWNER = "replicas"
 class ReplicaRoutes:
     """What the routes are made of."""
 
-    def __init__(self, following: Following, room: MemoryRoom) -> None:
+    def __init__(self, following: Following, room: MemoryRoom, mine: Callable[[], NodeId]) -> None:
+        """`mine` tells which node this is, which the data directory says."""
         self._following = following
         self._room = room
+        self._mine = mine
 
     async def open(self, stream_id: str, request: Request) -> Response:
         """Open the log of a stream for its owner, and answer where it ends or why it is not open."""
         parse_query(request.scope, {})
+        require_meant(request.scope, self._mine())
         body = await read_body(request.scope, request.receive, OPENING_SIZE_MAX)
         try:
             opening = decode_opening(body)
@@ -59,6 +67,7 @@ class ReplicaRoutes:
     async def take(self, request: Request) -> Response:
         """Take items of many streams, and answer each of them."""
         parse_query(request.scope, {})
+        require_meant(request.scope, self._mine())
         content_type(request.scope, (MEDIA_TYPE,))
         declared = header(request.scope, b"content-length")
         size = int(declared) if declared is not None and declared.isdigit() else BODY_SIZE_MAX
@@ -72,6 +81,21 @@ class ReplicaRoutes:
                 sentence = "the body is damaged, or no body of replicas"
                 raise InvalidRequest(sentence, code=Code.CRC_MISMATCH) from error
         return Response(encode_answers(answers), 200, media_type=_JSON)
+
+
+@guard("the node that is meant")
+def require_meant(scope: Scope, mine: NodeId) -> None:
+    """Refuse what is for another node, which had this address before: its record would count on a disk
+    that is gone, and nobody could go on with what is here in its name.
+
+    Raises:
+        Unavailable: `peer-unavailable`; nothing was done.
+    """
+    meant = header(scope, NODE_HEADER.encode())
+    if meant not in (None, mine):
+        raise Unavailable(
+            "another node answers here", code=Code.PEER_UNAVAILABLE, outcome=Outcome.NONE
+        )
 
 
 def add_replica_routes(api: FastAPI, routes: ReplicaRoutes) -> None:

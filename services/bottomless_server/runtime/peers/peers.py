@@ -120,7 +120,12 @@ class Peer:
         return PeerAnswer(answer.status, answer.headers, value)
 
     async def post(
-        self, path: str, content: bytes, content_type: str, timeout_seconds: float
+        self,
+        path: str,
+        content: bytes,
+        content_type: str,
+        timeout_seconds: float,
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
         """Send bytes and read the bytes of the answer.
 
@@ -128,8 +133,8 @@ class Peer:
             StoreError: what the peer answered, as the class of its code.
             Unavailable: `peer-unavailable`; the outcome is unknown if they were on their way.
         """
-        headers = {**passed_on(), "content-type": content_type}
-        return (await self._ask("POST", path, None, headers, content, timeout_seconds)).data
+        sent = {**passed_on(), **(headers or {}), "content-type": content_type}
+        return (await self._ask("POST", path, None, sent, content, timeout_seconds)).data
 
     async def fetch(
         self,
