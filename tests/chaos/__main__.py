@@ -6,11 +6,14 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 from support.seaweed import running_seaweed
 
 from chaos.load import Pace
-from chaos.run import Plan, run_chaos
+from chaos.run import REPLICATED, STREAMS, Plan, run_chaos
+
+LOST_EVERY: Final = 10
 
 
 def main() -> int:
@@ -26,8 +29,24 @@ def main() -> int:
         help="seconds between two appends of a producer, at most",
     )
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no new trouble then")
+    parser.add_argument("--nodes", type=int, choices=(2, 3), default=2, help="ingest nodes")
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        choices=(1, 3),
+        default=1,
+        help="on how many of three nodes every stream lies; then there is nothing but streams",
+    )
+    parser.add_argument(
+        "--lose-disks",
+        action="store_true",
+        help=f"every {LOST_EVERY}th kill of an ingest node takes its disk along, for good",
+    )
     parser.add_argument("--directory", type=Path, help="keeps all files; it must not exist yet")
     given = parser.parse_args()
+    if given.replicas > given.nodes or (given.lose_disks and given.replicas == 1):
+        parser.error("with three replicas there are three nodes, and only then disks are lost")
+    replicated = given.replicas > 1
     with ExitStack() as kept:
         directory = given.directory or Path(
             kept.enter_context(tempfile.TemporaryDirectory(prefix="bottomless-chaos-"))
@@ -41,7 +60,11 @@ def main() -> int:
             aloud=given.aloud,
             pace=Pace(producer_seconds=given.pause),
             growths=2,
-            queues=True,
+            queues=not replicated and given.nodes == 2,
+            third_node=given.nodes > 2,
+            streams=REPLICATED if replicated else STREAMS,
+            members=0 if replicated else 2,
+            lost_disks=LOST_EVERY if given.lose_disks else 0,
         )
         with running_seaweed(directory / "seaweed") as s3:
             report = run_chaos(directory / "run", s3, plan)

@@ -1,11 +1,10 @@
 """Every service as a process of its own, with everything between them in reach of a test.
 
     clients ─ link ─ nginx ─ ingest, manifest, reader, queues
-    ingest, uploader, queues ─ link ─ manifest               ingest and ingest-2 have a disk each
-    ingest-2, reader ─ link ─ manifest-2                     services ─ proxy ─ S3
-    manifests, uploaders, reader, queues ─ link ─ ingest, ingest-2
-                                                             services ─ a link each ─ Valkey
-    uploader-2 is started by some events
+    ingest, uploader, queues ─ link ─ manifest               each ingest has a disk
+    ingest-2, ingest-3, reader ─ link ─ manifest-2           services ─ proxy ─ S3
+    all others ─ link ─ ingest, ingest-2, ingest-3           services ─ a link each ─ Valkey
+    uploader-2 is started by some events                     ingest-3 is there where a plan says so
 
 What ends by itself is started again, as a supervisor does, and remembered: a process that was
 ready has no reason ever to do so.
@@ -57,7 +56,7 @@ _FENCED: Final = re.compile(r"an upload session ended .*\bfenced\b", re.IGNORECA
 """Whatever way the log has of writing a code."""
 MANIFEST_OF: Final = {
     **dict.fromkeys(("ingest", "uploader", QUEUES), "manifest"),
-    **dict.fromkeys(("ingest-2", "reader", SPARE), "manifest-2"),
+    **dict.fromkeys(("ingest-2", "ingest-3", "reader", SPARE), "manifest-2"),
 }
 LEASE_SECONDS: Final = float(os.environ.get("BOTTOMLESS_TEST_LEASE_SECONDS", "3"))
 """Of ingest nodes. On a machine that lets a process wait for longer, nobody owns anything."""
@@ -108,6 +107,7 @@ class ChaosDeployment(SeparateProcesses):
     """
 
     names: tuple[str, ...] = NAMES
+    ingests: tuple[str, ...] = INGESTS
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ChaosDeployment(SeparateProcesses):
             "BOTTOMLESS_STORE_URL": stored.url,
             **settings,
         }
-        for name in ("manifest", "manifest-2", *INGESTS):
+        for name in ("manifest", "manifest-2", *self.ingests):
             links.open(f"*>{name}", self._socket(f"to-{name}"), self._socket(name))
         ports = lasting_ports(len(self.names) + 1)
         self.services = {
@@ -151,7 +151,7 @@ class ChaosDeployment(SeparateProcesses):
         self.disks: dict[str, Disk] = {}
 
     def _process(self, name: str, port: int) -> Process:
-        kind = name.removesuffix("-2")
+        kind = name.partition("-")[0]
         to_valkey = self._socket(f"{name}-to-valkey")
         self.links.open(f"{name}>valkey", to_valkey, self._valkey_socket())
         own = {
@@ -330,6 +330,13 @@ class QueueDeployment(ChaosDeployment):
     names = (*NAMES, QUEUES)
 
 
+class ThirdNodeDeployment(ChaosDeployment):
+    """The same with a third ingest node."""
+
+    names = (*NAMES, "ingest-3")
+    ingests = (*INGESTS, "ingest-3")
+
+
 def _is_dead(process: Process) -> bool:
     return process.is_dead
 
@@ -350,7 +357,7 @@ def chaos_deployment(
         proxy, stored = running.enter_context(stored_behind_proxy(s3, seed))
         links = running.enter_context(running_links(seed))
         deployment = make(directory, valkey, proxy, links, stored, nursery, settings or {})
-        for name in INGESTS:
+        for name in deployment.ingests:
             disk = open_disk(deployment.data_dir(name), partial(_pid_of, deployment, name))
             deployment.disks[name] = running.enter_context(disk)
         start_behind_nginx(deployment, running)

@@ -20,12 +20,12 @@ from support.waiting import until
 
 from chaos.deployment import (
     BEYOND_LEASE_SECONDS,
-    INGESTS,
     NAMES,
     SPARE,
     START_SECONDS,
     ChaosDeployment,
 )
+from chaos.lost_disks import LostDisks
 
 _OBJECT: Final = r"\.(fragment|manifest|g[0-9]+|wal)(\?|$)"
 """What carries a stream, or several; roots and groups among it."""
@@ -75,6 +75,8 @@ class Scene:
     """Whom strikes meet."""
     long: bool = False
     """Stores may be away for minutes."""
+    disks: LostDisks | None = None
+    """Takes the disks of some that are killed, where these may be lost."""
 
     def wait(self, least: float, most: float) -> None:
         threading.Event().wait(self.chance.uniform(least, most))
@@ -108,7 +110,8 @@ def pause_short(scene: Scene) -> Iterator[None]:
 @contextmanager
 def pause_long(scene: Scene) -> Iterator[None]:
     """SIGSTOP of anybody, and mostly of an ingest node, for longer than its lease."""
-    name = scene.pick(*scene.deployment.names, *INGESTS, *INGESTS)
+    ingests = scene.deployment.ingests
+    name = scene.pick(*scene.deployment.names, *ingests, *ingests)
     scene.story.count("paused beyond the lease", name)
     scene.deployment.stop(name)
     try:
@@ -201,7 +204,7 @@ def links_disturbed(scene: Scene) -> Iterator[None]:
 def node_cut_off(scene: Scene) -> Iterator[None]:
     """An ingest node reaches nobody, and nobody reaches it, for longer than its
     lease; its clients do."""
-    name = scene.pick(*INGESTS)
+    name = scene.pick(*scene.deployment.ingests)
     scene.story.count("cut off beyond the lease", name)
     trouble = scene.chance.choice((Trouble.STALL, Trouble.BLACK_HOLE))
     for link in scene.deployment.links_of(name):
@@ -216,7 +219,7 @@ def node_cut_off(scene: Scene) -> Iterator[None]:
 
 @contextmanager
 def disk_full(scene: Scene) -> Iterator[None]:
-    name = scene.pick(*INGESTS)
+    name = scene.pick(*scene.deployment.ingests)
     disk = scene.deployment.disks[name]
     scene.story.count(f"disk full ({disk.kind})", name)
     disk.fill()
@@ -290,4 +293,7 @@ def strike(scene: Scene) -> None:
         killed = deployment.kill_running(*victims)
         story.kills += killed
         story.tell(f"killed {', '.join(killed)}")
+        lost = scene.disks.take(killed) if scene.disks is not None else None
+        if lost is not None:
+            story.count("disk lost for good", lost)
     deployment.spawn()

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -268,10 +268,19 @@ Work = Callable[[Load, random.Random], None]
 
 @contextmanager
 def ways_of(deployment: ChaosDeployment) -> Iterator[list[httpx.Client]]:
-    """nginx without a link and with one, and the second ingest node by itself."""
-    direct, linked = deployment.client(), deployment.client(direct=False)
-    with direct, linked, httpx.Client(base_url=deployment["ingest-2"].url, timeout=30) as second:
-        yield [direct, linked, second]
+    """nginx without a link and with one, and the ingest nodes but the first by themselves."""
+    with ExitStack() as clients:
+        yield [
+            clients.enter_context(one)
+            for one in (
+                deployment.client(),
+                deployment.client(direct=False),
+                *(
+                    httpx.Client(base_url=deployment[name].url, timeout=30)
+                    for name in deployment.ingests[1:]
+                ),
+            )
+        ]
 
 
 def _append(

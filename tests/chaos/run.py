@@ -15,11 +15,19 @@ from support.s3 import S3Server
 from support.waiting import until
 
 from chaos.checker import Checked, check
-from chaos.deployment import NAMES, QUEUES, ChaosDeployment, QueueDeployment, chaos_deployment
+from chaos.deployment import (
+    NAMES,
+    ChaosDeployment,
+    QueueDeployment,
+    ThirdNodeDeployment,
+    chaos_deployment,
+)
 from chaos.events import TROUBLES, Event, Scene, Story, calm, strike
+from chaos.followers import check_followers
 from chaos.groups import GroupHistory, GroupMember
 from chaos.ledger import Ledger, Mode
 from chaos.load import Load, Pace, Work
+from chaos.lost_disks import LostDisks
 from chaos.queues import QueueHistory
 from chaos.supers import Grower, SuperLedger, SuperProducer
 
@@ -49,6 +57,16 @@ STREAMS: Final = (
     StreamPlan(_LEADERLESS, (Mode.TXN,)),
 )
 """Those without a leader share their objects, and take an EXEC each (`COMMIT_STREAMS`)."""
+REPLICATION: Final = {"replication": {"replicas": 3}}
+REPLICATED: Final = (
+    StreamPlan({**REPLICATION, "fragment": LOCAL[0].config["fragment"]}, _STRICT),
+    StreamPlan({**REPLICATION, "fragment": LOCAL[2].config["fragment"]}, (Mode.HIGHWATER,), 0),
+    StreamPlan(
+        {**REPLICATION, "fragment": {"target_bytes": 4_194_304, "max_age_ms": 20_000}},
+        (Mode.DENSE, Mode.TXN),
+    ),
+)
+"""Each lies on three nodes. The last one has a long tail: what is lost of it is lost for good."""
 SUPER_PARTITIONS: Final = 1
 """At first. It grows within seconds, and each partition is a stream more to look at in the end."""
 SUPER: Final = {
@@ -84,6 +102,26 @@ class Plan:
     """Of the super stream, at most; the first one comes in any case."""
     queues: bool = False
     """Whether there are queues, too, and their service is among the victims."""
+    third_node: bool = False
+    """Whether there is a third ingest node, which is among the victims."""
+    lost_disks: int = 0
+    """Every so many kills of ingest nodes the disk of one is lost for good; 0: never. All streams that
+    lie on disks have three replicas then."""
+
+    @property
+    def make(self) -> type[ChaosDeployment]:
+        if self.third_node:
+            return ThirdNodeDeployment
+        return QueueDeployment if self.queues else ChaosDeployment
+
+    @property
+    def all_victims(self) -> tuple[str, ...]:
+        more = [name for name in self.make.names if name not in NAMES]
+        return (*self.victims, *more) if self.victims else ()
+
+    @property
+    def is_replicated(self) -> bool:
+        return all("replication" in one.config for one in self.streams)
 
 
 @dataclass
@@ -130,6 +168,8 @@ class Report:
     """Upload sessions that ended because of a newer one."""
     happened: Counter[str] = field(default_factory=Counter)
     checked: list[Checked] = field(default_factory=list)
+    compared_bytes: int = 0
+    """Of files of owners that followers have as well, when all was calm."""
     faults: list[str] = field(default_factory=list)
 
     @property
@@ -165,6 +205,11 @@ class Report:
                 f" {sum(one.stray_count for one in self.checked)} objects left over and swept"
             ),
             *(
+                [f"  {self.compared_bytes} bytes of logs are the same on all nodes"]
+                if self.plan.is_replicated
+                else []
+            ),
+            *(
                 f"  {one.name}: {one.sent.total()} records sent, requests {dict(sorted(one.counts.items()))},"
                 f" partitions {one.layouts}"
                 for one in self.shared.supers
@@ -187,8 +232,9 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
     ledgers = [_ledger(number, one) for number, one in enumerate(plan.streams)]
     shared = _shared(plan, ledgers)
     report = Report(plan, story, ledgers, shared)
-    make = QueueDeployment if plan.queues else ChaosDeployment
-    with chaos_deployment(directory, s3, plan.settings, seed=plan.seed, make=make) as deployment:
+    with chaos_deployment(
+        directory, s3, plan.settings, seed=plan.seed, make=plan.make
+    ) as deployment:
         for ledger, stream in zip(ledgers, plan.streams, strict=True):
             made = deployment.retried(partial(_create, ledger.path, stream.config))
             ledger.stream_id = made["stream_id"]
@@ -206,6 +252,8 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
             deployment.proxy.calm()
             if not _faults(deployment, ledgers):
                 deployment.start()
+            if plan.is_replicated and not _faults(deployment, ledgers):
+                _fill_logs(deployment, ledgers)
         finally:
             patience = 0.0 if _faults(deployment, ledgers) else RECOVER_SECONDS
             unknown = load.stop(patience)
@@ -213,6 +261,9 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
         report.faults += _faults(deployment, ledgers)
         if not report.faults:
             try:
+                if plan.is_replicated:
+                    report.compared_bytes = check_followers(deployment, ledgers)
+                    deployment.start()
                 report.checked = check(deployment, ledgers)
                 report.faults += shared.check()
                 for history in shared.queues:
@@ -260,8 +311,16 @@ def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
 def _disturb(deployment: ChaosDeployment, load: Load, plan: Plan, report: Report) -> None:
     begun = time.monotonic()
     chance = random.Random(plan.seed)
-    victims = (*plan.victims, QUEUES) if plan.queues else plan.victims
-    scene = Scene(deployment, chance, report.story, load.damage_allowed, victims, plan.long)
+    disks = LostDisks(deployment, report.ledgers, plan.lost_disks) if plan.lost_disks else None
+    scene = Scene(
+        deployment,
+        chance,
+        report.story,
+        load.damage_allowed,
+        plan.all_victims,
+        plan.long,
+        disks,
+    )
     deck: list[Event] = []
     while report.story.kills.total() < plan.kills:
         if time.monotonic() - begun > plan.seconds_max or _faults(deployment, report.ledgers):
@@ -274,17 +333,19 @@ def _disturb(deployment: ChaosDeployment, load: Load, plan: Plan, report: Report
                 scene.wait(0.02, 1.0)
                 strike(scene)
         report.story.tell("calm")
-        _recover(deployment, report)
+        _recover(deployment, report, disks)
         report.story.tell("at work again")
         if load.damage_allowed.is_set():
             threading.Event().wait(DAMAGE_SECONDS)
             load.damage_allowed.clear()
 
 
-def _recover(deployment: ChaosDeployment, report: Report) -> None:
-    """Everything runs, and every stream takes appends and is read again."""
+def _recover(deployment: ChaosDeployment, report: Report, disks: LostDisks | None) -> None:
+    """Everything runs, every stream takes appends and is read again, and is where it is to be."""
     try:
         deployment.start()
+        if disks is not None:
+            disks.heal()
         # Not those that it gets while this is waited for.
         ledgers = [*report.ledgers]
         known = [(len(one.acknowledged), len(one.seen)) for one in ledgers]
@@ -314,6 +375,22 @@ def _recover(deployment: ChaosDeployment, report: Report) -> None:
         ends += [(one.name, one.passed_count, 0) for one in report.shared.groups]
         ends += [("queues", *one.done_count) for one in report.shared.queues]
         deployment.faults.append(f"after {report.story.lines[-1]}: {error}; {ends}")
+
+
+def _fill_logs(deployment: ChaosDeployment, ledgers: list[Ledger]) -> None:
+    """Have every stream append something that stays in logs, since nobody uploads any more."""
+    deployment.kill_running("uploader")
+    known = [len(one.acknowledged) for one in ledgers]
+
+    def is_filled() -> bool:
+        return bool(_faults(deployment, ledgers)) or all(
+            len(one.acknowledged) > count for one, count in zip(ledgers, known, strict=True)
+        )
+
+    try:
+        until(is_filled, RECOVER_SECONDS, "every stream to append something more")
+    except AssertionError as error:
+        deployment.faults.append(str(error))
 
 
 def _faults(deployment: ChaosDeployment, ledgers: list[Ledger]) -> list[str]:
