@@ -34,3 +34,14 @@ async def register(default: Drive, *numbers: int) -> None:
     drives = [RegisteredDrive(f"d{one}", one, Uid(f"{one:032x}"), False) for one in sorted(numbers)]
     data = encode_drives(DriveRegistry(1, tuple(drives)))
     await default.put(drives_key(1), [data], crc32c(data))
+
+
+async def take_away(table: DriveTable, number: int) -> None:
+    """Let a drive of `a_table` look like a directory whose mount is gone."""
+    assert await table.marked(number).unmarked.delete([DRIVE_MARKER_KEY]) == {}
+
+
+async def bring_back(table: DriveTable, number: int) -> None:
+    """Mount it again."""
+    data = encode_marker(DriveMarker(number, Uid(f"{number:032x}")))
+    await table.marked(number).unmarked.put(DRIVE_MARKER_KEY, [data], crc32c(data))

@@ -72,7 +72,10 @@ TIERS: Final = "tiers"
 """The feature of a stream of which anything lies, or is to lie, on another drive than the first:
 `config.tiers`, the members `moves` and `promoted`, which a registry object lacks, and `drives`, and a
 drive in each row of `intents` and `quarantine`."""
-SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, REPLICAS, SUPER, TIERS})
+UNSEEN: Final = "unseen"
+"""The feature of a stream that was rebuilt while drives of it were away: the member `unseen`. It goes
+when they were looked at."""
+SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, REPLICAS, SUPER, TIERS, UNSEEN})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
 _VERSION_2: Final = 2
 _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -81,9 +84,10 @@ _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     REPLICAS: ("members", "in_sync"),
     SUPER: (SUPER,),
     TIERS: ("moves", "promoted", "drives"),
+    UNSEEN: (UNSEEN,),
 }
 """The features that are known, in the order of their names, and the members that each has."""
-_IN_RECORDS_ALONE: Final = frozenset({"in_sync", "moves", "promoted"})
+_IN_RECORDS_ALONE: Final = frozenset({"in_sync", "moves", "promoted", UNSEEN})
 """Members of features that a registry object lacks: only coordination knows them."""
 _NAME_SIZE_MAX: Final = 32
 """What is longer, or no word, is no feature's name and is not shown."""
@@ -115,7 +119,7 @@ def encode_registry(record: StreamRecord) -> bytes:
     """Encode what of a record must outlive coordination as a registry object: sealed JSON."""
     check_record(record)
     # What is under way makes no difference to what outlives coordination.
-    lasting = replace(record, moves=(), promoted=(), intents=(), quarantine=())
+    lasting = replace(record, moves=(), promoted=(), intents=(), quarantine=(), unseen=())
     version, also = _version_of(lasting)
     whole = _as_json(lasting)
     more = {name: value for name, value in also.items() if name not in _IN_RECORDS_ALONE}
@@ -155,6 +159,8 @@ def _version_of(record: StreamRecord) -> tuple[int, dict[str, Any]]:
         also["moves"] = [[copy_text(move.copy), *move[1:]] for move in record.moves]
         also["promoted"] = [list(one) for one in record.promoted]
         also["drives"] = list(record.drives)
+    if record.unseen:
+        also[UNSEEN] = list(record.unseen)
     return _VERSION_2, also
 
 
@@ -166,6 +172,7 @@ def _features_of(record: StreamRecord) -> list[str]:
         REPLICAS: record.is_replicated,
         SUPER: record.partition_of is not None,
         TIERS: record.is_tiered,
+        UNSEEN: bool(record.unseen),
     }
     return [feature for feature in _FEATURE_MEMBERS if needed[feature]]
 
@@ -318,6 +325,7 @@ _FEATURE_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     ),
     "promoted": each(row(Promotion, _offset, _offset, _timestamp)),
     "drives": each(number(DEFAULT_NUMBER + 1, NUMBER_MAX)),
+    UNSEEN: each(number(DEFAULT_NUMBER + 1, NUMBER_MAX)),
 }
 _TIERED_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
     "intents": each(_placed_intent),

@@ -146,6 +146,9 @@ class StreamRecord:
     drives: tuple[int, ...] = ()
     """The numbers of the drives beside drive 0 on which a fragment may ever have lain, rising. It only
     grows: see `with_its_drives`."""
+    unseen: tuple[int, ...] = ()
+    """The numbers of the drives that were away when the stream was rebuilt, rising: what lies there from
+    `published_next` on nobody has looked at yet."""
 
     @property
     def is_replicated(self) -> bool:
@@ -272,3 +275,5 @@ def _check_places(record: StreamRecord) -> None:
     assert list(record.drives) == sorted(set(record.drives))
     # What a deletion sweeps and a rebuild looks through: nothing may lie elsewhere.
     assert drives_under_way(record) <= set(record.drives)
+    assert list(record.unseen) == sorted(set(record.unseen))
+    assert set(record.unseen) <= set(record.drives)

@@ -10,8 +10,6 @@ from support.moving import COLD, HOT, Moving, a_moving_stream
 from support.rebuilding import put_registry, rebuild
 from unit.manifest.test_first_tier import POLICY, give, intended, put
 
-from bottomless.drives.base import DriveUnavailable
-from bottomless_server.drives.table import DriveTable
 from bottomless_server.manifest.tree.resolver import root_object_key
 from bottomless_server.stores.streams import deletes_key
 
@@ -92,10 +90,3 @@ async def test_a_source_and_its_copy_are_one_fragment() -> None:
     assert [first for first, _ in await firsts_and_drives(moving)] == [0, 10, 20]
     await moving.after_the_grace()
     await moving.check_all_named_is_there()
-
-
-async def test_a_rebuild_waits_for_a_drive_where_the_stream_may_have_something() -> None:
-    moving = await put_and_not_published()
-    moving.harness.use_drives(DriveTable.of_one(moving.harness.drive))
-    with pytest.raises(DriveUnavailable):
-        await rebuild(moving.harness)

@@ -4,6 +4,7 @@ A gap says that nothing is stored for its offsets, and nothing ever will be. So 
 publish one first publishes what stands before it and is durable already. In this order; after a
 crash at any step the record has no gap yet, and the same again goes on:
 
+0. Where a rebuild could not look at a drive, it is looked at now (`unseen.py`).
 1. What is registered is published, as always.
 2. Fragments that are whole in the bucket under live intents, and go on from the end without
    a hole, are registered and published like those of an uploader.
@@ -28,6 +29,7 @@ from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.unseen import look_everywhere
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Edit
 from bottomless_server.manifest.tree.core.rebuild_decision import TreeEnd
@@ -55,6 +57,8 @@ async def publish_gap(
     Raises:
         NotFound, Unavailable, Corrupt: not now; the same again is right.
     """
+    if committer.record.unseen and await find(committer.record, committer.keeper.root) is not None:
+        await look_everywhere(context, committer)
     for _ in range(_ATTEMPT_COUNT):
         await _publish_waiting(committer)
         record, root = committer.record, committer.keeper.root

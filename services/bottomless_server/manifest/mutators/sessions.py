@@ -36,6 +36,7 @@ from bottomless_server.manifest.leaderless.tail_facts import tail_of
 from bottomless_server.manifest.mutators.adopting import register_run
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.mutators.tiering import drive_numbers, drive_of_new
+from bottomless_server.manifest.mutators.unseen import look_where_possible
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.events import Edit, FirstRoot
 from bottomless_server.manifest.tree.resolver import look_under
@@ -71,6 +72,7 @@ async def begin(context: Context, committer: Committer, session: str) -> StreamR
         await committer.change(enter)
     # What the old session registered is durable and checked already: it goes the usual way.
     await committer.flush()
+    await look_where_possible(context, committer)
     if committer.record.config.leaderless:
         # Before the uploader reads the tail: what it begins with is in no fragment then.
         await prune_published(context, committer.record)

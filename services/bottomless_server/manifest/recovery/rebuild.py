@@ -13,7 +13,8 @@ Allowed only while coordination does not have the bucket's generation: the servi
    object (`rebuilt_registry.py`), then one EXEC writes the record, its names and indexes, the
    offsets of its consumers, and what is to be deleted. After a crash before it the root is an
    object which nobody names: the step puts another one, and the stray goes into the delete queue
-   with it. After a crash that follows the EXEC the stream is written once more.
+   with it. After a crash that follows the EXEC the stream is written once more. A stream that needs a
+   drive which is away waits (`waiting_streams.py`), and the others go on.
 4. Where leaderless streams are served, what WAL objects say was looked at before, and instances of
    their writers are entered now (`rebuilt_wal.py`).
 5. The bucket's generation is raised, then coordination's. After a crash between the two both
@@ -53,6 +54,7 @@ from typing import Any, Final
 
 import structlog
 
+from bottomless.drives.base import DriveRefused, DriveUnavailable
 from bottomless.errors import Code, Corrupt, Exists, NotFound, NotServed, Unavailable
 from bottomless.formats.keys import stream_prefix
 from bottomless.formats.stream_record import LEADERLESS
@@ -86,6 +88,13 @@ from bottomless_server.manifest.recovery.rebuilt_registry import (
 from bottomless_server.manifest.recovery.rebuilt_supers import RebuiltSupers
 from bottomless_server.manifest.recovery.rebuilt_tombstones import Tombstones, buried
 from bottomless_server.manifest.recovery.rebuilt_wal import RebuiltWal, restore_record
+from bottomless_server.manifest.recovery.waiting_streams import (
+    LOOK_AGAIN_MS,
+    put_off,
+    waiting,
+    waits_for,
+)
+from bottomless_server.manifest.recovery.waiting_streams import restored as restored_now
 from bottomless_server.manifest.tree.core.rebuild_decision import first_version, record_before
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.consumers import restored, versions_of
@@ -232,7 +241,7 @@ class Rebuild:
                 await self._wal.look(step)
                 progress["phase"] = "streams"
             case "streams":
-                await self._restore_some(progress, step)
+                return await self._restore_some(progress, step)
             case "instances":
                 whole = not any(progress.get(name) for name in _NOT_WHOLE)
                 progress["_wal"] = await self._wal.restore_instances(step, whole=whole)
@@ -284,16 +293,43 @@ class Rebuild:
             leaderless = LEADERLESS in self._context.served
             progress["phase"] = "wal" if leaderless else "streams"
 
-    async def _restore_some(self, progress: dict[str, Any], step: RebuildStep) -> None:
+    async def _restore_some(self, progress: dict[str, Any], step: RebuildStep) -> Again:
         for _ in range(self._stream_count):
             prefix = await next_prefix(self._context.drive, progress.get("_after", ""))
             if prefix is None:
-                leaderless = LEADERLESS in self._context.served
-                progress["phase"] = "instances" if leaderless else _LAST_PHASE
-                return
-            _add(progress, await self._restore(prefix, step))
-            await reach("manifest.rebuild.after-stream")
+                return await self._restore_waiting(progress, step)
+            await self._restore_now(prefix, progress, step)
             progress["_after"] = prefix.end
+        return Again(progress)
+
+    async def _restore_waiting(self, progress: dict[str, Any], step: RebuildStep) -> Again:
+        """Try once more what had to wait; after the last one the phase ends."""
+        before = waiting(progress)[: self._stream_count]
+        for prefix in before:
+            await self._restore_now(prefix, progress, step)
+        after = waiting(progress)
+        if before and set(before) <= set(after):
+            return Again(progress, self._context.clock() + LOOK_AGAIN_MS, waits_for(progress))
+        if not after:
+            leaderless = LEADERLESS in self._context.served
+            progress["phase"] = "instances" if leaderless else _LAST_PHASE
+        return Again(progress)
+
+    async def _restore_now(
+        self, prefix: StreamPrefix, progress: dict[str, Any], step: RebuildStep
+    ) -> None:
+        """Restore a stream, or note that it has to wait for a store."""
+        try:
+            seen = await self._restore(prefix, step)
+        except (DriveUnavailable, DriveRefused) as error:
+            # Where drive 0 does not answer, none of them can be restored.
+            await stored_generation(self._context.drive)
+            log.warning("a stream waits", prefix=str(prefix), error=str(error))
+            put_off(progress, prefix, error)
+            return
+        await reach("manifest.rebuild.after-stream")
+        restored_now(progress, prefix)
+        _add(progress, seen)
 
     async def _restore(self, prefix: StreamPrefix, step: RebuildStep) -> Mapping[str, Any]:
         """Bring back what is below one prefix; what there is to say of it."""

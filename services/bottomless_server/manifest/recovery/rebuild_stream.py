@@ -6,6 +6,7 @@ are objects that no record names; the next rebuild ignores them, and puts the ro
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -116,10 +117,10 @@ async def rebuild_stream(
     listing = drive.list(root_prefix(registry.stream_id, registry.tenant))
     keys = [key async for facts in listing if (key := parse_root_key(facts.object_key))]
     ranked = rebuild_decision.rank_roots(keys, generation - 1)
-    best, run, damaged = await find_root(context, registry, ranked.candidates)
+    best, run, damaged, unseen = await find_root(context, registry, ranked.candidates)
     await step.check(context.coordination)
     root = None if best is None else best.root
-    before = rebuild_decision.record_before(registry, root, generation)
+    before = replace(rebuild_decision.record_before(registry, root, generation), unseen=unseen)
     if root is None:
         # One run from 0 with nothing left over is the whole stream; anything else is a part of it.
         # A rebuild that died before it put the root has left copies of the run: they are no part.

@@ -2,6 +2,12 @@
 
 This is the reading part of `tree/core/rebuild_decision.py`, which says what is believed and why. Nothing is
 put here and nothing is deleted, so a crash at any moment changes nothing.
+
+A drive beside drive 0 that is away is passed over where the newest root is whole, is the only one of
+its version, and names nothing there itself (`may_pass_over`). Then that root is what was published, and
+whatever lies on the drive after its end was not: the node that appended it has it still, or WAL objects
+do. That it lies there is not forgotten; it is looked at when the drive is back (`mutators/unseen.py`).
+In all other cases the stream waits for the drive.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -12,7 +18,7 @@ import numpy as np
 import structlog
 
 from bottomless.drives.base import Drive, ObjectMissing
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.keys import (
     FragmentPlace,
     RootKey,
@@ -59,6 +65,8 @@ class FoundRoot(NamedTuple):
     run: Run
     damaged: bool
     """Whether something is missing that was published, or a newer root cannot be read."""
+    unseen: tuple[int, ...] = ()
+    """The numbers of the drives that were passed over, rising."""
 
 
 async def find_root(
@@ -67,8 +75,46 @@ async def find_root(
     """The newest root that is whole, or that nothing may take the place of.
 
     Raises:
-        DriveUnavailable, DriveRefused
+        DriveUnavailable, DriveRefused: also where a drive is away that may not be passed over.
     """
+    away = await _away(context, registry)
+    found = await _find_root(context, registry, candidates, frozenset(away))
+    for error in away.values():
+        if not may_pass_over(found, candidates):
+            raise error
+    return found._replace(unseen=tuple(away))
+
+
+async def _away(context: Context, record: StreamRecord) -> dict[int, StoreError]:
+    """Why drives cannot be looked at now, by number; of those on which the stream may have something."""
+    found: dict[int, StoreError] = {}
+    for number in await drives_looked_at(context, record):
+        if number != DEFAULT_NUMBER:
+            try:
+                await context.drives.marked(number).look()
+            except StoreError as error:
+                found[number] = error
+    return found
+
+
+@guard("what a drive that is away may decide")
+def may_pass_over(found: FoundRoot, candidates: Sequence[RootKey]) -> bool:
+    """Whether a root is believed whatever lies on drives that are away.
+
+    It is if it is the newest one, nobody else tried to publish in its place, and all is there that it
+    names: then it is what was published, to its end and no further.
+    """
+    newest = rebuild_decision.equals(candidates)[:1]
+    alone = bool(newest) and len(newest[0]) == 1
+    return alone and found.best is not None and found.best.key == newest[0][0] and not found.damaged
+
+
+async def _find_root(
+    context: Context,
+    registry: StreamRecord,
+    candidates: tuple[RootKey, ...],
+    away: frozenset[int],
+) -> FoundRoot:
     home_known = registry.home is not None
     best: RootSeen | None = None
     passed, unread = no_entries(), False
@@ -81,19 +127,20 @@ async def find_root(
                 best = one
             elif may_take_its_place(one, best, passed):
                 names = names_after(passed, best.found.root, one.found.root.next_offset)
-                if await takes_its_place(context, registry, one, best, names):
+                if await takes_its_place(context, registry, one, best, names, away):
                     best, passed = one, names
             if best is one and not one.missing:
-                run = await run_from(context, registry, one.found, passed)
+                run = await run_from(context, registry, one.found, passed, away)
                 return FoundRoot(one.found, run, unread)
     if best is None:
-        return FoundRoot(None, await run_from(context, registry, None, passed), unread)
+        return FoundRoot(None, await run_from(context, registry, None, passed, away), unread)
     log.critical(
         "objects that a manifest names are missing",
         stream_id=registry.stream_id,
         uids=sorted(best.missing)[:10],
     )
-    return FoundRoot(best.found, await run_from(context, registry, best.found, passed), True)
+    run = await run_from(context, registry, best.found, passed, away)
+    return FoundRoot(best.found, run, damaged=True)
 
 
 def may_take_its_place(older: RootSeen, best: RootSeen, passed: Entries) -> bool:
@@ -107,7 +154,12 @@ def may_take_its_place(older: RootSeen, best: RootSeen, passed: Entries) -> bool
 
 @guard("what an older root would give up")
 async def takes_its_place(
-    context: Context, registry: StreamRecord, older: RootSeen, best: RootSeen, names: Entries
+    context: Context,
+    registry: StreamRecord,
+    older: RootSeen,
+    best: RootSeen,
+    names: Entries,
+    away: frozenset[int] = frozenset(),
 ) -> bool:
     """Whether less is missing by an older root, and nothing is lost by it that is there.
 
@@ -119,7 +171,7 @@ async def takes_its_place(
         return len(older.missing) < len(best.missing)
     if older.missing:
         return False
-    run = await run_from(context, registry, older.found, names)
+    run = await run_from(context, registry, older.found, names, away)
     return best.is_proved_by(root, run.fragments)
 
 
@@ -186,10 +238,14 @@ async def _objects_between(
 
 
 async def run_from(
-    context: Context, record: StreamRecord, found: RootCandidate | None, names: Entries
+    context: Context,
+    record: StreamRecord,
+    found: RootCandidate | None,
+    names: Entries,
+    away: frozenset[int] = frozenset(),
 ) -> Run:
     """Sound fragments that go on from a root's end without a hole, and the others from there on, on all
-    drives where the stream may have some.
+    drives where the stream may have some, but those that are `away`.
 
     `names` is what newer roots name from there on.
 
@@ -204,7 +260,7 @@ async def run_from(
     chosen: list[FragmentInfo] = []
     strays: list[FragmentPlace] = []
     unlike: list[FragmentPlace] = []
-    async for objects in _fragments_from(context, record, end.next_offset):
+    async for objects in _fragments_from(context, record, end.next_offset, away):
         extending, under = None, list[FragmentInfo]()
         if objects[0].first_offset == end.next_offset:
             under = await _sound(context, record, objects)
@@ -260,7 +316,7 @@ async def drives_looked_at(context: Context, record: StreamRecord) -> list[int]:
 
 
 async def _fragments_from(
-    context: Context, record: StreamRecord, offset: int
+    context: Context, record: StreamRecord, offset: int, away: frozenset[int]
 ) -> AsyncIterator[list[DeleteTarget]]:
     """What has the key of a fragment from `offset` on, on any drive: all of one first offset together,
     in the order of these."""
@@ -268,6 +324,8 @@ async def _fragments_from(
     async with AsyncExitStack() as closing:
         listings = []
         for number in await drives_looked_at(context, record):
+            if number in away:
+                continue
             listing = _listed(context.drives.of(number), number, prefix, offset)
             closing.push_async_callback(listing.aclose)
             listings.append(listing)

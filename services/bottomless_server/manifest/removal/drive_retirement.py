@@ -152,6 +152,8 @@ class DriveRetirement:
             return "is being deleted, and may have objects on it"
         if number in drives_under_way(record):
             return "has moves or uploads to it, or from it, under way"
+        if number in record.unseen:
+            return "was rebuilt while the drive was away, and has not looked at it yet"
         if any(tier.drive == name for tier in record.config.tiers):
             return "has a policy that names it"
         return None

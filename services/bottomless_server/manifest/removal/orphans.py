@@ -4,7 +4,7 @@ Asked of a page that was listed before the record was read: what is in the listi
 into the manifest meanwhile is then in the record, its root, or its intents. An object stays if
 
 - the root of the record leads to it, by the drive and the copy that it says of it, or the record
-  names it (intents, quarantine, and moves whose copy it is);
+  names it (intents, quarantine, and moves whose copy it is), or it lies where a rebuild could not look;
 - its key is in the delete queue, which knows better when it may go;
 - it lies below the floor, where the queue still works on some of that range, since the queue
   names a group and means everything below it;
@@ -29,6 +29,7 @@ from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.unseen import may_be_adopted
 from bottomless_server.manifest.removal.core.orphan_tally import ObjectKind, OrphanCandidate
 from bottomless_server.manifest.tree.core.delete_queue import (
     OffsetRange,
@@ -130,6 +131,7 @@ async def _unnamed(
         for one, is_live in zip(page, live, strict=True)
         if not is_live
         and one.target.uid not in named
+        and not may_be_adopted(record, one.target)
         and not any(is_copied(move, one.target) for move in record.moves)
     ]
 
