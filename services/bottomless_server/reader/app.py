@@ -1,5 +1,6 @@
 """The reader as a service: every part of it is made and wired here, top to bottom."""
 
+import asyncio
 import hashlib
 import os
 import time
@@ -19,11 +20,13 @@ from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.bounds import StreamBounds
 from bottomless_server.reader.broker_routes import add_consume_route
 from bottomless_server.reader.cache import SharedCache
+from bottomless_server.reader.core.heat import Heat
 from bottomless_server.reader.core.scan import ScanBounds
 from bottomless_server.reader.downloads import Downloads
 from bottomless_server.reader.fences import Fences
 from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
+from bottomless_server.reader.heat_telling import HeatTelling
 from bottomless_server.reader.leaderless.entry_chunks import EntryChunks
 from bottomless_server.reader.leaderless.tail_poll import TailPoll
 from bottomless_server.reader.leaderless.tail_records import TailRecords
@@ -48,6 +51,7 @@ from bottomless_server.reader.stored_tier import StoredTier
 from bottomless_server.reader.streams import Streams
 from bottomless_server.reader.super_offsets import SuperOffsets
 from bottomless_server.reader.tails import NoTail, Tails
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.http.app import create_api, wrap
 from bottomless_server.runtime.http.broker import BrokerHealth
 from bottomless_server.runtime.http.connection import Places
@@ -70,17 +74,22 @@ class ReaderService:
     fences: Fences
     wal: WalReads | None
     """None where no coordination store was given."""
+    heat: HeatTelling | None = None
+    """None where there is one drive, so that nothing can be promoted."""
     peers: list[Peer | Peers] = field(default_factory=list)
     """Peers that this service opened."""
     name: str = "reader"
+    telling: asyncio.Task[None] | None = None
 
     def metrics(self) -> Iterable[Metric]:
         return reader_metrics(
-            self.cache, self.blocks, self.followers, self.waiters, self.fences, self.wal
+            self.cache, self.blocks, self.followers, self.waiters, self.fences, self.wal, self.heat
         )
 
     async def start(self) -> None:
         """Nothing is to be recovered and nothing to be claimed."""
+        if self.heat is not None:
+            self.telling = asyncio.create_task(self.heat.run(), name="reader heat")
 
     async def drain(self) -> None:
         """End the answers that stay open; pages are short, and who waits for one is answered
@@ -88,6 +97,8 @@ class ReaderService:
         await self.followers.drain()
 
     async def stop(self) -> None:
+        if self.telling is not None:
+            await end_tasks(self.telling)
         await self.followers.aclose()
         await self.shared.aclose()
         await self.fences.aclose()
@@ -116,9 +127,10 @@ def create_service(
     """
     peers = _peers(settings, manifest, ingest)
     cache = _cache(settings)
-    blocks = _blocks(settings, drive, cache, table)
-    fragments = Fragments(blocks, cache)
     elapsed = elapsed or _elapsed
+    heat = _heat(settings, peers.manifest, elapsed, table)
+    blocks = _blocks(settings, drive, cache, table, heat)
+    fragments = Fragments(blocks, cache)
     streams = Streams(peers.manifest, settings.reader_name_ttl_ms, elapsed)
     fences = Fences(peers.manifest, streams, elapsed)
     roots = Roots(peers.manifest, drive, cache, settings.reader_root_ttl_ms)
@@ -193,8 +205,20 @@ def create_service(
         waiters,
         fences,
         wal,
+        heat,
         peers.opened,
     )
+
+
+def _heat(
+    settings: ReaderSettings,
+    manifest: PeerPort,
+    elapsed: Callable[[], int],
+    table: DriveTable | None,
+) -> HeatTelling | None:
+    if table is None or len(table.numbers) == 1:
+        return None
+    return HeatTelling(Heat(), manifest, settings.reader_heat_interval_ms, elapsed)
 
 
 def _wal(
@@ -219,7 +243,11 @@ def _cache(settings: ReaderSettings) -> SharedCache:
 
 
 def _blocks(
-    settings: ReaderSettings, drive: Drive, cache: SharedCache, table: DriveTable | None
+    settings: ReaderSettings,
+    drive: Drive,
+    cache: SharedCache,
+    table: DriveTable | None,
+    heat: HeatTelling | None,
 ) -> Blocks:
     return Blocks(
         drive,
@@ -228,6 +256,7 @@ def _blocks(
         settings.reader_fetch_count_max,
         ahead_size_max=settings.reader_read_ahead_bytes,
         drives=table,
+        note=None if heat is None else heat.note,
     )
 
 

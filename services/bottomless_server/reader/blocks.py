@@ -8,7 +8,7 @@ what was read.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -60,10 +60,13 @@ class Blocks:
         *,
         ahead_size_max: int = 0,
         drives: DriveTable | None = None,
+        note: Callable[[str, int, int], None] | None = None,
     ) -> None:
         """`ahead_size_max` is what may be fetched for one reader before it asks; none where that is
-        less than a run. Without a table of drives all objects are on `drive`."""
+        less than a run. Without a table of drives all objects are on `drive`. `note` is told the key,
+        the drive and the bytes of all that was fetched."""
         self._drives = drives or DriveTable.of_one(drive)
+        self._note = note
         self._cache = cache
         self._block_size = block_size
         run_size = RUN_BLOCK_COUNT * block_size
@@ -158,6 +161,8 @@ class Blocks:
             self.fetch_count += 1
             data = await self._drives.of(drive).get(object_key, start, size)
         self.fetched_size += len(data)
+        if self._note is not None:
+            self._note(object_key, drive, len(data))
         return data
 
     def holds(self, object_key: str, start: int, size: int) -> bool:

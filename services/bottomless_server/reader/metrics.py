@@ -9,6 +9,7 @@ from bottomless_server.reader.cache import SharedCache
 from bottomless_server.reader.core.scan import ScanTotals
 from bottomless_server.reader.fences import Fences
 from bottomless_server.reader.followers import Followers
+from bottomless_server.reader.heat_telling import HeatTelling
 from bottomless_server.reader.leaderless.wal_tail import WalReads
 from bottomless_server.runtime.http.connection import Places
 from bottomless_server.runtime.observe.metrics import counted, gauged
@@ -21,6 +22,7 @@ def reader_metrics(
     waiters: Places,
     fences: Fences,
     wal: WalReads | None,
+    heat: HeatTelling | None,
 ) -> Iterable[Metric]:
     name = "bottomless_reader"
     yield counted(f"{name}_cache_hits", "Things found in the cache.", cache.hit_count)
@@ -43,6 +45,25 @@ def reader_metrics(
     )
     yield from _filter_metrics(name, followers.reader.scanned)
     yield from _wal_metrics(name, wal)
+    yield from _heat_metrics(name, heat)
+
+
+def _heat_metrics(name: str, heat: HeatTelling | None) -> Iterable[Metric]:
+    yield gauged(
+        f"{name}_heat_fragments",
+        "Fragments of which it is counted how much is fetched.",
+        heat.fragment_count if heat else 0,
+    )
+    yield counted(
+        f"{name}_heat_told",
+        "Fragments of which manifest was told how much is fetched.",
+        heat.told_count if heat else 0,
+    )
+    yield counted(
+        f"{name}_heat_lost",
+        "Fragments of which it could not be told.",
+        heat.lost_count if heat else 0,
+    )
 
 
 def _filter_metrics(name: str, scanned: ScanTotals) -> Iterable[Metric]:

@@ -68,6 +68,9 @@ class ReaderSettings(CommonSettings):
     reader_url_seconds: Annotated[int, Field(ge=1, le=7 * 24 * 3600)] = 900
     """How long a presigned URL of a fragment opens it: whoever has the URL may read the object
     until then. S3 allows seven days at most."""
+    reader_heat_interval_ms: Annotated[int, Field(ge=100)] = 60_000
+    """How often manifest is told what was fetched of fragments, for promotion by reads: so late may
+    anything be promoted. Where there is one drive nothing is counted."""
     page_token_secret: str | None = None
     """Seals page tokens, so that several readers behind one address understand each other's.
     Default: random, which ends tokens with the process."""

@@ -15,7 +15,7 @@
     {prefix}/_system/queue-starts/{node_id}.{number:010d}.json
     {prefix}/_system/wal/{instance}/{sequence:012d}.wal
 
-The second form is that of a fragment that was moved to another drive; nothing puts one yet.
+The second form is that of a fragment that was moved to another drive.
 
 Each rebuild puts one more generation object, and the highest counts.
 
@@ -50,6 +50,11 @@ WAL_PREFIX: Final = "_system/wal/"
 
 _GENERATION = re.compile(r"_system/generation\.([0-9]{10})\.json", re.ASCII)
 _FRAGMENT = re.compile(r"([0-9]{20})\.([0-9a-f]{32})\.fragment", re.ASCII)
+_STORED_FRAGMENT = re.compile(
+    r"[^/]+/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})"
+    r"/data/([0-9]{20})\.[0-9a-f]{32}(?:\.[0-9a-f]{16})?\.fragment",
+    re.ASCII,
+)
 
 _ROOT = re.compile(
     r"root\.([0-9]{10})\.([0-9]{20})\.([0-9]{20})\.([0-9a-f]{32})\.manifest", re.ASCII
@@ -69,6 +74,13 @@ class FragmentKey(NamedTuple):
 
     first_offset: int
     uid: Uid
+
+
+class FragmentOfStream(NamedTuple):
+    """The stream and the first offset that the object key of a fragment says."""
+
+    stream_id: StreamId
+    first_offset: int
 
 
 class RootKey(NamedTuple):
@@ -222,6 +234,14 @@ def parse_fragment_key(object_key: str) -> FragmentKey | None:
     if match is None or int(match[1]) > OFFSET_MAX:
         return None
     return FragmentKey(int(match[1]), Uid(match[2]))
+
+
+def fragment_of_key(object_key: str) -> FragmentOfStream | None:
+    """Read stream and first offset from the key of a fragment, moved or not; None for any other key."""
+    match = _STORED_FRAGMENT.fullmatch(object_key)
+    if match is None or int(match[2]) > OFFSET_MAX:
+        return None
+    return FragmentOfStream(StreamId(match[1]), int(match[2]))
 
 
 def root_key(

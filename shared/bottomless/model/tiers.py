@@ -37,8 +37,8 @@ class TierConfig(Closed):
         Annotated[int, Field(ge=1, le=OFFSET_MAX)] | None, BeforeValidator(read_size)
     ] = None
     promote_after_reads: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """A fragment of which so many times its size is read within an hour is meant to move one tier up;
-    None for never. It is kept, and nothing counts reads yet."""
+    """A fragment of which a reader service fetches so many times its size within an hour moves one tier up;
+    None for never."""
 
     @property
     def is_limited(self) -> bool:

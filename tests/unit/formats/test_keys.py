@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 from bottomless.formats.keys import (
     GENERATION_KEY,
     FragmentKey,
+    FragmentOfStream,
     consumers_key,
     fragment_key,
+    fragment_of_key,
     group_key,
     parse_consumers_key,
     parse_fragment_key,
@@ -16,8 +18,10 @@ from bottomless.formats.keys import (
     root_key,
     staged_key,
     stream_prefix,
+    wal_key,
 )
 from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.tiers import COPY_MAX
 from unit.formats.examples import STREAM_ID, UID
 
 
@@ -50,6 +54,27 @@ def test_a_fragments_key_is_read_back(offset: int) -> None:
     assert parse_fragment_key(fragment_key(STREAM_ID, offset, UID, "default")) == FragmentKey(
         offset, UID
     )
+
+
+@given(st.integers(0, OFFSET_MAX), st.just(0) | st.integers(1, COPY_MAX))
+def test_the_stream_of_a_fragment_is_read_from_its_key_moved_or_not(offset: int, copy: int) -> None:
+    key = fragment_key(STREAM_ID, offset, UID, "acme", copy)
+
+    assert fragment_of_key(key) == FragmentOfStream(STREAM_ID, offset)
+
+
+@pytest.mark.parametrize(
+    "object_key",
+    [
+        group_key(STREAM_ID, 1, UID, 1, "default"),
+        wal_key(UID, 1),
+        f"{STREAM_ID}/data/{1:020d}.{UID}.fragment",
+        f"default/{STREAM_ID}/data/{OFFSET_MAX + 1:020d}.{UID}.fragment",
+        f"default/{STREAM_ID}/data/{1:020d}.{UID}.9.fragment",
+    ],
+)
+def test_no_other_key_is_that_of_a_fragment_of_a_stream(object_key: str) -> None:
+    assert fragment_of_key(object_key) is None
 
 
 @given(st.lists(st.integers(0, OFFSET_MAX), max_size=5))

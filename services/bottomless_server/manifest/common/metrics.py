@@ -54,6 +54,8 @@ class ManifestCounts:
     unreadable_keys: int = 0
     """Unreadable keys at the last time that all keys were compared with the bucket."""
     deleted_wal_objects: int = 0
+    read_promotions: int = 0
+    """Moves one tier up that were entered because readers fetch much there."""
     prunes: int = 0
     """EXECs that took entries out of tails."""
     pruned_entries: int = 0
@@ -172,6 +174,11 @@ def manifest_metrics(
         f"{name}_moves",
         "Moves of fragments to other drives that were decided and have not ended.",
         move_count,
+    )
+    yield counted(
+        f"{name}_read_promotions",
+        "Moves of fragments one tier up that were decided since they are read often.",
+        counts.read_promotions,
     )
     yield gauged(
         f"{name}_failing_tier_streams",

@@ -21,6 +21,7 @@ from bottomless_server.core.preconditions import matches
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.fault_routes import add_fault_routes
 from bottomless_server.manifest.consumers.internal_group_routes import add_internal_group_routes
+from bottomless_server.manifest.front.internal_fetched_routes import add_internal_fetched_routes
 from bottomless_server.manifest.front.internal_move_routes import add_internal_move_routes
 from bottomless_server.manifest.front.internal_registry_routes import add_internal_registry_routes
 from bottomless_server.manifest.front.internal_super_routes import add_internal_super_routes
@@ -91,6 +92,7 @@ def internal_api(
     api.add_api_route(FRAGMENTS, routes.fragments, methods=["POST"])
     api.add_api_route(ABANDON, routes.abandon, methods=["POST"])
     add_internal_move_routes(api, context, mutators)
+    add_internal_fetched_routes(api, context, mutators)
     add_internal_registry_routes(api, context, registry)
     add_internal_super_routes(api, registry)
     add_internal_group_routes(api, context)

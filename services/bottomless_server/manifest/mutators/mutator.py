@@ -21,6 +21,7 @@ from bottomless.model.tiers import Move
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators import (
     accept_gap,
+    hot_fragments,
     moves,
     range_moves,
     retention,
@@ -30,6 +31,7 @@ from bottomless_server.manifest.mutators import (
 )
 from bottomless_server.manifest.mutators.stream_task import StreamTask, draining
 from bottomless_server.manifest.tree.committer import Committer
+from bottomless_server.manifest.tree.core.hot_ranges import Fetched
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
 from bottomless_server.manifest.tree.core.tiering import Tiering
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
@@ -269,6 +271,12 @@ class Mutator:
             lambda committer: range_moves.promote_range(
                 self._context, committer, first_offset, next_offset
             )
+        )
+
+    async def promote_fetched(self, fetched: Sequence[Fetched]) -> int:
+        """Enter moves one tier up of what was fetched as often as its tier says; how many."""
+        return await self._task.run(
+            lambda committer: hot_fragments.promote_fetched(self._context, committer, fetched)
         )
 
     async def aclose(self) -> None:

@@ -44,7 +44,8 @@ async def move_range(
         Overloaded: the stream has as many moves as it may.
         NotFound, Unavailable, Corrupt
     """
-    return await _enter(context, committer, Range(first_offset, next_offset, everything_to(drive)))
+    wanted = Range(first_offset, next_offset, everything_to(drive))
+    return await enter_range(context, committer, wanted)
 
 
 async def promote_range(
@@ -66,12 +67,20 @@ async def promote_range(
         )
     until = context.clock() + context.settings.manifest_promote_keep_ms
     targets = one_tier_up([tier.drive for tier in tiers])
-    return await _enter(context, committer, Range(first_offset, next_offset, targets), until)
+    return await enter_range(context, committer, Range(first_offset, next_offset, targets), until)
 
 
-async def _enter(
+async def enter_range(
     context: Context, committer: Committer, wanted: Range, until: int | None = None
 ) -> Entered:
+    """Enter the first moves of a range; with `until`, in ms since 1970, what moves is promoted until then.
+
+    Raises:
+        InvalidRequest: there is no offset in it, or not all are published.
+        Overloaded: the stream has as many moves as it may, or promotions.
+        Exists: `drive-in-use`, a drive is retired, or about to be.
+        NotFound, Unavailable, Corrupt
+    """
     await committer.refresh()
     record, root = committer.record, committer.keeper.root
     if wanted.first_offset >= wanted.next_offset:

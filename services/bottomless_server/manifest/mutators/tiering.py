@@ -60,8 +60,7 @@ async def _judge(context: Context, record: StreamRecord, root: Node) -> Tiering 
         return None
     # By the slowest clock: a move is a copy that somebody pays for, though it loses nothing.
     now, _ = await context.time.look()
-    held = held_of(record)
-    held += [Held(one.first_offset, one.next_offset) for one in record.promoted if one.until > now]
+    held = held_of(record) + promoted_of(record, now)
     room = MOVE_COUNT_MAX - len(record.moves)
     tiers = tiers_of(context, record)
     descent = find_tiering(root, tiers, now, held, room)
@@ -71,6 +70,12 @@ async def _judge(context: Context, record: StreamRecord, root: Node) -> Tiering 
 def held_of(record: StreamRecord) -> list[Held]:
     """The offsets of which a move is under way."""
     return [Held(move.first_offset, move.next_offset) for move in record.moves]
+
+
+@guard("promoted ranges")
+def promoted_of(record: StreamRecord, now: int) -> list[Held]:
+    """The offsets that were promoted and are left where they are, at a time in ms since 1970."""
+    return [Held(one.first_offset, one.next_offset) for one in record.promoted if one.until > now]
 
 
 def drive_numbers(context: Context) -> dict[str, int]:
