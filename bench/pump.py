@@ -156,6 +156,8 @@ class HttpLoad:
     """How many requests of a connection may wait for their answers."""
     rate: float = 0.0
     """Requests a second of an open loop; 0: a closed one."""
+    settle_seconds: float = SETTLE_SECONDS
+    """The longest to wait for quiet, before and after."""
 
     def __call__(self, seconds: float) -> Figure:
         with ExitStack() as stack:
@@ -166,7 +168,7 @@ class HttpLoad:
                 for number in range(self.connections)
             ]
             load = Load("http", self.requests, sockets, window, tree=self.tree, rate=self.rate)
-            return load.run(seconds if self.again else 0)
+            return load.run(seconds if self.again else 0, self.settle_seconds)
 
 
 def connect(port: int, host: str = "127.0.0.1") -> socket.socket:

@@ -33,6 +33,10 @@ class Node:
     """Virtual hosts beside the first one, made at its start."""
     advanced: str = "[]."
     """Settings that only Erlang can say."""
+    mapper: int | None = None
+    """The port of Erlang's port mapper, if one runs that it shares with other nodes."""
+    cluster: tuple[str, ...] = ()
+    """Names of the nodes of its cluster, itself among them."""
 
 
 _DEFAULTS = Node()
@@ -58,6 +62,9 @@ def running_rabbitmq(directory: Path, node: Node = _DEFAULTS) -> Iterator[Rabbit
     erlang = root / "usr" / "lib" / "erlang" / "bin"
     mapper, stream, amqp, distribution = (free_port() for _ in range(4))
     configuration = CONFIGURATION.format(amqp=amqp, stream=stream)
+    for number, member in enumerate(node.cluster, 1):
+        key = "cluster_formation.classic_config.nodes"
+        configuration += f"{key}.{number} = {member}@localhost\n"
     if node.vhosts:
         definitions = directory / "definitions.json"
         definitions.write_text(_definitions(node.vhosts))
@@ -69,7 +76,7 @@ def running_rabbitmq(directory: Path, node: Node = _DEFAULTS) -> Iterator[Rabbit
         "PATH": f"{erlang}:{os.environ['PATH']}",
         "HOME": str(directory),
         "LANG": "C.UTF-8",
-        "ERL_EPMD_PORT": str(mapper),
+        "ERL_EPMD_PORT": str(node.mapper or mapper),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODENAME": f"{node.name or f'bench{stream}'}@localhost",
         "RABBITMQ_CONFIG_FILE": str(directory / "rabbitmq.conf"),
@@ -81,13 +88,60 @@ def running_rabbitmq(directory: Path, node: Node = _DEFAULTS) -> Iterator[Rabbit
         "RABBITMQ_CONF_ENV_FILE": "/dev/null",
     }
     log = directory / "console.log"
+    cookie = directory / ".erlang.cookie"
+    if not cookie.exists():
+        # Nodes of a cluster know each other by it.
+        cookie.write_text("BENCH")
+        cookie.chmod(0o400)
     with ExitStack() as stack:
-        epmd: list[str | Path] = [erlang / "epmd", "-port", str(mapper), "-address", "127.0.0.1"]
-        stack.enter_context(running(epmd, log, mapper, environment))
+        if node.mapper is None:
+            stack.enter_context(_mapper(erlang, mapper, log))
         server = [home / "sbin" / "rabbitmq-server"]
         process = stack.enter_context(running(server, log, stream, environment))
         found = re.search(r"rabbitmq_server-([0-9.]+)$", home.name)
         yield Rabbit(stream, Tree(process.pid), found[1] if found else "", amqp)
+
+
+@dataclass(frozen=True)
+class RabbitNodes:
+    """A cluster; all its connections go to the first node."""
+
+    nodes: tuple[Rabbit, ...]
+    tree: Tree
+
+    @property
+    def version(self) -> str:
+        return self.nodes[0].version
+
+    def connection(self) -> Connection:
+        return self.nodes[0].connection()
+
+
+@contextmanager
+def running_rabbitmq_nodes(directory: Path, count: int = 3) -> Iterator[RabbitNodes]:
+    """Start nodes that form one cluster: a stream has a replica on each of them."""
+    erlang = rabbitmq() / "usr" / "lib" / "erlang" / "bin"
+    directory.mkdir(parents=True, exist_ok=True)
+    mapper = free_port()
+    # Another cluster on this machine has other names.
+    names = tuple(f"bench{mapper}-{number}" for number in range(count))
+    with ExitStack() as stack:
+        stack.enter_context(_mapper(erlang, mapper, directory / "epmd.log"))
+        nodes = tuple(
+            stack.enter_context(
+                running_rabbitmq(directory / name, Node(name, mapper=mapper, cluster=names))
+            )
+            for name in names
+        )
+        yield RabbitNodes(nodes, Tree(*(pid for node in nodes for pid in node.tree.pids)))
+
+
+@contextmanager
+def _mapper(erlang: Path, port: int, log: Path) -> Iterator[None]:
+    command: list[str | Path] = [erlang / "epmd", "-port", str(port), "-address", "127.0.0.1"]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(log.parent)}
+    with running(command, log, port, environment):
+        yield
 
 
 def _definitions(vhosts: tuple[str, ...]) -> str:
