@@ -6,6 +6,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Final
 
+from bottomless.drives.base import Drive
 from bottomless.model.config import Profile
 from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Coordination
@@ -21,6 +22,7 @@ from bottomless_server.ingest.front.public import Broker, Supers, create_public_
 from bottomless_server.ingest.front.remote_partitions import PartitionOwners
 from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.leaderless.making import LeaderlessStores, make_leaderless
+from bottomless_server.ingest.leaderless.staged_batches import StagedObjects
 from bottomless_server.ingest.leaderless.wal_cache import WalCache
 from bottomless_server.ingest.leaderless.wal_routes import add_wal_routes
 from bottomless_server.ingest.local.appender_context import AppenderContext
@@ -45,6 +47,7 @@ from bottomless_server.ingest.service import IngestService
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.commits import StagedCommits
+from bottomless_server.ingest.staged.object_batches import SharedBatches, StagedStore
 from bottomless_server.ingest.staged.owned_appenders import OwnedAppenders
 from bottomless_server.ingest.staged.stream_batches import StagedBounds
 from bottomless_server.node.core.admission import Admission
@@ -89,7 +92,8 @@ def create_node(
     """
     leaderless = stores if "leaderless" in settings.profiles else None
     if "local" in settings.profiles:
-        return create_service(settings, coordination, leaderless=leaderless)
+        drive = None if stores is None else stores.drive
+        return create_service(settings, coordination, leaderless=leaderless, drive=drive)
     assert leaderless is not None
     return create_diskless_service(settings, coordination, leaderless)
 
@@ -160,9 +164,11 @@ def create_service(
     forwarding: Forwarding | None = None,
     leaderless: LeaderlessStores | None = None,
     replicate: Replicate | None = None,
+    drive: Drive | None = None,
 ) -> IngestService:
     """Make the service; no file is opened and nobody is asked before its `start`. With `leaderless`
     it serves streams without an owner, too. `replicate` says who holds a stream beside this node.
+    `drive` takes what is staged of streams with replicas.
 
     Raises:
         CannotStart: a setting that it cannot do without is missing.
@@ -199,8 +205,9 @@ def create_service(
     )
 
     room, super_room = _room(settings, clocks), _room(settings, clocks, share=_SUPER_SHARE)
-    commits = StagedCommits(batches, clocks, settings.group_bytes_max, room.hold)
-    appenders = OwnedAppenders(streams, batches, commits, context.disk)
+    shared = None if drive is None else _shared(settings, drive, batches, clocks, room)
+    commits = StagedCommits(batches, clocks, settings.group_bytes_max, room.hold, shared)
+    appenders = OwnedAppenders(streams, batches, commits, context.disk, shared)
     under_way, counts = RequestsUnderWay(), AppendCounts()
     others = forwarding or Forwarding(settings.ingest_forward_ms / 1000, secret_to_send(settings))
     forwarded = ForwardedRequests(others, under_way, counts, streams.forget_owner)
@@ -376,6 +383,20 @@ def _staged(settings: IngestSettings) -> StagedBounds:
         keep_ms=settings.ingest_staged_keep_ms,
         plan_keep_ms=settings.ingest_staged_plan_keep_ms,
     )
+
+
+def _shared(
+    settings: IngestSettings,
+    drive: Drive,
+    batches: StagedBatches,
+    clocks: Clocks,
+    room: MemoryRoom,
+) -> SharedBatches:
+    seconds = settings.ingest_wal_put_seconds
+    objects = StagedObjects(
+        drive, clocks.wall, keep_ms=settings.ingest_staged_keep_ms, put_seconds=seconds
+    )
+    return SharedBatches(StagedStore(drive, objects, batches, room.hold, seconds))
 
 
 def _roll(settings: IngestSettings) -> RollBounds:

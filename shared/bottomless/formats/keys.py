@@ -7,6 +7,7 @@
     {prefix}/{tenant}/{stream_id}/stream.{registry_version:010d}.json
     {prefix}/{tenant}/{stream_id}/metadata/consumers.{version:020d}.{uid}.json
     {prefix}/{tenant}/{stream_id}/staged/{uid}.staged
+    {prefix}/{tenant}/{stream_id}/staged/plans/{epoch:020d}.{sequence:010d}.{producer}.plan
     {prefix}/{tenant}/{super_id}/super.{registry_version:010d}.json
     {prefix}/_system/generation.json
     {prefix}/_system/generation.{generation:010d}.json
@@ -66,6 +67,7 @@ _QUEUE_HOME = re.compile(r"_system/queue-homes/(.+)\.([0-9]{10})\.json", re.ASCI
 _QUEUE_START = re.compile(r"_system/queue-starts/([0-9a-f]{32})\.([0-9]{10})\.json", re.ASCII)
 _WAL = re.compile(r"_system/wal/([0-9a-f]{32})/([0-9]{12})\.wal", re.ASCII)
 _STAGED = re.compile(r"staged/([0-9a-f]{32})\.staged", re.ASCII)
+_STAGED_PLAN = re.compile(r"staged/plans/([0-9]{20})\.([0-9]{10})\.([0-9a-f]{32})\.plan", re.ASCII)
 _CONSUMERS = re.compile(r"consumers\.([0-9]{20})\.[0-9a-f]{32}\.json", re.ASCII)
 
 
@@ -114,6 +116,17 @@ class QueueStartKey(NamedTuple):
     node_id: NodeId
     number: int
     """Counts the starts of the node, from 1."""
+
+
+class StagedPlanKey(NamedTuple):
+    """What the object key of the plan of a commit says."""
+
+    epoch: int
+    """The epoch of the owner that put it."""
+    sequence: int
+    """Counts the plans that were put under this epoch, from 0."""
+    producer: str
+    """The first 16 bytes of the SHA-256 of the producer's name, in hex."""
 
 
 class WalKey(NamedTuple):
@@ -314,7 +327,8 @@ def parse_consumers_key(object_key: str) -> int | None:
 
 
 def staged_key(stream_id: StreamId, uid: Uid, tenant: str) -> str:
-    """Make the key of a staged batch of a leaderless stream; the uid is in the batch's id."""
+    """Make the key of a staged batch of a stream that is leaderless or has replicas; the uid is in
+    the batch's id."""
     return f"{stream_prefix(stream_id, tenant)}staged/{uid}.staged"
 
 
@@ -322,3 +336,20 @@ def parse_staged_key(object_key: str) -> Uid | None:
     """Read the uid from the key of a staged batch; None for any other key."""
     match = _STAGED.fullmatch("/".join(object_key.rsplit("/", 2)[1:]))
     return None if match is None else Uid(match[1])
+
+
+def staged_plans_prefix(stream_id: StreamId, tenant: str) -> str:
+    """Make the prefix with which the keys of all plans of commits to a stream begin."""
+    return f"{stream_prefix(stream_id, tenant)}staged/plans/"
+
+
+def staged_plan_key(stream_id: StreamId, key: StagedPlanKey, tenant: str) -> str:
+    """Make the key of the plan of a commit; of one producer the plan that counts sorts last."""
+    name = f"{key.epoch:020d}.{key.sequence:010d}.{key.producer}.plan"
+    return f"{staged_plans_prefix(stream_id, tenant)}{name}"
+
+
+def parse_staged_plan_key(object_key: str) -> StagedPlanKey | None:
+    """Read the key of the plan of a commit; None for any other key."""
+    match = _STAGED_PLAN.fullmatch("/".join(object_key.rsplit("/", 3)[1:]))
+    return None if match is None else StagedPlanKey(int(match[1]), int(match[2]), match[3])

@@ -29,6 +29,8 @@ JSON_BODY_SIZE_MAX: Final = 8 * MIB
 BINARY_BODY_SIZE_MAX: Final = 16 * MIB
 DECOMPRESSED_SIZE_MAX: Final = 64 * MIB
 URL_SIZE_MAX: Final = 8 * KIB
+STAGED_PLAN_KEEP_MS: Final = 604_800_000
+"""How long the rest of a commit that was cut off between its parts waits in a bucket: 7 days."""
 
 PAGE_RECORD_COUNT_DEFAULT: Final = 1_000
 PAGE_RECORD_COUNT_MAX: Final = 10_000

@@ -6,6 +6,7 @@ from bottomless.formats.keys import (
     GENERATION_KEY,
     FragmentKey,
     FragmentOfStream,
+    StagedPlanKey,
     consumers_key,
     fragment_key,
     fragment_of_key,
@@ -14,9 +15,12 @@ from bottomless.formats.keys import (
     parse_fragment_key,
     parse_registry_key,
     parse_staged_key,
+    parse_staged_plan_key,
     registry_key,
     root_key,
     staged_key,
+    staged_plan_key,
+    staged_plans_prefix,
     stream_prefix,
     wal_key,
 )
@@ -118,4 +122,17 @@ def test_a_staged_batchs_key_is_read_back() -> None:
     key = staged_key(STREAM_ID, UID, "acme")
     assert parse_staged_key(key) == UID
     for other in (f"{key}.new", key.replace("staged/", "data/"), f"{UID}.staged", key[:-1]):
+        assert parse_staged_key(other) is None
+
+
+def test_the_key_of_a_plan_is_read_back_and_the_later_one_sorts_last() -> None:
+    early, late = StagedPlanKey(2, 11, "a" * 32), StagedPlanKey(10, 0, "a" * 32)
+    keys = [staged_plan_key(STREAM_ID, one, "acme") for one in (early, late)]
+    assert keys[0] == (
+        f"{staged_plans_prefix(STREAM_ID, 'acme')}{2:020d}.{11:010d}.{'a' * 32}.plan"
+    )
+    assert [parse_staged_plan_key(key) for key in keys] == [early, late]
+    assert sorted(keys) == keys
+    for other in (f"{keys[0]}.new", keys[0].replace("plans/", ""), keys[0][:-1]):
+        assert parse_staged_plan_key(other) is None
         assert parse_staged_key(other) is None

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from support.harness import ServiceHarness, StandingClocks
 from support.peers import SilentPeer
 
+from bottomless.drives.base import Drive
 from bottomless.errors import Code, Outcome, Unavailable
 from bottomless.formats.batch import decode_frames
 from bottomless.formats.chunk import batches_of, split_chunks
@@ -260,10 +261,13 @@ class IngestHarness(ServiceHarness):
         before: "IngestHarness | None" = None,
         files: RecordedFiles | None = None,
         replicate: Replicate | None = None,
+        drive: Drive | None = None,
         **settings: Any,
     ) -> None:
         self.data_dir = data_dir
         self.replicate = replicate
+        self.drive: Drive | None = drive if before is None else before.drive
+        """The object store, if it has one."""
         self.time: StandingClocks = StandingClocks() if before is None else before.time
         self.coordination: MemoryCoordination = (
             MemoryCoordination(lambda: self.time.wall) if before is None else before.coordination
@@ -309,6 +313,7 @@ class IngestHarness(ServiceHarness):
             files=self.files,
             clocks=self.time.clocks(),
             replicate=self.replicate,
+            drive=self.drive,
         )
 
     async def declare(self) -> "IngestHarness":

@@ -8,13 +8,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import orjson
 from starlette.types import Receive, Scope, Send
 from support.asgi import on_tcp
 
+from bottomless.drives.base import Drive
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord, StreamState
@@ -61,10 +62,19 @@ class Node:
 class ThreeServices:
     """The nodes a, b and c, and a stream that all of them are to hold."""
 
-    def __init__(self, path: Path, step_down_ms: int = 600_000) -> None:
-        """`step_down_ms`: a round that waits for so long is given up with its stream."""
+    def __init__(
+        self,
+        path: Path,
+        step_down_ms: int = 600_000,
+        drive: Drive | None = None,
+        **settings: Any,
+    ) -> None:
+        """`step_down_ms`: a round that waits for so long is given up with its stream. `drive` is the
+        object store of all of them, if there is one."""
         self._path = path
         self._step_down_ms = step_down_ms
+        self._drive = drive
+        self._settings = settings
         self._stack = AsyncExitStack()
         self.nodes: list[Node] = []
 
@@ -76,10 +86,12 @@ class ThreeServices:
             harness = IngestHarness(
                 self._path / name,
                 before=first,
+                drive=self._drive,
                 ingest_url=f"http://127.0.0.1:{port}",
                 ingest_replica_wait_ms=1_000,
                 ingest_replica_join_ms=200,
                 ingest_replica_step_down_ms=self._step_down_ms,
+                **self._settings,
             )
             self.nodes.append(Node(harness, address))
             address.harness = harness

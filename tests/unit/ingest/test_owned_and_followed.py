@@ -11,7 +11,7 @@ import pytest
 from support.guards import remove
 from support.waiting import eventually
 
-from bottomless.errors import Code, InvalidRequest, Overloaded, Unavailable
+from bottomless.errors import Code, Overloaded, Unavailable
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import EpochStart, StreamRecord
@@ -228,13 +228,6 @@ async def test_a_stream_that_is_to_be_on_three_nodes_is_claimed_anew_and_waits_f
     assert (await node.append("c")).status_code == 200
     assert node.appender.claim.epoch == 2
     assert await node.values() == [b"a", b"c"]
-
-
-async def test_a_stream_with_replicas_takes_no_staged_batches(node: IngestHarness) -> None:
-    assert (await node.append("a")).status_code == 200
-    await ask_for(node, 3)
-    with pytest.raises(InvalidRequest, match="takes no staged batches"):
-        await (await node.service.appenders.get(STREAM)).stage([])
 
 
 class OneBeingOpened:

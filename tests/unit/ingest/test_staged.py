@@ -186,7 +186,7 @@ async def test_what_waits_too_long_for_its_commit_goes(harness: IngestHarness) -
 
 async def test_a_commit_under_way_keeps_its_batches_from_the_sweep(harness: IngestHarness) -> None:
     staged = await stage(harness, "a")
-    with staged_of(harness).pinned(STREAM, "job", [staged]):
+    async with staged_of(harness).pinned(STREAM, "job", [staged]):
         await harness.advance(2 * KEEP_MS)
         await sweep(harness)
         assert files(harness) == [".staged"]
@@ -581,11 +581,11 @@ async def begun_by_an_earlier_build(harness: IngestHarness) -> None:
     ids = [await stage(harness, f"{number}{LARGE}") for number in range(3)]
     plan = CommitPlan("job", 7, harness.time.wall, tuple((one,) for one in ids), None)
     await staged_of(harness).save_plan(STREAM, plan)
-    with staged_of(harness).pinned(STREAM, "job", ids) as batches:
+    async with staged_of(harness).pinned(STREAM, "job", ids) as batches:
         asked = FromProducer("job", 0, AppendMode.TRANSACTION, 7)
         commits = harness.service.appenders.commits
         appender = await harness.service.streams.get(STREAM)
-        await commits._appends.append(appender, Conditions(asked), batches[:1])
+        await commits._appends.append(staged_of(harness), appender, Conditions(asked), batches[:1])
 
 
 async def test_what_an_earlier_build_has_begun_is_finished_in_its_way(
@@ -745,7 +745,7 @@ async def test_the_sweep_spares_what_is_pinned_while_it_removes_a_plan(
         patch.setattr(batches, "_remove_files", slow)
         sweeping = asyncio.create_task(sweep(harness))
         await inside.wait()
-        with batches.pinned(STREAM, "other", [staged]):
+        async with batches.pinned(STREAM, "other", [staged]):
             hold.set()
             await sweeping
             assert staged in batches._streams[STREAM].batches

@@ -73,7 +73,7 @@ async def test_what_is_staged_in_a_new_data_directory_outlives_a_loss_of_power(
 
             after = await started(disk, tmp_path, threads)
             assert after.plans(STREAM) == [PLAN]
-            with after.pinned(STREAM, PLAN.producer_id, IDS) as batches:
+            async with after.pinned(STREAM, PLAN.producer_id, IDS) as batches:
                 assert await after.read(STREAM, batches) == some_frames() * len(IDS)
 
 

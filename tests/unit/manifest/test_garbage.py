@@ -247,7 +247,7 @@ async def test_without_the_second_look_live_objects_are_handed_over(
 ) -> None:
     """The guard removed: only the deleter's own look is left."""
 
-    async def no_second_look(_: object, __: StreamRecord, found: list[Any]) -> list[Any]:
+    async def no_second_look(_: object, __: StreamRecord, found: list[Any], ___: int) -> list[Any]:
         return found
 
     remove(monkeypatch, "the second look of a collection", no_second_look)

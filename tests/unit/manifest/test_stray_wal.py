@@ -1,5 +1,7 @@
 """WAL objects that land after their deletion, and those of instances that nobody knows: garbage."""
 
+from typing import Any
+
 import pytest
 from support.guards import remove
 from support.leaderless import (
@@ -14,10 +16,11 @@ from support.rebuilding import put
 from unit.manifest.test_garbage import collect
 
 from bottomless.errors import Unavailable
-from bottomless.formats.keys import staged_key, wal_key
+from bottomless.formats.keys import StagedPlanKey, staged_key, staged_plan_key, wal_key
 from bottomless.model.names import Uid
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.leaderless.vacuum import Vacuum
+from bottomless_server.manifest.removal import orphans
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.stray_wal import delete_stray_wal, stray_wal
 from bottomless_server.stores import wal
@@ -153,3 +156,37 @@ async def test_an_old_staged_batch_goes_and_a_young_one_stays() -> None:
     assert result["orphans"]["staged"] == {"objects": 1, "bytes": 7}
     await Deleter(harness.context).make_pass()
     assert not harness.drive.has(key)
+
+
+async def a_plan_and_its_batch() -> tuple[ManifestHarness, str, str]:
+    harness = await a_leaderless_harness()
+    record = await a_leaderless_stream(harness)
+    batch = staged_key(STREAM, Uid("7" * 32), record.tenant)
+    plan = staged_plan_key(STREAM, StagedPlanKey(3, 0, "a" * 32), record.tenant)
+    await put(harness, batch, b"a batch")
+    await put(harness, plan, b"a plan")
+    return harness, plan, batch
+
+
+async def test_the_rest_of_a_commit_stays_for_as_long_as_its_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    harness, plan, batch = await a_plan_and_its_batch()
+    assert "staged" not in (await collect(harness))["orphans"]
+
+    monkeypatch.setattr(orphans, "STAGED_PLAN_KEEP_MS", 0)
+    assert (await collect(harness))["orphans"]["staged"] == {"objects": 2, "bytes": 13}
+    await Deleter(harness.context).make_pass()
+    assert not harness.drive.has(plan)
+    assert not harness.drive.has(batch)
+
+
+async def test_without_that_the_rest_of_a_commit_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def all_of_it(*asked: Any) -> Any:
+        return asked[2]
+
+    remove(monkeypatch, "the rest of a begun commit, kept for as long as its plan", all_of_it)
+    harness, _, batch = await a_plan_and_its_batch()
+    await collect(harness)
+    await Deleter(harness.context).make_pass()
+    assert not harness.drive.has(batch)

@@ -20,7 +20,12 @@ _MARK: Final = "~"
 
 def name_of_parts(producer_id: str) -> str:
     """The producer under which the parts of another one's commits are stored."""
-    return _MARK + hash_of(producer_id.encode("ascii")).hex()
+    return name_of_parts_by_hash(hash_of(producer_id.encode("ascii")).hex())
+
+
+def name_of_parts_by_hash(digest: str) -> str:
+    """The producer of the parts of one of which only the hash of its name is known, in hex."""
+    return _MARK + digest
 
 
 def is_of_parts(producer_id: str) -> bool:
@@ -33,6 +38,13 @@ class OpenCommits:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
+
+    def __contains__(self, name: str) -> bool:
+        """Whether a name is that of the parts of an open commit."""
+        return name in self._numbers
+
+    def __bool__(self) -> bool:
+        return bool(self._numbers)
 
     def note_part(self, name: str, number: int) -> None:
         """A part before the last is stored."""

@@ -1,7 +1,10 @@
-"""Staged batches of leaderless streams: objects of the stream, which any node commits.
+"""Staged batches as objects of their stream: of leaderless streams, and of those with replicas.
+
+Of a leaderless stream any node commits them; of one with replicas its owner, which names those of a
+commit of several parts in a plan (staged/object_batches.py).
 
 In the object store after a crash: an object, or none; nobody was told the id of one whose put was not
-answered. Nothing names a batch, and garbage collection takes what is an hour old, so a batch that
+answered. Nothing else names a batch, and garbage collection takes what is an hour old, so a batch that
 goes while it is being committed refuses its commit, and nothing is stored.
 """
 
@@ -30,7 +33,7 @@ _READ_COUNT: Final = 3
 
 
 class StagedObjects:
-    """The staged batches of all leaderless streams."""
+    """The staged batches of all streams that keep them in the object store."""
 
     def __init__(
         self,
@@ -53,13 +56,26 @@ class StagedObjects:
         Raises:
             Unavailable: nothing is staged: nobody knows the id of what may be there.
         """
-        uid = Uid(os.urandom(16).hex())
+        staged_id, now = f"{_ID_PREFIX}{os.urandom(16).hex()}", self._read_clock()
+        await self.put(stream_id, tenant, staged_id, frames)
+        size = sum(frame.size for frame in frames)
+        count = sum(frame.record_count for frame in frames)
+        batch = StagedBatch(staged_id, now, size, count, len(frames))
+        return Staged(batch, now + self._keep_ms)
+
+    async def put(
+        self, stream_id: StreamId, tenant: str, staged_id: str, frames: Sequence[Frame]
+    ) -> None:
+        """Put validated frames under an id that nothing else has; returns when they are durable.
+
+        Raises:
+            Unavailable: they are there or not.
+        """
         parts = [part for frame in frames for part in frame.parts]
         crc = 0
         for part in parts:
             crc = crc32c(part, crc)
-        now = self._read_clock()
-        key = staged_key(stream_id, uid, tenant)
+        key = _key(stream_id, tenant, staged_id)
         try:
             await put_object(
                 self._drive,
@@ -71,10 +87,6 @@ class StagedObjects:
             )
         except Unavailable as error:
             raise _away(error) from error
-        size = sum(frame.size for frame in frames)
-        count = sum(frame.record_count for frame in frames)
-        batch = StagedBatch(f"{_ID_PREFIX}{uid}", now, size, count, len(frames))
-        return Staged(batch, now + self._keep_ms)
 
     async def read(self, stream_id: StreamId, tenant: str, staged_id: str) -> list[Frame]:
         """The frames of a batch, as they were staged.

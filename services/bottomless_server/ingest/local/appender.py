@@ -86,6 +86,7 @@ class LocalAppender:
         self.tracking = tracking
         """What is known of producers, from committed chunks alone."""
         self.stream_id = claim.stream_id
+        self.tenant = record.tenant
         self.claim = claim
         self.log = local
         self.config = record.config
@@ -150,13 +151,22 @@ class LocalAppender:
         Raises:
             StoreError: it is refused now, and is not in line; outcome none.
         """
+        self.require_open()
+        answer = self._waiting.add(append)
+        self._wake.set()
+        return answer
+
+    def require_open(self) -> None:
+        """Refuse what nobody could confirm. If this returns no round is held that waits for other
+        nodes, so all that was put before and answered is stored, or never will be.
+
+        Raises:
+            StoreError: it takes nothing any more, or other nodes are waited for; outcome none.
+        """
         if self.stopped is not None:
             raise restated(self.stopped)
         if self._replicas is not None:
             self._replicas.require_enough()
-        answer = self._waiting.add(append)
-        self._wake.set()
-        return answer
 
     async def change(self, change: StateChange) -> None:
         """Return when a change of what is known of producers is durable. Those that wait together
@@ -167,10 +177,7 @@ class LocalAppender:
         Raises:
             StoreError: what the change raises, and what an append may meet.
         """
-        if self.stopped is not None:
-            raise restated(self.stopped)
-        if self._replicas is not None:
-            self._replicas.require_enough()
+        self.require_open()
         answer = self._changing.add(change)
         self._wake.set()
         try:

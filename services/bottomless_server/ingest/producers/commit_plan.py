@@ -1,7 +1,7 @@
 """Staged batches: what a file of them is called, how many become one append, and the plan of that.
 
-A staged batch is the body of one request, frames as storage keeps them, in one file. The name
-of the file says all that has to be known of it without opening it, so that a start reads names
+A staged batch is the body of one request, frames as storage keeps them, in one file or object. The name
+of a file says all that has to be known of it without opening it, so that a start reads names
 only. A commit names batches in order; those that are too large together for one append become
 parts, and what is in which part is written down before the first of them is appended: see
 staged/commits.py.
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from bottomless.errors import Code, Fault, InvalidRequest, NotFound, Outcome
 from bottomless.formats.checks import check
 from bottomless.formats.sealed_json import seal, unseal, version_of
-from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX
+from bottomless.model.limits import CHUNK_BATCH_COUNT_MAX, CHUNK_RECORD_COUNT_MAX, MIB
 from bottomless.model.unknown_member import unknown_member
 from bottomless_server.core.short_hash import hash_of
 
@@ -27,6 +27,8 @@ _FILE: Final = re.compile(
     re.ASCII,
 )
 PLAN_SUFFIX: Final = ".plan"
+PLAN_SIZE_MAX: Final = 4 * MIB
+"""Ten thousand ids of 40 bytes are a tenth of it."""
 _MEMBERS: Final = ("producer_id", "number", "created_at", "parts")
 _VERSION: Final = 2
 _MEMBERS_2: Final = ("producer_id", "epoch", "number", "created_at", "parts")

@@ -20,9 +20,9 @@ is gone. What cannot be removed now is tried again with every sweep.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -36,9 +36,9 @@ from bottomless_server.ingest.producers.commit_plan import (
     CommitPlan,
     StagedBatch,
     plan_name,
-    staged_not_found,
 )
 from bottomless_server.ingest.staged.files import DamagedPlan, StagedFiles
+from bottomless_server.ingest.staged.kept import droppable, free_batches
 from bottomless_server.ingest.staged.stream_batches import (
     StagedBounds,
     StreamBatches,
@@ -143,22 +143,18 @@ class StagedBatches:
             self._forget_empty(stream_id)
         return batch
 
-    @contextmanager
-    def pinned(
+    @asynccontextmanager
+    async def pinned(
         self, stream_id: StreamId, producer_id: str, staged_ids: Sequence[str]
-    ) -> Iterator[list[StagedBatch]]:
+    ) -> AsyncIterator[list[StagedBatch]]:
         """Batches by id, in order; within, none of them is removed or pinned by another.
 
         Raises:
             NotFound: `staged-not-found`: also where they are another producer's by now.
         """
         held = self._streams.get(stream_id) or StreamBatches()
-        found = [held.batches.get(staged_id) for staged_id in staged_ids]
-        batches = [batch for batch in found if batch is not None]
         others = [plan for plan in held.plans.values() if plan.producer_id != producer_id]
-        taken = self._pins.union(*(plan.staged_ids for plan in others))
-        if len(batches) < len(staged_ids) or not taken.isdisjoint(staged_ids):
-            raise staged_not_found()
+        batches = free_batches(held.batches, staged_ids, self._pins, others)
         self._pins.update(staged_ids)
         try:
             yield batches
@@ -200,7 +196,12 @@ class StagedBatches:
             bool(held.damaged_plans) or any(map(is_begun, held.plans.values()))
         )
 
-    def record_count(self, stream_id: StreamId, staged_ids: Sequence[str]) -> int:
+    def has_all(self, stream_id: StreamId, staged_ids: Sequence[str]) -> bool:
+        """Whether all these batches are here."""
+        held = self._streams.get(stream_id) or StreamBatches()
+        return all(staged_id in held.batches for staged_id in staged_ids)
+
+    async def record_count(self, stream_id: StreamId, staged_ids: Sequence[str]) -> int:
         """Records of those batches that are here."""
         held = self._streams.get(stream_id) or StreamBatches()
         found = (held.batches.get(staged_id) for staged_id in staged_ids)
@@ -231,9 +232,7 @@ class StagedBatches:
         """
         held = self._streams.get(stream_id)
         if held is not None:
-            others = [one for one in held.plans.values() if one != plan]
-            kept = {staged_id for one in others for staged_id in one.staged_ids}
-            ids = [staged_id for staged_id in staged_ids if staged_id not in kept]
+            ids = droppable(staged_ids, plan, held.plans.values())
             await self._remove(stream_id, held, ids, plan)
 
     async def _remove(

@@ -1,10 +1,10 @@
 """Append one part of a commit of staged batches, and compare it with what is stored.
 
-On the record's path: after batches.py, before local/appender.py; asked by commits.py.
+On the record's path: after batches.py or object_batches.py, before local/appender.py; asked by commits.py.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Final
 
 from bottomless.errors import NotFound
@@ -16,7 +16,7 @@ from bottomless_server.ingest.producers.commit_plan import CommitPlan, StagedBat
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.conditions import Conditions
 from bottomless_server.ingest.records.intake import crc_of_staged, take_staged
-from bottomless_server.ingest.staged.batches import StagedBatches
+from bottomless_server.ingest.staged.kept import KeptBatches
 
 HoldRoom = Callable[[StreamId, int, float], AbstractAsyncContextManager[None]]
 """Holds room for so many bytes of a stream within a block, and waits so many seconds for it."""
@@ -28,32 +28,38 @@ that waits before it is being written."""
 class CommitAppends:
     """Appends parts of commits; each is in memory as a whole only while it is under way."""
 
-    def __init__(self, batches: StagedBatches, room: HoldRoom) -> None:
-        self._batches = batches
+    def __init__(self, room: HoldRoom) -> None:
         self._room = room
 
     async def append(
-        self, appender: LocalAppender, conditions: Conditions, part: Sequence[StagedBatch]
+        self,
+        kept: KeptBatches,
+        appender: LocalAppender,
+        conditions: Conditions,
+        part: Sequence[StagedBatch],
     ) -> Appended:
         async with self._room_of(appender, part):
-            frames = await self._batches.read(appender.stream_id, part)
+            frames = await kept.read(appender.stream_id, part)
             return await appender.append(take_staged(frames, conditions))
 
     @guard("the comparison of a plan with what is stored")
-    async def is_followed(self, appender: LocalAppender, plan: CommitPlan) -> bool:
+    async def is_followed(
+        self, kept: KeptBatches, appender: LocalAppender, plan: CommitPlan
+    ) -> bool:
         """Whether no part that is stored, as far as that is remembered, differs from what the plan
         has in its place.
 
         Raises:
-            Corrupt, OSError: the disk does not say what the plan has there.
-            StoreError: there is no room for it now.
+            Corrupt, OSError: nobody can say what the plan has there.
+            StoreError: there is no room for it now, or the store does not answer.
         """
         stream_id = appender.stream_id
         _, stored = progress(plan, appender.tracking)
-        with ExitStack() as held:
+        async with AsyncExitStack() as held:
             try:
-                pinned = self._batches.pinned(stream_id, plan.producer_id, plan.staged_ids)
-                by_id = {batch.staged_id: batch for batch in held.enter_context(pinned)}
+                pinned = kept.pinned(stream_id, plan.producer_id, plan.staged_ids)
+                found = await held.enter_async_context(pinned)
+                by_id = {batch.staged_id: batch for batch in found}
             except NotFound:
                 # Nothing is appended by it any more: the client is told that the rest is lost.
                 return True
@@ -62,7 +68,7 @@ class CommitAppends:
                 if sum(batch.record_count for batch in part) != one.record_count:
                     return False
                 async with self._room_of(appender, part):
-                    frames = await self._batches.read(stream_id, part)
+                    frames = await kept.read(stream_id, part)
                     if crc_of_staged(frames) != one.body_crc:
                         return False
         return True

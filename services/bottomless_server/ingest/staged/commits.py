@@ -25,6 +25,10 @@ node: the rest lies on this disk and nowhere else. Nobody has to ask for that re
 appends it, now and then and at a drain, so that the stream may go; what cannot be finished, by
 a disk that does not work, keeps the stream here, and the drain says so (local/handover.py).
 
+Of a stream with replicas batches and plan are in the object store (object_batches.py), so an open
+commit keeps it nowhere: whoever owns it next finishes the commit. Where the number of replicas is
+changed in between, a commit is finished where it was begun, and a new one is kept as the stream is then.
+
 Of a plan it is known how many of its parts are in the log, by their numbers. Whether those are
 the plan's is known by their checksums, so they are compared before it is followed: an earlier
 build, or a node that was set back to one, let streams leave while a commit was open, and the next
@@ -35,11 +39,11 @@ never a repeat. To forget the producer ends that, and stores all of it anew.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager
 
 import structlog
 
-from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable, WrongOffset
+from bottomless.errors import Code, Corrupt, NotFound, Outcome, StoreError, Unavailable, WrongOffset
 from bottomless.guards import guard
 from bottomless.model.chunk import AppendMode
 from bottomless_server.ingest.local.appender import LocalAppender
@@ -61,6 +65,8 @@ from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.commit_appends import CommitAppends, HoldRoom
+from bottomless_server.ingest.staged.kept import KeptBatches
+from bottomless_server.ingest.staged.object_batches import SharedBatches
 from bottomless_server.ingest.turns import Turns
 from bottomless_server.node.lease import Clocks
 from bottomless_server.runtime.base.fault_points import reach
@@ -72,12 +78,19 @@ class StagedCommits:
     """Commits of staged batches, of each producer one at a time: the next is decided after the first."""
 
     def __init__(
-        self, batches: StagedBatches, clocks: Clocks, group_size_max: int, room: HoldRoom
+        self,
+        batches: StagedBatches,
+        clocks: Clocks,
+        group_size_max: int,
+        room: HoldRoom,
+        shared: SharedBatches | None = None,
     ) -> None:
+        """`batches` are those on this disk, `shared` those in the object store, if there is one."""
         self._batches = batches
+        self._shared = shared
         self._clocks = clocks
         self._group_size_max = group_size_max
-        self._appends = CommitAppends(batches, room)
+        self._appends = CommitAppends(room)
         self._turns = Turns()
 
     async def commit(
@@ -126,6 +139,30 @@ class StagedCommits:
         plan = self._batches.plan(appender.stream_id, producer_id)
         return plan is not None and progress(plan, appender.tracking).start > 0
 
+    async def _kept(
+        self, appender: LocalAppender, producer_id: str, staged_ids: Sequence[str] = ()
+    ) -> KeptBatches:
+        """Where a commit of a producer was begun; where none is, where a new one is kept.
+
+        Raises:
+            StoreError: that cannot be known now; the outcome of a commit is unknown.
+        """
+        stream_id, disk = appender.stream_id, self._batches
+        if self._shared is None or self._has_begun_here(appender, producer_id):
+            return disk
+        shared = await self._shared.get(appender)
+        is_new = open_commit(appender.tracking, producer_id) is None
+        if is_new and not appender.has_replicas and disk.has_all(stream_id, staged_ids):
+            return disk
+        return shared
+
+    def _has_begun_here(self, appender: LocalAppender, producer_id: str) -> bool:
+        try:
+            plan = self._batches.plan(appender.stream_id, producer_id)
+        except Corrupt:
+            return True
+        return plan is not None and progress(plan, appender.tracking).start > 0
+
     async def _settle_alone(self, appender: LocalAppender, producer_id: str) -> None:
         with _disk_works():
             await self._finish_alone(appender, producer_id)
@@ -144,10 +181,23 @@ class StagedCommits:
         is then that the records are stored.
         """
         for appender in list(appenders):
-            for plan in self._batches.plans(appender.stream_id):
+            for plan in [
+                *self._batches.plans(appender.stream_id),
+                *await self._shared_plans(appender),
+            ]:
                 # The numbers that a plan of version 1 still takes may be its writer's next ones.
                 if plan.epoch is not None and progress(plan, appender.tracking).start:
                     await self._finish_quietly(appender, plan.producer_id)
+
+    async def _shared_plans(self, appender: LocalAppender) -> list[CommitPlan]:
+        if self._shared is None or not appender.tracking.open_commits:
+            return []
+        try:
+            return (await self._shared.get(appender)).plans
+        except StoreError as error:
+            stream_id = appender.stream_id
+            log.warning("plans of commits are not found", stream_id=stream_id, error=str(error))
+            return []
 
     async def _finish_quietly(self, appender: LocalAppender, producer_id: str) -> None:
         told = {"stream_id": appender.stream_id, "producer_id": producer_id}
@@ -164,12 +214,13 @@ class StagedCommits:
             log.info("a commit that was cut off is finished", **told)
 
     async def _finish_alone(self, appender: LocalAppender, producer_id: str) -> None:
-        plan = await self._plan(appender, producer_id)
+        kept = await self._kept(appender, producer_id)
+        plan = await self._plan(kept, appender, producer_id)
         if plan is not None and progress(plan, appender.tracking).start:
             known = appender.tracking.producers.get(producer_id)
             epoch = max(plan.epoch or 0, 0 if known is None else known.epoch)
             asked = FromProducer(producer_id, epoch, AppendMode.TRANSACTION, plan.number)
-            await self._finish_plan(appender, asked, Conditions(asked), plan)
+            await self._finish_plan(kept, appender, asked, plan)
 
     async def _decided(
         self,
@@ -179,40 +230,44 @@ class StagedCommits:
         staged_ids: Sequence[str],
     ) -> Appended:
         stream_id = appender.stream_id
-        plan = await self._plan(appender, asked.producer_id)
+        kept = await self._kept(appender, asked.producer_id, staged_ids)
+        plan = await self._plan(kept, appender, asked.producer_id)
         if plan is not None and progress(plan, appender.tracking).start:
             if plan.number == asked.number:
-                answer = await self._finish_plan(appender, asked, conditions, plan)
-                await self._batches.drop(stream_id, staged_ids)
+                answer = await self._finish_plan(kept, appender, asked, plan)
+                await kept.drop(stream_id, staged_ids)
                 return answer
             if plan.epoch is None:
                 # Its parts have numbers of the producer, which say nothing of what is whole.
                 raise unfinished(plan.number, asked.number)
-        repeated = self._repeated(appender, asked, conditions, staged_ids)
+        repeated = await self._repeated(kept, appender, asked, conditions, staged_ids)
         if repeated is not None:
             over = plan if plan is not None and plan.number == asked.number else None
             ids = staged_ids if over is None else [*over.staged_ids, *staged_ids]
-            await self._batches.drop(stream_id, ids, over)
+            await kept.drop(stream_id, ids, over)
             return repeated
-        with self._batches.pinned(stream_id, asked.producer_id, staged_ids) as batches:
+        async with kept.pinned(stream_id, asked.producer_id, staged_ids) as batches:
             parts = parts_of(batches, self._group_size_max)
             if len(parts) == 1:
-                answer = await self._appends.append(appender, conditions, parts[0])
+                answer = await self._appends.append(kept, appender, conditions, parts[0])
                 # An earlier plan of this producer goes too, if it was never begun.
                 if plan is not None and progress(plan, appender.tracking).start:
                     plan = None
             else:
                 plan = _plan_of(asked, parts, self._clocks.wall())
-                await self._batches.save_plan(stream_id, plan)
+                _require_none_held(appender)
+                await kept.save_plan(stream_id, plan)
                 await reach("ingest.commit.after-plan")
                 await _note_producer(appender, asked)
-                answer = await self._append_plan(appender, asked, conditions, plan, batches)
+                expected = conditions.expected_offset
+                answer = await self._append_plan(kept, appender, asked, plan, batches, expected)
             await reach("ingest.commit.after-append")
-        await self._batches.drop(stream_id, staged_ids, plan)
+        await kept.drop(stream_id, staged_ids, plan)
         return answer
 
-    def _repeated(
+    async def _repeated(
         self,
+        kept: KeptBatches,
         appender: LocalAppender,
         asked: FromProducer,
         conditions: Conditions,
@@ -242,7 +297,7 @@ class StagedCommits:
             return None
         before = None if last is None else parts_before(tracking, asked.producer_id, last)
         if last is None or before is None:
-            named = self._batches.record_count(appender.stream_id, staged_ids)
+            named = await kept.record_count(appender.stream_id, staged_ids)
             end = appender.log.committed_next
             return Appended(None, end, None, 0, named, replayed=True)
         stored = (*before, last)
@@ -250,7 +305,9 @@ class StagedCommits:
             first_offset=stored[0].first_offset, duplicates=sum(one.record_count for one in stored)
         )
 
-    async def _plan(self, appender: LocalAppender, producer_id: str) -> CommitPlan | None:
+    async def _plan(
+        self, kept: KeptBatches, appender: LocalAppender, producer_id: str
+    ) -> CommitPlan | None:
         """The plan of a producer, if what is stored under its numbers is what it says.
 
         Raises:
@@ -258,9 +315,9 @@ class StagedCommits:
                 the outcome is unknown.
         """
         stream_id = appender.stream_id
-        plan = self._batches.plan(stream_id, producer_id)
         try:
-            if plan is None or await self._appends.is_followed(appender, plan):
+            plan = kept.plan(stream_id, producer_id)
+            if plan is None or await self._appends.is_followed(kept, appender, plan):
                 return plan
         except StoreError as error:
             error.outcome = Outcome.UNKNOWN
@@ -270,11 +327,11 @@ class StagedCommits:
             stream_id=stream_id,
             producer_id=producer_id,
         )
-        await self._batches.drop(stream_id, plan.staged_ids, plan)
+        await kept.drop(stream_id, plan.staged_ids, plan)
         return None
 
     async def _finish_plan(
-        self, appender: LocalAppender, asked: FromProducer, conditions: Conditions, plan: CommitPlan
+        self, kept: KeptBatches, appender: LocalAppender, asked: FromProducer, plan: CommitPlan
     ) -> Appended:
         """Store what is left of a commit that was cut off, as its plan says.
 
@@ -282,23 +339,27 @@ class StagedCommits:
             StoreError: also `staged-not-found`, where the batches of the plan were too old.
         """
         stream_id = appender.stream_id
-        with ExitStack() as held:
+        async with AsyncExitStack() as held:
             try:
-                pinned = self._batches.pinned(stream_id, asked.producer_id, plan.staged_ids)
-                batches = held.enter_context(pinned)
+                pinned = kept.pinned(stream_id, asked.producer_id, plan.staged_ids)
+                batches = await held.enter_async_context(pinned)
             except NotFound:
                 raise rest_not_found(progress(plan, appender.tracking).start) from None
-            answer = await self._append_plan(appender, asked, conditions, plan, batches)
-        await self._batches.drop(stream_id, plan.staged_ids, plan)
+            except StoreError as error:
+                error.outcome = Outcome.UNKNOWN
+                raise
+            answer = await self._append_plan(kept, appender, asked, plan, batches)
+        await kept.drop(stream_id, plan.staged_ids, plan)
         return answer
 
     async def _append_plan(
         self,
+        kept: KeptBatches,
         appender: LocalAppender,
         asked: FromProducer,
-        conditions: Conditions,
         plan: CommitPlan,
         batches: Sequence[StagedBatch],
+        expected_offset: int | None = None,
     ) -> Appended:
         """Append the parts of a plan that are not in the log yet."""
         start, before = progress(plan, appender.tracking)
@@ -306,10 +367,10 @@ class StagedCommits:
         answers: list[Appended] = []
         for number in range(start, len(plan.parts)):
             identity = identity_of(plan, number, asked)
-            numbered = Conditions(identity, None if number else conditions.expected_offset)
+            numbered = Conditions(identity, None if number else expected_offset)
             part = [by_id[staged_id] for staged_id in plan.parts[number]]
             try:
-                answer = await self._appends.append(appender, numbered, part)
+                answer = await self._appends.append(kept, appender, numbered, part)
                 if answer.replayed:
                     return _stored_meanwhile(number, answer, batches)
             except StoreError as error:
@@ -354,6 +415,20 @@ def _stored_meanwhile(number: int, answer: Appended, batches: Sequence[StagedBat
             "another commit has taken the number of a part", code=Code.PRODUCER_SEQUENCE_OVERLAP
         )
     return answer._replace(duplicates=sum(batch.record_count for batch in batches))
+
+
+@guard("no held round before a plan is made anew")
+def _require_none_held(appender: LocalAppender) -> None:
+    """Refuse to make a plan while a part of an earlier one may still become visible.
+
+    Raises:
+        StoreError: a round waits for other nodes, so the outcome is unknown.
+    """
+    try:
+        appender.require_open()
+    except StoreError as error:
+        error.outcome = Outcome.UNKNOWN
+        raise
 
 
 async def _note_producer(appender: LocalAppender, asked: FromProducer) -> None:

@@ -6,16 +6,16 @@ batches.py says what is on disk after a crash at each step; it calls these in th
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
 from bottomless.errors import Corrupt, InvalidRequest
 from bottomless.formats.checks import check
 from bottomless.formats.rows import Frame
-from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, parse_stream_id
 from bottomless_server.ingest.producers.commit_plan import (
+    PLAN_SIZE_MAX,
     PLAN_SUFFIX,
     CommitPlan,
     StagedBatch,
@@ -34,9 +34,6 @@ from bottomless_server.node.file_calls import (
 )
 
 log = structlog.get_logger(__name__)
-
-_PLAN_SIZE_MAX: Final = 4 * MIB
-"""Ten thousand ids of 40 bytes are a tenth of it."""
 
 
 class DamagedPlan(NamedTuple):
@@ -141,7 +138,7 @@ class StagedFiles:
                 yield batch
             elif name.endswith(PLAN_SUFFIX):
                 try:
-                    yield decode_plan(read_file(self._files, directory / name, _PLAN_SIZE_MAX))
+                    yield decode_plan(read_file(self._files, directory / name, PLAN_SIZE_MAX))
                 except Corrupt as error:
                     log.warning("the plan of a commit is damaged", error=str(error))
                     yield DamagedPlan(name)

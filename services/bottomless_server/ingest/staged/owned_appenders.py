@@ -30,6 +30,7 @@ from bottomless_server.ingest.records.conditions import Conditions
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.commits import StagedCommits
+from bottomless_server.ingest.staged.object_batches import SharedBatches
 from bottomless_server.runtime.base.fault_points import reach
 
 
@@ -37,10 +38,17 @@ class OwnedAppenders:
     """The `Appenders` of the local profile: all streams of this process that this node owns."""
 
     def __init__(
-        self, streams: OwnedStreams, batches: StagedBatches, commits: StagedCommits, disk: DiskUse
+        self,
+        streams: OwnedStreams,
+        batches: StagedBatches,
+        commits: StagedCommits,
+        disk: DiskUse,
+        shared: SharedBatches | None = None,
     ) -> None:
+        """`shared`: staged batches in the object store; None if this node has none."""
         self.streams: Final = streams
         self.batches: Final = batches
+        self.shared: Final = shared
         self.commits: Final = commits
         self.disk: Final = disk
 
@@ -106,11 +114,8 @@ class OwnedAppender:
         return self._local.put(append)
 
     async def stage(self, frames: Sequence[Frame]) -> Staged:
-        if self._local.config.replication.replicas > 1:
-            # What is staged is on this disk alone: another owner could neither finish a commit of
-            # several parts nor tell a half of one from its repeat.
-            sentence = "a stream with replicas takes no staged batches; append the records"
-            raise invalid([Fault(Code.VALIDATION_FAILED, sentence, None)])
+        if self._local.has_replicas:
+            return await self._stage_shared(frames)
         batches, staged_id = self._owned.batches, f"st_{os.urandom(16).hex()}"
         try:
             batch = await batches.stage(self.stream_id, staged_id, frames)
@@ -123,6 +128,19 @@ class OwnedAppender:
             ) from error
         await reach("ingest.staged.after-sync")
         return Staged(batch, batches.expires_at(batch))
+
+    async def _stage_shared(self, frames: Sequence[Frame]) -> Staged:
+        if self._owned.shared is None:
+            # On this disk alone another owner could neither finish a commit of several parts nor
+            # tell a half of one from its repeat.
+            sentence = (
+                "this node has no object store, and a stream with replicas stages nothing on disks: "
+                "set BOTTOMLESS_STORE_URL, or append the records"
+            )
+            raise invalid([Fault(Code.VALIDATION_FAILED, sentence, None)])
+        staged = await self._owned.shared.stage(self._local, frames)
+        await reach("ingest.staged.after-sync")
+        return staged
 
     async def commit(self, conditions: Conditions, staged_ids: Sequence[str]) -> Appended:
         return await self._owned.commits.commit(self._local, conditions, staged_ids)
@@ -148,6 +166,8 @@ class OwnedAppender:
         # Before it is forgotten: after a crash between the two the producer is still there to be
         # forgotten, and what the plan said was lost anyway.
         await self._owned.batches.drop_damaged_plan(self.stream_id, producer_id)
+        if self._owned.shared is not None:
+            self._owned.shared.drop_damaged_plan(self._local, producer_id)
         await self._local.change(lambda tracking, now, _: forget(tracking, producer_id, now))
 
 

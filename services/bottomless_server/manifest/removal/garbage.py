@@ -233,7 +233,7 @@ class _CollectionStep:
             if record is None:
                 await self._without_record(home, page, known)
             elif record.state is StreamState.ACTIVE:
-                await self._of_stream(home, record, known)
+                await self._of_stream(home, record, known, oldest)
             # Of one that is being deleted everything goes anyhow.
         except (Corrupt, ObjectMissing) as error:
             self._skip(home, error)
@@ -289,19 +289,19 @@ class _CollectionStep:
         self._after = after_home(home)
 
     async def _of_stream(
-        self, home: str, record: StreamRecord, known: Sequence[OrphanCandidate]
+        self, home: str, record: StreamRecord, known: Sequence[OrphanCandidate], oldest: int
     ) -> None:
         if home != self._before and await has_gone_back(self._context, record):
             log.critical("a stream's record is older than its roots", stream_id=record.stream_id)
             self._tally.skip(home, Code.COORDINATION_REGRESSED.value)
             self._after = after_home(home)
             return
-        found = await orphans_of(self._context, record, known)
+        found = await orphans_of(self._context, record, known, oldest)
         if not self._dry_run:
             await self._overtake(record.stream_id, known)
         if found and not self._dry_run:
             first_count = len(found)
-            found = await still_orphans(self._context, record, found)
+            found = await still_orphans(self._context, record, found, oldest)
             self._tally.refused += first_count - len(found)
             await self._hand_over(record.stream_id, found)
         self._tally.add_orphans(found)
@@ -366,7 +366,7 @@ class _CollectionStep:
 
 @guard("the second look of a collection")
 async def still_orphans(
-    context: Context, record: StreamRecord, found: Sequence[OrphanCandidate]
+    context: Context, record: StreamRecord, found: Sequence[OrphanCandidate], oldest: int
 ) -> list[OrphanCandidate]:
     """Candidates that are orphans even now that no older attempt to publish can succeed."""
 
@@ -380,4 +380,4 @@ async def still_orphans(
     await reach("manifest.garbage.after-bump")
     if bumped.state is not StreamState.ACTIVE:
         return []
-    return await orphans_of(context, bumped, found)
+    return await orphans_of(context, bumped, found, oldest)

@@ -11,8 +11,9 @@ into the manifest meanwhile is then in the record, its root, or its intents. An 
 - it is the newest of its kind: the registry object of the record's version, a snapshot of
   consumers as new as the last one that was noted.
 
-Staged batches of leaderless streams are what clients hold the ids of. One that is old enough to be
-looked at is not committed any more, or was.
+Staged batches of streams that are leaderless or have replicas are what clients hold the ids of. One
+that is old enough to be looked at is not committed any more, or was; but while the plan of a commit
+is there, some of them may be its rest, for which a plan is kept so long.
 
 Whatever cannot be told is kept.
 """
@@ -22,9 +23,16 @@ from typing import Final
 
 from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Corrupt
-from bottomless.formats.keys import parse_consumers_key, registry_key
+from bottomless.formats.keys import (
+    parse_consumers_key,
+    parse_staged_plan_key,
+    registry_key,
+    staged_plans_prefix,
+)
 from bottomless.formats.manifest import decode_node
+from bottomless.guards import guard
 from bottomless.model.drive import DEFAULT_NUMBER
+from bottomless.model.limits import STAGED_PLAN_KEEP_MS
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord
@@ -55,9 +63,11 @@ _FOREVER: Final = 2**52
 
 
 async def orphans_of(
-    context: Context, record: StreamRecord, page: Sequence[OrphanCandidate]
+    context: Context, record: StreamRecord, page: Sequence[OrphanCandidate], oldest: int
 ) -> list[OrphanCandidate]:
     """Objects of the page that are orphans by this record; it must be newer than the listing.
+
+    What was put after `oldest`, by the clock of the store, is not looked at.
 
     Raises:
         ObjectMissing, Corrupt: of the root or a group: then nothing can be told.
@@ -75,7 +85,7 @@ async def orphans_of(
         *_old_roots(record, by_kind[ObjectKind.ROOT]),
         *await _old_registry(context, record, by_kind[ObjectKind.REGISTRY]),
         *await _old_consumers(context, record, by_kind[ObjectKind.CONSUMERS]),
-        *by_kind[ObjectKind.STAGED],
+        *await _old_staged(context, record, by_kind[ObjectKind.STAGED], oldest),
     ]
     # Last: what was dropped by an edit before the record was read is in the queue by now.
     left = await unqueued(context, left)
@@ -169,6 +179,26 @@ async def _old_consumers(
     return [
         one for one in page if (parse_consumers_key(one.facts.object_key) or 0) < pointer.version
     ]
+
+
+@guard("the rest of a begun commit, kept for as long as its plan")
+async def _old_staged(
+    context: Context, record: StreamRecord, page: Sequence[OrphanCandidate], oldest: int
+) -> list[OrphanCandidate]:
+    """What was staged and is no commit's rest: nothing of it, as long as any plan is kept."""
+    if not page:
+        return []
+    kept_after = oldest - STAGED_PLAN_KEEP_MS
+    prefix = staged_plans_prefix(record.stream_id, record.tenant)
+    async for facts in context.drive.list(prefix):
+        if facts.modified > kept_after:
+            return [one for one in page if _is_old_plan(one, kept_after)]
+    return list(page)
+
+
+def _is_old_plan(one: OrphanCandidate, kept_after: int) -> bool:
+    is_plan = parse_staged_plan_key(one.facts.object_key) is not None
+    return is_plan and one.facts.modified <= kept_after
 
 
 async def _uncovered(

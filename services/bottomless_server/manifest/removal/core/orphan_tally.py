@@ -13,6 +13,7 @@ from bottomless.formats.keys import (
     parse_consumers_key,
     parse_root_key,
     parse_staged_key,
+    parse_staged_plan_key,
     parse_super_key,
     parse_wal_key,
 )
@@ -36,7 +37,7 @@ class ObjectKind(StrEnum):
     SUPER = "super"
     """What a super stream is, under one version."""
     STAGED = "staged"
-    """A staged batch of a leaderless stream: nothing leads to it, committed or not."""
+    """A staged batch, or the plan of a commit of some: no manifest leads to it, committed or not."""
     WAL = "wal"
     """It belongs to an instance of a writer, and to no stream."""
 
@@ -100,7 +101,7 @@ def _kind(target: DeleteTarget) -> ObjectKind:
         return ObjectKind.GROUP
     if target.first_offset is not None:
         return ObjectKind.FRAGMENT
-    if parse_staged_key(target.object_key) is not None:
+    if parse_staged_key(target.object_key) or parse_staged_plan_key(target.object_key):
         return ObjectKind.STAGED
     if parse_consumers_key(target.object_key) is not None:
         return ObjectKind.CONSUMERS

@@ -47,6 +47,7 @@ _MEMBER = re.compile(
     r"|metadata/(?P<start>[0-9]{20})\.(?P<group>[0-9a-f]{32})\.g(?P<height>[0-9]{1,3})"
     r"|stream\.(?P<registry>[0-9]{10})\.json"
     r"|staged/[0-9a-f]{32}\.staged"
+    r"|staged/plans/[0-9]{20}\.[0-9]{10}\.[0-9a-f]{32}\.plan"
     r"|metadata/consumers\.[0-9]{20}\.[0-9a-f]{32}\.json))"
     r"(?:\?from=(?P<from>[0-9]{1,16})&below=(?P<below>[0-9]{1,16})|(?P<moved>\?moved))?",
     re.ASCII,
@@ -69,7 +70,7 @@ class DeleteTarget:
     stream_id: StreamId
     uid: Uid | None = None
     """None of registry objects and consumer snapshots, which only the record names, and of staged
-    batches, which nothing names."""
+    batches and plans of their commits, which no manifest names."""
     first_offset: int | None = None
     """The first offset of a fragment or a group; None for a root, which no entry names."""
     height: int = 0
