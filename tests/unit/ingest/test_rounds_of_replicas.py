@@ -4,6 +4,7 @@ The other nodes are a stand-in here, which answers when a test says so.
 """
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +18,16 @@ from bottomless.errors import Fenced, Outcome, Unavailable
 from bottomless.formats.segment import decode_checkpoint, encode_segment_header
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
+from bottomless.model.record import Content
+from bottomless.model.rows import Rows
 from bottomless.model.segment import SegmentHeader
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.ingest.local.opening import shown_at_claim
 from bottomless_server.ingest.log.layout import CHECKPOINT_NAME, segment_path
 from bottomless_server.ingest.log.segments import LogBroken, SegmentLog, Unsynced
+from bottomless_server.ingest.records.intake import Append
 from bottomless_server.ingest.replicas.followed_log import told_committed
+from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.owner import Claim
 from unit.ingest.harness import (
     NAME,
@@ -35,6 +40,7 @@ from unit.ingest.harness import (
 )
 
 SHOWN_AT_CLAIM = "what is shown of a log when it is claimed"
+LEFT_WHOLE = "all that was found, shown before a stream is left"
 FOUND_SHOWN = "what was found at a claim, before it is said where a log ends"
 
 
@@ -288,6 +294,73 @@ async def test_without_waiting_for_what_was_found_a_reader_hears_of_an_end_that_
     await after.aclose()
 
 
+async def older(harness: IngestHarness) -> tuple[IngestHarness, Others]:
+    """The node after a crash, with all that is published and no more; others may have more."""
+    await harness.published(1)
+    others = Others(harness.files)
+    others.answers.clear()
+    after = await harness.after_crash(others.replicate).start()
+    await eventually(lambda: others.waits == 1)
+    return after, others
+
+
+async def test_an_owner_that_waits_for_what_others_have_leaves_nothing_clean(
+    harness: IngestHarness,
+) -> None:
+    after, _ = await older(harness)
+    assert shown(after) == (1, 1)
+    assert problem(await after.chunks(1)) == (503, "not-owner")
+    await after.aclose()
+    assert (await after.record()).dirty
+
+
+async def test_without_its_guard_a_log_that_came_back_older_is_left_as_all_there_is(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, LEFT_WHOLE, lambda _: True)
+    after, _ = await older(harness)
+    await after.aclose()
+    assert not (await after.record()).dirty
+
+
+async def test_who_has_shown_what_others_have_too_leaves_it_clean(harness: IngestHarness) -> None:
+    after, others = await older(harness)
+    others.answers.set()
+    await eventually(lambda: not after.appender.awaits_found)
+    assert (await after.chunks(1)).status_code == 200
+    await after.aclose()
+    assert not (await after.record()).dirty
+
+
+async def test_an_owner_whose_log_is_gone_asks_the_others_what_the_stream_holds(
+    harness: IngestHarness,
+) -> None:
+    others = Others(harness.files)
+    others.answers.clear()
+    after = harness.after_crash(others.replicate)
+    shutil.rmtree(after.directory)
+    await after.start()
+    await after.service.streams.get(STREAM)
+    await eventually(lambda: others.waits == 1)
+    assert problem(await after.chunks(0)) == (503, "not-owner")
+    await after.aclose()
+    assert (await after.record()).dirty
+
+
+async def test_a_sync_that_fails_at_the_stop_leaves_the_stream_dirty(
+    harness: IngestHarness,
+) -> None:
+    """What it tried to write may be on the disk: a clean stream would not know of it."""
+    await harness.published(1)
+    harness.files.faults["fdatasync"].append(broken_disk())
+    appender, rows = harness.appender, Rows([b"b"], [Content.BYTES])
+    answer = appender.put(Append(1, rows.size, 1, rows))
+    await appender.close(not_owner(), leave=True)
+    with pytest.raises(LogBroken):
+        await answer
+    assert (await harness.record()).dirty
+
+
 async def test_a_segment_that_a_crash_left_without_a_chunk_is_waited_for_nowhere(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -331,7 +404,7 @@ async def test_without_a_bound_at_its_claim_a_log_shows_what_others_may_lack(
 ) -> None:
     remove(monkeypatch, SHOWN_AT_CLAIM, lambda _: None)
     after, others = await restarted(harness)
-    assert await after.values() == [b"a", b"b"]
+    assert shown(after) == (2, 2)
     others.answers.set()
     await after.aclose()
 

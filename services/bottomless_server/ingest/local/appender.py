@@ -106,6 +106,9 @@ class LocalAppender:
         """Fires when records become visible, and when the stream stops."""
         self.used_at = context.clocks.elapsed()
         """When something was written last."""
+        self.awaits_found = replicas is not None and record.dirty
+        """Whether it is not known yet what the stream holds: others that hold it may have more, of a disk
+        here that came back older, or empty."""
         self._context = context
         self._changed = changed
         self._replicas = replicas
@@ -273,10 +276,18 @@ class LocalAppender:
             await asyncio.shield(self._task)
             self._task = None
             self._freeing.count_disk(closed=True)
-            if leave and not isinstance(self.stopped, LogBroken) and not self.is_bound():
+            if leave and self.is_whole() and not self.is_bound():
                 with suppress(StoreError):
                     await self.claim.leave(self.log.synced_next, self._known_producers())
         self.advanced.fire()
+
+    @guard("all that was found, shown before a stream is left")
+    def is_whole(self) -> bool:
+        """Whether the stream ends where this log does. One that failed, or that waits for other nodes,
+        may be the shorter one: a clean stream goes on from here, and the logs of others are put away."""
+        return (
+            not (self.failed or self.awaits_found) and self.log.committed_end == self.log.synced_end
+        )
 
     @guard("the look at open commits before a stream is left")
     def is_bound(self) -> bool:
@@ -335,9 +346,13 @@ class LocalAppender:
     async def _show_found(self, replicas: Replicas) -> None:
         """Show what lay here when the stream was claimed, once all have it that may claim it next."""
         end = self.log.chunks_end()
+        if end is None and self.awaits_found:
+            # Nothing lies here of a stream that may hold something: whoever has it says so.
+            end = self.log.synced_place()
         if end is not None:
             # Nobody waits for an answer about it: who had none yet asks again.
             await until_all_have(replicas, end, lambda _: None, self._refuse_waiting)
+        self.awaits_found = False
         self.log.commit_found()
         self._changed(self)
         self.advanced.fire()

@@ -215,7 +215,7 @@ def require_found_shown(appender: LocalAppender) -> None:
     Raises:
         Unavailable: `not-owner`: it is not known yet what the stream holds.
     """
-    if appender.log.committed_next < appender.claim.first_offset:
+    if appender.awaits_found or appender.log.committed_next < appender.claim.first_offset:
         raise not_owner()
 
 
