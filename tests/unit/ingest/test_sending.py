@@ -344,3 +344,100 @@ class World:
 
     def _end(self) -> Place:
         return self.pieces[self.there - 1].end if self.there else NOWHERE
+
+
+def two_nodes(size_max: int) -> tuple[Memory, Sending, Sending]:
+    """One that answers and one that is dead, with forty logs open at both."""
+    memory = Memory(size_max)
+    made = Sending(memory), Sending(memory)
+    for one in made:
+        for stream_id in OTHERS:
+            one.follow(stream_id, 1, FIRST.end, Told(), 0)
+        serve(one)
+    return memory, *made
+
+
+def serve(made: Sending, piece: Piece | None = None, now: float = 0.0) -> None:
+    """Answer everything at once; what is read of the own log is this piece."""
+    while actions := made.next_actions(now):
+        for action in actions:
+            if isinstance(action, Open):
+                made.opened(action, None, FIRST.end, now)
+            elif isinstance(action, Read):
+                made.was_read(action, piece, now)
+            else:
+                ends = [FIRST.end if one.piece is None else one.piece.end for one in action.parts]
+                made.answered(action, [Answer(Taken.OK, end) for end in ends], now)
+
+
+def fill(alive: Sending, dead: Sending) -> None:
+    """Each log but the last grows once, and the dead node takes nothing of it."""
+    for stream_id in OTHERS[:-1]:
+        dead.offer(stream_id, SECOND, 0)
+        alive.offer(stream_id, SECOND, 0)
+        serve(alive)
+
+
+def test_a_node_that_does_not_answer_leaves_room_for_the_others() -> None:
+    memory, alive, dead = two_nodes(100)
+    fill(alive, dead)
+    assert memory.held <= 50
+    large = Piece(FIRST.end, False, 0, b"c" * 60)
+    alive.offer(OTHERS[-1], large, 0)
+    serve(alive)
+    assert alive.end_of(OTHERS[-1]) == large.end
+    for made in (alive, dead):
+        made.check()
+
+
+def test_without_its_guard_all_memory_is_kept_for_a_node_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "room for nodes that take what is sent", lambda *_: True)
+    memory, alive, dead = two_nodes(100)
+    fill(alive, dead)
+    assert memory.held > 100
+
+
+def test_what_is_larger_than_all_memory_passes_before_what_comes_later() -> None:
+    made = Sending(Memory(100))
+    for stream_id in OTHERS[:3]:
+        made.follow(stream_id, 1, FIRST.end, Told(), 0)
+    serve(made)
+    made.offer(OTHERS[0], SECOND, 0)
+    body = only(made.next_actions(0))
+    assert isinstance(body, Send)
+    large = Piece(FIRST.end, False, 0, b"c" * 200)
+    made.offer(OTHERS[1], large, 0)
+    read = only(made.next_actions(0))
+    assert isinstance(read, Read)
+    made.was_read(read, large, 0)
+    made.offer(OTHERS[2], SECOND, 0)
+    # It is read of the disk too, after the large one.
+    serve(made, SECOND)
+    assert made.end_of(OTHERS[2]) == FIRST.end
+    made.answered(body, [Answer(Taken.OK, SECOND.end)], 0)
+    serve(made, large, 1)
+    assert made.end_of(OTHERS[1]) == large.end
+    serve(made, SECOND, 2)
+    assert made.end_of(OTHERS[2]) == SECOND.end
+    made.check()
+
+
+def test_a_log_that_is_left_keeps_no_other_from_its_room() -> None:
+    made = Sending(Memory(100))
+    for stream_id in OTHERS[:3]:
+        made.follow(stream_id, 1, FIRST.end, Told(), 0)
+    serve(made)
+    made.offer(OTHERS[0], SECOND, 0)
+    assert isinstance(only(made.next_actions(0)), Send)
+    large = Piece(FIRST.end, False, 0, b"c" * 200)
+    made.offer(OTHERS[1], large, 0)
+    read = only(made.next_actions(0))
+    assert isinstance(read, Read)
+    made.was_read(read, large, 0)
+    made.leave(OTHERS[1])
+    made.offer(OTHERS[2], SECOND, 0)
+    serve(made)
+    assert made.end_of(OTHERS[2]) == SECOND.end
+    made.check()

@@ -6,7 +6,8 @@ and a late one, of which the request counts as failed, is of an older session an
 of many streams share a body, and four bodies may be on their way.
 
 What was just written is sent from memory, as far as there is room for it; anything else is read
-from the log, where it is once it is synced. Both begin where the follower says that its log ends.
+from the log, where it is once it is synced. Both begin where the follower says that its log ends. A node
+that does not answer keeps its part of the memory, and leaves some to the others.
 """
 
 from collections import deque
@@ -96,7 +97,7 @@ class Sending:
     """All that is to be sent to one node; times are seconds of a monotonic clock."""
 
     def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+        self._kept = memory.share()
         self._streams: dict[StreamId, _Stream] = {}
         self._due: dict[StreamId, None] = {}
         """Streams of which something may be sent now or later, in their turn."""
@@ -145,7 +146,7 @@ class Sending:
         stream.log_end = piece.end
         if stream.since is None:
             stream.since = now
-        if self._memory.take(len(piece.data)):
+        if self._kept.take(stream_id, len(piece.data)):
             stream.offered.append(piece)
         else:
             # Those before it go too: what is kept has no gap, and this one is read of the disk.
@@ -307,7 +308,7 @@ class Sending:
             AssertionError: it is not.
         """
         kept = sum(len(piece.data) for one in self._streams.values() for piece in one.pieces())
-        assert kept <= self._memory.held
+        assert kept <= self._kept.held
         assert 0 <= self._bodies <= IN_FLIGHT_MAX
         assert 0 <= self._errands <= ERRAND_COUNT_MAX
         for stream_id, stream in self._streams.items():
@@ -367,16 +368,19 @@ class Sending:
     def _has_room(self, stream: _Stream, size: int) -> bool:
         """Take room for what was read. What was offered waits until that node has what was read, so
         it must not keep the room: it is read later."""
-        if self._memory.take(size):
+        if self._kept.take(stream.stream_id, size):
             return True
         self._drop_pieces(stream)
-        return self._memory.take(size)
+        if self._kept.take(stream.stream_id, size):
+            return True
+        self._kept.wait(stream.stream_id)
+        return False
 
     def _has(self, stream: _Stream, now: float) -> list[Event]:
         """Note where the log ends there: what it has need not be kept."""
         stream.all_read = False
         while stream.offered and stream.end is not None and stream.offered[0].end <= stream.end:
-            self._memory.give_back(len(stream.offered.popleft().data))
+            self._kept.give_back(len(stream.offered.popleft().data))
         stream.since = now if stream.lacks else None
         self._due[stream.stream_id] = None
         return [Event(News.HAS, stream.stream_id, stream.end)]
@@ -396,13 +400,14 @@ class Sending:
         return stream if stream is not None and is_of_session(stream.session, session) else None
 
     def _drop_read(self, stream: _Stream) -> None:
+        self._kept.forget(stream.stream_id)
         if stream.read is not None:
-            self._memory.give_back(len(stream.read.data))
+            self._kept.give_back(len(stream.read.data))
             stream.read = None
 
     def _drop_pieces(self, stream: _Stream) -> None:
         self._drop_read(stream)
-        self._memory.give_back(sum(len(piece.data) for piece in stream.offered))
+        self._kept.give_back(sum(len(piece.data) for piece in stream.offered))
         stream.offered.clear()
 
 

@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.protocol.replica import Place
 
@@ -41,18 +42,65 @@ class Memory:
         self._size_max = size_max
         self.held = 0
 
-    def take(self, size: int) -> bool:
-        """Whether there was room for so many bytes; it is taken then. What is larger than all of it
-        passes alone."""
-        if self.held and self.held + size > self._size_max:
+    @property
+    def free(self) -> int:
+        """Bytes that nobody keeps."""
+        return max(self._size_max - self.held, 0)
+
+    def share(self) -> "Share":
+        """The part of it that is kept for one other node."""
+        return Share(self)
+
+
+class Share:
+    """What is kept for one other node: no more than is free beside it, for nodes that take what is sent.
+
+    However many nodes stall, each of the others finds room: of three shares none is more than a half,
+    of nine none that comes last less than a tenth. What finds no room is waited for: nothing else is
+    kept for that node before, so an append larger than all the memory passes too, when the node has
+    taken what was kept for it before. Together the senders keep no more than the memory and, for each
+    node, one such piece.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.held = 0
+        self._first: StreamId | None = None
+        """The stream whose piece goes before all others."""
+
+    def take(self, stream_id: StreamId, size: int) -> bool:
+        """Whether there was room for so many bytes of a stream; it is taken then."""
+        if self._first not in (None, stream_id):
             return False
+        if self.held and not leaves_room(self.held + size, self._memory.free):
+            return False
+        self._first = None
         self.held += size
+        self._memory.held += size
         return True
+
+    def wait(self, stream_id: StreamId) -> None:
+        """Keep nothing of other streams before a piece of this one, unless another one waits already."""
+        if self._first is None:
+            self._first = stream_id
+
+    def forget(self, stream_id: StreamId) -> None:
+        """Wait no more for a piece of a stream."""
+        if self._first == stream_id:
+            self._first = None
 
     def give_back(self, size: int) -> None:
         """Make room free again."""
         self.held -= size
+        self._memory.held -= size
         assert self.held >= 0
+
+
+@guard("room for nodes that take what is sent")
+def leaves_room(share: int, free: int) -> bool:
+    """Whether one node may have so many bytes kept for it, where so many are free before that: who does
+    not answer keeps what it has for long, and another one needs some too."""
+    return share <= free
 
 
 class Open(NamedTuple):
