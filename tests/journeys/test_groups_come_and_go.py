@@ -57,6 +57,10 @@ class History:
             "two hold one generation"
         )
 
+    def refused(self, generation: int) -> bool:
+        """Whether a commit of it was refused."""
+        return any(one.generation == generation and not one.passed for one in self.commits)
+
     def check(self) -> None:
         """No commit passes that was begun after one of a later generation had passed."""
         passed = [one for one in self.commits if one.passed]
@@ -84,13 +88,27 @@ class Member:
             for _ in range(self.chance.randrange(2, 6)):
                 await self._beat()
                 await self._commit()
-            zombie = self.member_id, self.generation
-            with suppress(StoreError):
-                await self.client.leave_group(self.stream, GROUP, self.member_id)
-            # It says so once more, as one that does not know that it has left.
-            await self._commit_as(*zombie)
-            self.generation = None
-            self.history.ended_lives += 1
+            await self._leave()
+
+    async def hold(self) -> None:
+        """Live once more, however long it takes to hold the stream and to be refused afterwards."""
+        await self._join()
+        while self.generation is None:
+            await self._beat()
+        generation = self.generation
+        await self._commit()
+        await self._leave()
+        while not self.history.refused(generation):
+            await self._commit_as(self.member_id, generation)
+
+    async def _leave(self) -> None:
+        zombie = self.member_id, self.generation
+        with suppress(StoreError):
+            await self.client.leave_group(self.stream, GROUP, self.member_id)
+        # It says so once more, as one that does not know that it has left.
+        await self._commit_as(*zombie)
+        self.generation = None
+        self.history.ended_lives += 1
 
     async def _join(self) -> None:
         while True:
@@ -201,7 +219,7 @@ async def come_and_go(server: AllInOne, valkey_url: str, *, losing: bool) -> Non
             await asyncio.gather(*running)
             # Whoever comes after all that gets the stream, with a generation that nobody had.
             last = Member(client, stream.name, "last", history)
-            await last.run()
+            await last.hold()
     history.check()
     assert {one.passed for one in history.commits} == {True, False}
     if losing:
