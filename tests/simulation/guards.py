@@ -155,7 +155,11 @@ async def _pass_by(*_: object) -> None:
 
 
 async def _root_before_the_fence(
-    context: Context, committer: Committer, home: NodeId, epoch: int
+    context: Context,
+    committer: Committer,
+    home: NodeId,
+    epoch: int,
+    named: takeovers.GoesOn | None = None,
 ) -> dict[str, Any]:
     """A root with the gap is put under an epoch that no record has yet, as it was once."""
     await committer.refresh()
@@ -168,7 +172,7 @@ async def _root_before_the_fence(
             if isinstance(action, PutGroup | PutRoot):
                 await Publisher(context).put_node(action, fenced)
         await reach("manifest.publish.before-exec")
-    return await _take_over(context, committer, home, epoch)
+    return await _take_over(context, committer, home, epoch, named)
 
 
 _take_over: Final = takeover.take_over

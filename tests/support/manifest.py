@@ -36,6 +36,7 @@ from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.protocol.held import HeldThere
 from bottomless_server.protocol.places import TailPlace
 from bottomless_server.stores.nodes import load_node
 from bottomless_server.stores.put_retries import put_object
@@ -254,6 +255,8 @@ class KnownOwners:
         """What was said of layouts."""
         self.given: list[tuple[StreamId, NodeId]] = []
         """Streams that were to be given to other nodes."""
+        self.held_by: dict[str, HeldThere] = {}
+        """What nodes say that they hold, by their addresses."""
         self.closing = True
         """Whether they answer when they are asked to stop."""
 
@@ -292,6 +295,10 @@ class KnownOwners:
     ) -> None:
         del url, timeout_seconds
         self.given.append((stream_id, node))
+
+    async def held(self, url: str, stream_id: StreamId, timeout_seconds: float) -> HeldThere | None:
+        del stream_id, timeout_seconds
+        return self.held_by.get(url)
 
     async def fence_layouts(
         self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float

@@ -40,6 +40,7 @@ from bottomless_server.ingest.log.whole_syncs import WholeSyncs
 from bottomless_server.ingest.ports import Appenders
 from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
+from bottomless_server.ingest.replicas.held_routes import add_held_routes
 from bottomless_server.ingest.replicas.making import LocalLogs, SendingHalf, make_following
 from bottomless_server.ingest.replicas.replica_routes import add_replica_routes
 from bottomless_server.ingest.replicas.transfer_routes import add_transfer_routes
@@ -223,6 +224,7 @@ def create_service(
     frame_size_max = settings.ingest_chunk_size_max
     add_replica_routes(tail_api, replicas.routes)
     add_transfer_routes(tail_api, replicas.transfer_routes)
+    add_held_routes(tail_api, replicas.held_routes)
     add_part_routes(tail_api, PartRoutes(partitions, under_way, room, frame_size_max))
     public = create_public_app(
         names,

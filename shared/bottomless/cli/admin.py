@@ -75,14 +75,22 @@ def _take_over(
     context: typer.Context,
     stream: Stream,
     expect_home: Annotated[str, typer.Option(help="Id of the data directory that is given up.")],
+    node: Annotated[
+        str | None,
+        typer.Option(
+            help="Id of a node that goes on with what it holds, without a gap. `replicas status` shows which holds most."
+        ),
+    ] = None,
     yes: Yes = False,
     wait: Wait = False,
     output: Output = Form.TABLE,
 ) -> None:
     """Free a stream from a home that will not come back; what only that held is lost."""
-    confirm(f"Give up what only {expect_home} holds of {stream}, for good?", yes)
+    kept = "" if node is None else f", and go on with what {node} holds"
+    confirm(f"Give up what only {expect_home} holds of {stream}{kept}, for good?", yes)
     with open_client(context) as client:
-        finish(client, client.take_over(stream, expect_home=expect_home), output, wait=wait)
+        begun = client.take_over(stream, expect_home=expect_home, node=node)
+        finish(client, begun, output, wait=wait)
 
 
 def _accept_gap(

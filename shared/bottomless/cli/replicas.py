@@ -14,8 +14,16 @@ _COLUMNS: Final = [
     Column("NODE", lambda item: item["node"]),
     Column("ROLE", lambda item: item["role"]),
     Column("IN SYNC", lambda item: "yes" if item["in_sync"] else "no"),
+    Column("NEXT OFFSET", lambda item: _number(item["next_offset"])),
+    Column("LAG", lambda item: _number(item["lag"])),
+    Column("DISK", lambda item: "failing" if item["failing"] else ""),
     Column("ZONE", lambda item: item["zone"] or ""),
 ]
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
 
 Node = Annotated[
     str, typer.Argument(metavar="NODE", help="Id of a node, as `replicas status` shows it.")

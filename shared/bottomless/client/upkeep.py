@@ -139,9 +139,20 @@ class UpkeepCalls(Wire):
         value = {"tenant": tenant, "accept_loss": True, "expect_home": expect_home}
         return await self._send_json("POST", "/v1/admin/queues/takeover", value)
 
-    async def take_over(self, name: str, *, expect_home: str) -> dict[str, Any]:
-        """Give up what only a lost home held; returns an operation."""
-        value = {"accept_loss": True, "expect_home": expect_home}
+    async def take_over(
+        self, name: str, *, expect_home: str, node: str | None = None
+    ) -> dict[str, Any]:
+        """Give up what only a lost home held; returns an operation.
+
+        With `node` that member of a stream with replicas goes on with what it holds, without a gap.
+
+        Raises:
+            Fenced: `home-live`, or `in-sync-live`: the home lives, or a node that has everything;
+                `not-in-sync`: the node is no member, does not live, or holds too little.
+        """
+        value: dict[str, Any] = {"accept_loss": True, "expect_home": expect_home}
+        if node is not None:
+            value["node"] = node
         return await self._send_json("POST", takeover_path(name), value)
 
     async def replicas(self, name: str) -> dict[str, Any]:

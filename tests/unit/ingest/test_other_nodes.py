@@ -38,7 +38,7 @@ from bottomless_server.runtime.base.shared_hops import SharedHops
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.stores.streams import Streams, stream_key
 from unit.ingest.harness import STREAM, IngestHarness, no_space, problem
-from unit.ingest.replica_logs import AtOnce
+from unit.ingest.replica_logs import AtOnce, at_call, nothing
 from unit.ingest.served_nodes import ServedNode
 
 B, C = NodeId("b" * 32), NodeId("c" * 32)
@@ -230,6 +230,23 @@ async def test_what_is_acknowledged_lies_on_every_node_in_sync(three: Three) -> 
             assert three.segments(node) == three.owned()
     await three.until_in_sync(B, C)
     assert three.segments(B) == three.segments(C) == three.owned()
+
+
+async def test_a_node_whose_disk_takes_nothing_is_let_go_at_once(three: Three) -> None:
+    """The clock of the owner stands still: nobody is silent for too long."""
+    await three.all_in_sync()
+
+    def full() -> None:
+        raise no_space()
+
+    three.nodes[B].node.disk.before = at_call(0, full)
+    assert (await three.harness.append("b")).status_code == 200
+    assert await three.in_sync() == {C}
+    assert three.harness.appender.failing == (B,)
+    three.nodes[B].node.disk.before = nothing
+    assert (await three.harness.append("c")).status_code == 200
+    await eventually(lambda: three.has_all(B))
+    assert three.harness.appender.failing == ()
 
 
 async def test_the_first_append_to_a_stream_waits_for_the_first_node(three: Three) -> None:

@@ -8,6 +8,7 @@ from unit.manifest.test_manifest_api import running
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Changes
+from bottomless_server.protocol.held import HeldThere
 from bottomless_server.stores.node_facts import NodeFacts, encode_facts, facts_key
 from bottomless_server.stores.streams import node_key
 
@@ -37,6 +38,25 @@ async def test_the_nodes_of_a_stream_are_shown_with_what_each_is_to_it() -> None
         (D, "away", True),
     ]
     assert [one["zone"] for one in told["nodes"]] == [None, "east", None, None]
+
+
+async def test_each_node_that_lives_says_itself_what_it_holds() -> None:
+    harness = await a_harness()
+    for node, said in (
+        (NODE, HeldThere(True, 1, 70, (C,))),
+        (B, HeldThere(False, 1, 70)),
+        (C, HeldThere(False, 1, 30)),
+    ):
+        url = f"unix:///{node[0]}.sock"
+        harness.coordination.write(
+            Changes({facts_key(node): encode_facts(NodeFacts(url, "", "0.1.0"))})
+        )
+        harness.owners.held_by[url] = said
+    async with running(harness) as service:
+        told = (await service.public.get("/v1/streams/orders/replicas")).json()
+    shown = [(one["epoch"], one["next_offset"], one["lag"]) for one in told["nodes"]]
+    assert shown == [(1, 70, 0), (1, 70, 0), (1, 30, 40), (None, None, None)]
+    assert [one["failing"] for one in told["nodes"]] == [False, False, True, False]
 
 
 async def test_a_stream_with_one_replica_is_held_by_its_home() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.guards import remove
 from support.manifest import NODE, STREAM, Crash, Fault, ManifestHarness
 from support.object_keys import root_key
 from support.rebuilding import put, put_registry, rebuild
@@ -17,15 +18,19 @@ from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason
 from bottomless.model.names import NodeId, Uid
 from bottomless.model.stream import EpochStart, gap_due
+from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.mutators.takeover import take_over
 from bottomless_server.manifest.recovery.home_operations import check_takeover
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.takeovers import fence
+from bottomless_server.manifest.tree.core.takeovers import GoesOn, fence
 from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.node.core import in_sync
 from bottomless_server.node.core.ownership import LocalView, claim, reserve
+from bottomless_server.protocol.held import HeldThere
 from bottomless_server.stores.generation import check_generation
+from bottomless_server.stores.node_facts import NodeFacts, encode_facts, facts_key
 from bottomless_server.stores.streams import node_key
 from bottomless_server.tree.append import append_entries
 
@@ -136,6 +141,93 @@ async def test_a_takeover_waits_for_a_node_in_sync_that_goes_on_by_itself() -> N
     await take_over(harness.context, committer, NODE, 1)
     record = await harness.record()
     assert (record.epoch, record.home, record.in_sync) == (2, None, ())
+
+
+def held_by_two() -> dict[str, Any]:
+    """A stream of which only the lost home has everything, and another one some."""
+    return owned(members=(NODE, OTHER_NODE), in_sync=(NODE,))
+
+
+async def say_holds(harness: ManifestHarness, next_offset: int) -> None:
+    """Have the other node live, and say where its log ends."""
+    await harness.coordination.hold(node_key(OTHER_NODE), b"x", 10_000)
+    facts = encode_facts(NodeFacts("unix:///other.sock", "", "0.1.0"))
+    harness.coordination.write(Changes({facts_key(OTHER_NODE): facts}))
+    harness.owners.held_by["unix:///other.sock"] = HeldThere(False, 1, next_offset)
+
+
+async def test_a_takeover_by_a_node_has_it_go_on_with_what_it_holds() -> None:
+    harness = ManifestHarness()
+    committer = await tens(harness, 3, **held_by_two())
+    await say_holds(harness, 40)
+    named = await check_takeover(harness.context, await harness.record(), NODE, OTHER_NODE)
+    assert named == GoesOn(OTHER_NODE, 40)
+    for _ in range(2):
+        told = await take_over(harness.context, committer, NODE, 1, named)
+        assert told == {"epoch": 2, "gap": None, "home": OTHER_NODE}
+    record = await harness.record()
+    assert (record.epoch, record.dirty, record.in_sync) == (2, True, (OTHER_NODE,))
+    local = LocalView(next_offset=40, empty=False, epoch=1)
+    claimed = in_sync.claim(record, OTHER_NODE, "unix:///o.sock", local, home_held=False)
+    assert claimed.epochs[-1] == EpochStart(3, 40)
+
+
+async def test_a_takeover_by_a_node_is_refused_if_that_could_not_go_on() -> None:
+    harness = ManifestHarness()
+    await tens(harness, 3, **held_by_two())
+    record = await harness.record()
+
+    async def refusal(node: NodeId) -> str:
+        with pytest.raises(Fenced) as refused:
+            await check_takeover(harness.context, record, NODE, node)
+        assert refused.value.code is Code.NOT_IN_SYNC
+        return str(refused.value)
+
+    assert "no member" in await refusal(NodeId("e" * 32))
+    assert "does not live" in await refusal(OTHER_NODE)
+    await say_holds(harness, 20)
+    assert "ends before" in await refusal(OTHER_NODE)
+    harness.owners.held_by.clear()
+    assert "does not say" in await refusal(OTHER_NODE)
+
+
+async def refused_late(harness: ManifestHarness) -> bool:
+    """Whether the EXEC refuses a node that was asked before more was published than it holds."""
+    committer = await tens(harness, 3, **held_by_two())
+    try:
+        await take_over(harness.context, committer, NODE, 1, GoesOn(OTHER_NODE, 25))
+    except Fenced as error:
+        return error.code is Code.NOT_IN_SYNC
+    return False
+
+
+async def test_a_takeover_by_a_node_that_lacks_what_is_published_does_not_happen() -> None:
+    harness = ManifestHarness()
+    assert await refused_late(harness)
+    assert (await harness.record()).home == NODE
+
+
+async def test_without_its_guard_a_stream_is_given_to_a_node_that_cannot_claim_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(
+        monkeypatch,
+        "a log that reaches what is published, in a takeover by a node",
+        lambda *_: True,
+    )
+    harness = ManifestHarness()
+    assert not await refused_late(harness)
+    local = LocalView(next_offset=25, empty=False, epoch=1)
+    with pytest.raises(Unavailable, match="lost data"):
+        in_sync.claim(await harness.record(), OTHER_NODE, "unix:///o", local, home_held=False)
+
+
+async def test_a_takeover_by_a_node_of_a_clean_stream_leaves_it_to_anybody() -> None:
+    harness = ManifestHarness()
+    committer = await tens(harness, 3, **{**held_by_two(), "dirty": False})
+    await take_over(harness.context, committer, NODE, 1, GoesOn(OTHER_NODE, 40))
+    record = await harness.record()
+    assert (record.home, record.dirty, record.in_sync) == (None, False, ())
 
 
 async def test_a_takeover_believes_no_fragment_that_a_later_epoch_wrote_anew() -> None:

@@ -29,6 +29,7 @@ from bottomless.errors import Fenced, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
 from bottomless.model.limits import PARTITION_COUNT_MAX
+from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.restated import restated
 from bottomless_server.core.tracking.tracking import Tracking
@@ -204,6 +205,11 @@ class LocalAppender:
     def waiting_since(self) -> int | None:
         """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
         return None if self._replicas is None else self._replicas.waiting_since
+
+    @property
+    def failing(self) -> tuple[NodeId, ...]:
+        """Other nodes that said last that they cannot store what they are sent."""
+        return () if self._replicas is None else self._replicas.failing
 
     def oldest_layout(self) -> int:
         """The oldest layout of which parts are taken now; newer than any where that is not known."""

@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
+from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.log.segments import SegmentLog, Unsynced
 from bottomless_server.node.core.ownership import not_owner
@@ -54,6 +55,11 @@ class Replicas(Protocol):
     @property
     def waiting_since(self) -> int | None:
         """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
+        ...
+
+    @property
+    def failing(self) -> tuple[NodeId, ...]:
+        """Nodes that said last that they cannot store what they are sent."""
         ...
 
     async def all_have(self, end: tuple[int, int], late: Callable[[], None], /) -> None:

@@ -60,6 +60,10 @@ class _Opening(NamedTuple):
     answer: "asyncio.Future[OpenRefusal | Place | None]"
 
 
+class _Question(NamedTuple):
+    answer: "asyncio.Future[Held]"
+
+
 class _Arrival(NamedTuple):
     items: Sequence[Arrived]
     answer: asyncio.Future[list[Answer]]
@@ -68,13 +72,15 @@ class _Arrival(NamedTuple):
 class FollowedStream:
     """Takes what the owner of a stream sends; its task is the only one that touches its files."""
 
-    def __init__(self, context: FollowingContext, stream_id: StreamId) -> None:
+    def __init__(
+        self, context: FollowingContext, stream_id: StreamId, used_at: int | None = None
+    ) -> None:
         self.stream_id = stream_id
-        self.used_at = context.clocks.elapsed()
+        self.used_at = context.clocks.elapsed() if used_at is None else used_at
         """When something came last, by the monotonic clock, in ms."""
         self._context = context
         self._opener = LogOpener(context, stream_id)
-        self._jobs: deque[_Opening | _Arrival] = deque()
+        self._jobs: deque[_Opening | _Arrival | _Question] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
         self._look = self._rest = False
@@ -95,11 +101,6 @@ class FollowedStream:
     def reserved_next(self) -> int:
         """What a follower's checkpoint has in this place: up to where it was told that is committed."""
         return self._held.committed_next
-
-    @property
-    def held(self) -> Held:
-        """What the log holds, synced."""
-        return self._held
 
     @property
     def is_idle(self) -> bool:
@@ -130,6 +131,17 @@ class FollowedStream:
         """
         return await self._put(lambda answer: _Arrival(items, answer))
 
+    async def find(self) -> Held:
+        """What the log holds, synced; of one that is not open, as the next opening will find it.
+
+        Raises:
+            Unavailable: `storage-failed`: it cannot be read, or is damaged.
+            Overloaded: too much waits here.
+        """
+        if self._log is not None:
+            return self._held
+        return await self._put(_Question, heard=False)
+
     def tick(self) -> None:
         """Have files looked after if something is due; called now and then."""
         if self._freeing is not None and self._freeing.is_due():
@@ -149,12 +161,18 @@ class FollowedStream:
         # Who closes may be broken off: what is under way ends all the same.
         await asyncio.shield(self._task)
 
-    async def _put(self, make: Callable[["asyncio.Future[T]"], _Opening | _Arrival]) -> T:
+    async def _put(
+        self,
+        make: Callable[["asyncio.Future[T]"], _Opening | _Arrival | _Question],
+        *,
+        heard: bool = True,
+    ) -> T:
         if self._closed or len(self._jobs) >= JOB_COUNT_MAX:
             raise Overloaded("too much waits for one replica", retry_after_seconds=1)
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._jobs.append(make(answer))
-        self.used_at = self._context.clocks.elapsed()
+        if heard:
+            self.used_at = self._context.clocks.elapsed()
         self._begin()
         try:
             return await answer
@@ -179,6 +197,8 @@ class FollowedStream:
             job = self._jobs.popleft()
             if isinstance(job, _Opening):
                 await _settle(job.answer, self._open(job.opening))
+            elif isinstance(job, _Question):
+                await _settle(job.answer, self._found())
             else:
                 await self._take(job)
         elif self._look:
@@ -200,6 +220,13 @@ class FollowedStream:
             first = self._log.segments[0].first_offset
             kept = tuple(one for one in self._held.segments if one.first_offset >= first)
             self._held = replace(self._held, segments=kept)
+
+    async def _found(self) -> Held:
+        if self._log is None:
+            here = self._context.here
+            if here.owned_epoch(self.stream_id) is None:
+                return await self._opener.look(self._held, self._cut_at)
+        return self._held
 
     # Opening.
 

@@ -14,7 +14,7 @@ from bottomless.errors import Overloaded
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.replicas.context import Arrived, FollowingContext
 from bottomless_server.ingest.replicas.followed_stream import FollowedStream
-from bottomless_server.node.core.following import OpenRefusal
+from bottomless_server.node.core.following import Held, OpenRefusal
 from bottomless_server.protocol.replica import (
     NOWHERE,
     Answer,
@@ -93,6 +93,22 @@ class Following:
         while (closing := self._closing.get(stream_id)) is not None:
             await asyncio.shield(closing)
         return await self._used(stream_id).open(opening)
+
+    async def held(self, stream_id: StreamId) -> Held:
+        """What lies here of a stream, synced; nothing of one that this node never followed.
+
+        Raises:
+            Unavailable: `storage-failed`: it cannot be read, or is damaged.
+            Overloaded: too much waits, or the stream is about to be this node's own.
+        """
+        if self.is_held_back(stream_id) or stream_id in self._closing:
+            raise Overloaded("this node may be the owner of the stream", retry_after_seconds=1)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            self._make_room()
+            # Nobody sent anything: whoever watches its owner must not take this for a word of it.
+            stream = self._streams[stream_id] = FollowedStream(self._context, stream_id, used_at=0)
+        return await stream.find()
 
     async def take(self, items: Sequence[Item]) -> list[Answer]:
         """Take the items of a body; returns an answer for each, once what is taken is synced.

@@ -91,6 +91,23 @@ class LogOpener:
             )
             raise _storage_failed("the disk does not take it") from error
 
+    async def look(self, known: Held, cut_at: tuple[int, int] | None) -> Held:
+        """What lies here, with what is `known` of it in memory; nothing is changed beside what a crash
+        left torn.
+
+        Raises:
+            Unavailable: `storage-failed`: it cannot be read, or is damaged.
+        """
+        hops, elapsed = self._context.hops, self._context.clocks.elapsed()
+        try:
+            found = await hops.call(self._files.find, elapsed, cut_at)
+        except (Corrupt, OSError) as error:
+            raise _storage_failed("a replica cannot be read") from error
+        if found.damaged:
+            raise _storage_failed("a replica is damaged")
+        held = following.told(found.held, known.committed_next)
+        return replace(held, epoch=max(held.epoch, known.epoch))
+
     async def _open(
         self, opening: Opening, told: int, cut_at: tuple[int, int] | None
     ) -> OpenedLog | Refused:

@@ -18,6 +18,7 @@ from bottomless_server.ingest.log.segments import SegmentLog
 from bottomless_server.ingest.replicas.context import FollowingContext
 from bottomless_server.ingest.replicas.failover import Failover
 from bottomless_server.ingest.replicas.following import Following
+from bottomless_server.ingest.replicas.held_routes import HeldRoutes
 from bottomless_server.ingest.replicas.node_peers import NodePeers
 from bottomless_server.ingest.replicas.other_nodes import OtherNodes, OwnerContext
 from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes
@@ -110,6 +111,7 @@ class ReplicaHalf:
     step_down: StepDown
     transfers: Transfers
     transfer_routes: TransferRoutes
+    held_routes: HeldRoutes
 
     def start(self, stream_ids: Iterable[StreamId]) -> None:
         """Follow whatever owners ask for from now on, and go on where they die; `stream_ids` lie here."""
@@ -187,4 +189,5 @@ def make_following(
         step_down,
         transfers,
         TransferRoutes(owner, streams, transfers, failover),
+        HeldRoutes(streams, following),
     )

@@ -152,6 +152,11 @@ class OtherNodes:
             if sender is not None:
                 sender.offer(self._owned.stream_id, piece)
 
+    @property
+    def failing(self) -> tuple[NodeId, ...]:
+        """Nodes that said last that they cannot store what they are sent."""
+        return tuple(node for node, one in self._said.items() if one.failed)
+
     async def all_have(self, end: tuple[int, int], late: Callable[[], None], /) -> None:
         """Return when every node in sync has the log up to a segment and a position in it.
 
@@ -230,6 +235,9 @@ class OtherNodes:
                 # It was in sync by an older record, and is asked again; not at once, since it may take
                 # a while until it reads another one.
                 self._follow(node, _DIVERGED_SECONDS)
+            case News.FAILED:
+                # Nobody waits for it any longer than for one that is silent for too long.
+                self._said[node] = replace(self._said.get(node, Said()), failed=True)
             case News.UNKNOWN if node in self._said:
                 self._said[node] = replace(self._said[node], end=None, caught_up_at=0)
         self._heard.fire()
@@ -241,6 +249,7 @@ class OtherNodes:
             one,
             end=end,
             at=one.at if end == one.end else now,
+            failed=False,
             caught_up_at=now if has_all and not one.caught_up_at else one.caught_up_at,
         )
 

@@ -21,6 +21,7 @@ from bottomless_server.node.core.sends import (
     Action,
     Event,
     Memory,
+    News,
     Open,
     Part,
     Piece,
@@ -176,6 +177,8 @@ class Replicator:
             refused = isinstance(error, StoreError) and error.code is not Code.PEER_UNAVAILABLE
             log.warning("a replica was not reached", refused=refused, error=str(error))
             events = self._sending.failed(action, self._monotonic(), refused=refused)
+            if isinstance(action, Open) and _is_failed_disk(error):
+                events.append(Event(News.FAILED, action.stream_id))
         except Exception:
             log.exception("a sender met a bug")
             events = self._sending.failed(action, self._monotonic())
@@ -212,6 +215,10 @@ class Replicator:
         except Freed:
             return self._sending.was_read(action, None, self._monotonic(), freed=True)
         return self._sending.was_read(action, piece, self._monotonic())
+
+
+def _is_failed_disk(error: Exception) -> bool:
+    return isinstance(error, StoreError) and error.code is Code.STORAGE_FAILED
 
 
 def _item(part: Part) -> Item:

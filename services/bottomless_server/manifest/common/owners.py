@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from bottomless.errors import StoreError
 from bottomless.model.names import NodeId, StreamId
+from bottomless_server.protocol.held import HELD, HeldThere, decode_held
 from bottomless_server.protocol.parts import LAYOUT, encode_layout
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeersPort
@@ -73,6 +74,10 @@ class Owners(Protocol):
             Fenced: `not-in-sync`.
             StoreError: it is not given, or nobody knows.
         """
+        ...
+
+    async def held(self, url: str, stream_id: StreamId, timeout_seconds: float) -> HeldThere | None:
+        """What a node has of the stream's log, be it the owner or not; None if it does not say."""
         ...
 
     async def fence_layouts(
@@ -149,6 +154,14 @@ class PeerOwners:
     ) -> None:
         path, body = of_stream(TRANSFER, stream_id), encode_transfer_asked(node)
         await self._peers.at(url).call("POST", path, body=body, timeout_seconds=timeout_seconds)
+
+    async def held(self, url: str, stream_id: StreamId, timeout_seconds: float) -> HeldThere | None:
+        path = of_stream(HELD, stream_id)
+        try:
+            answer = await self._peers.at(url).call("GET", path, timeout_seconds=timeout_seconds)
+            return decode_held(answer.body)
+        except StoreError:
+            return None
 
     async def fence_layouts(
         self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float

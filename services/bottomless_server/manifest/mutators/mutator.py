@@ -33,6 +33,7 @@ from bottomless_server.manifest.mutators.stream_task import StreamTask, draining
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.hot_ranges import Fetched
 from bottomless_server.manifest.tree.core.retention_decision import RetentionDecision
+from bottomless_server.manifest.tree.core.takeovers import GoesOn
 from bottomless_server.manifest.tree.core.tiering import Tiering
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
 from bottomless_server.protocol.uploads import Intended
@@ -180,14 +181,19 @@ class Mutator:
             )
         )
 
-    async def take_over(self, expect_home: NodeId, epoch: int) -> dict[str, Any]:
-        """Free the stream from a home that had `epoch`, with a gap for what it may have held.
+    async def take_over(
+        self, expect_home: NodeId, epoch: int, named: GoesOn | None = None
+    ) -> dict[str, Any]:
+        """Free the stream from a home that had `epoch`, with a gap for what it may have held, or with a
+        member that goes on with what it holds.
 
         Raises:
             Fenced: `home-live`: the home is alive, or the stream is another's by now.
         """
         return await self._task.run(
-            lambda committer: takeover.take_over(self._context, committer, expect_home, epoch)
+            lambda committer: takeover.take_over(
+                self._context, committer, expect_home, epoch, named
+            )
         )
 
     async def accept_gap(self, next_offset: int) -> dict[str, Any]:

@@ -5,9 +5,10 @@ work. What each of them changes, and what a crash leaves, is told in `mutators/t
 `mutators/accept_gap.py`.
 """
 
+from contextlib import suppress
 from typing import Final
 
-from bottomless.errors import Code, Fault, InvalidRequest
+from bottomless.errors import Code, Fault, InvalidRequest, StoreError
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
@@ -15,20 +16,31 @@ from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Done
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.tree.core.takeovers import home_live, in_sync_live
+from bottomless_server.manifest.streams.replicas import look_at_nodes
+from bottomless_server.manifest.tree.core.takeovers import (
+    GoesOn,
+    cannot_go_on,
+    home_live,
+    in_sync_live,
+    require_reaches,
+)
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import node_key
 
 TAKEOVER: Final = "takeover"
 ACCEPT_GAP: Final = "bridge"
 """What an operation of this kind is called in coordination and in answers."""
+_HELD_SECONDS: Final = 10.0
+"""After so long a node that is named does not answer."""
 
 
-async def check_takeover(context: Context, record: StreamRecord, expect_home: NodeId) -> None:
-    """Refuse early what the fence would refuse.
+async def check_takeover(
+    context: Context, record: StreamRecord, expect_home: NodeId, node: NodeId | None = None
+) -> GoesOn | None:
+    """Refuse early what the fence would refuse; returns the member that goes on, if one is named.
 
     Raises:
-        Fenced: `home-live` or `in-sync-live`.
+        Fenced: `home-live`, `in-sync-live`, or `not-in-sync` of the node that is named.
         InvalidRequest: the stream never has a home.
         Unavailable
     """
@@ -43,6 +55,27 @@ async def check_takeover(context: Context, record: StreamRecord, expect_home: No
     others = [node_key(node) for node in record.in_sync]
     if others and any(await context.coordination.get_many(others)):
         raise in_sync_live(record)
+    return None if node is None else await _goes_on(context, record, node)
+
+
+async def _goes_on(context: Context, record: StreamRecord, node: NodeId) -> GoesOn:
+    """Ask a member what it holds.
+
+    Raises:
+        Fenced: `not-in-sync`: it is none, does not live or answer, or ends before what is published.
+    """
+    if node not in record.members:
+        raise cannot_go_on("the node is no member of the stream")
+    seen = (await look_at_nodes(context, [node]))[node]
+    if not seen.live or seen.facts is None:
+        raise cannot_go_on("the node does not live")
+    held = await context.owners.held(seen.facts.url, record.stream_id, _HELD_SECONDS)
+    if held is None:
+        raise cannot_go_on("the node does not say what it holds")
+    # A log without a record goes on where all is published, if it was opened there.
+    named = GoesOn(node, held.next_offset or 0)
+    require_reaches(record, named)
+    return named
 
 
 def register_home_operations(
@@ -50,11 +83,19 @@ def register_home_operations(
 ) -> None:
     """Say who carries out takeovers and accepted gaps."""
 
-    async def run_takeover(_: Context, operation: Operation) -> Done:
+    async def run_takeover(context: Context, operation: Operation) -> Done:
         home, epoch = NodeId(operation.arguments["home"]), int(operation.arguments["epoch"])
         stream_id = _stream_of(operation)
-        result = await mutators.of(stream_id).take_over(home, epoch)
-        await registry.ensure_object(await registry.load_active(stream_id), committed=True)
+        # Operations of the release before name no node.
+        node = operation.arguments.get("node")
+        named = None
+        if node is not None:
+            named = GoesOn(NodeId(node), int(operation.arguments["next_offset"]))
+        result = await mutators.of(stream_id).take_over(home, epoch, named)
+        record = await registry.load_active(stream_id)
+        await registry.ensure_object(record, committed=True)
+        if named is not None and record.home == named.node:
+            await _tell(context, record, named.node)
         return Done(result)
 
     async def run_gap(_: Context, operation: Operation) -> Done:
@@ -63,6 +104,15 @@ def register_home_operations(
 
     operations.register(TAKEOVER, run_takeover)
     operations.register(ACCEPT_GAP, run_gap)
+
+
+async def _tell(context: Context, record: StreamRecord, node: NodeId) -> None:
+    """Tell a node that a stream is its own now; otherwise it finds out when it looks at the record."""
+    seen = (await look_at_nodes(context, [node]))[node]
+    if seen.facts is not None:
+        with suppress(StoreError):
+            url, stream_id = seen.facts.url, record.stream_id
+            await context.owners.transfer(url, stream_id, node, _HELD_SECONDS)
 
 
 def _stream_of(operation: Operation) -> StreamId:

@@ -33,6 +33,7 @@ class _TakeoverBody(ClosedBody):
     accept_loss: Literal[True]
     """Nothing else is accepted: this is the sentence that has to be said."""
     expect_home: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+    node: Annotated[str | None, Field(pattern=r"^[0-9a-f]{32}$")] = None
 
 
 class _GapBody(ClosedBody):
@@ -54,12 +55,12 @@ def add_recovery_routes(
         record = await registry.find(full_name_of(request.scope, request.path_params["s"]))
         asked = await read_closed_body(request, _TakeoverBody)
         home = NodeId(asked.expect_home)
-        await check_takeover(context, record, home)
-        operation = await operations.begin_for(
-            record,
-            TAKEOVER,
-            arguments={"home": home, "epoch": record.epoch},
-        )
+        node = None if asked.node is None else NodeId(asked.node)
+        named = await check_takeover(context, record, home, node)
+        arguments = {"home": home, "epoch": record.epoch}
+        if named is not None:
+            arguments |= named._asdict()
+        operation = await operations.begin_for(record, TAKEOVER, arguments=arguments)
         return accepted(operation)
 
     async def post_gap(request: Request) -> Response:

@@ -5,7 +5,9 @@ again until the record names the node, and each question may be repeated: one th
 was given away is refused by who gave it, and the next look at the record finds the new home.
 """
 
-from typing import Any, Final
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from bottomless.errors import Code, Corrupt, Fenced, Unavailable
 from bottomless.model.names import NodeId
@@ -14,17 +16,21 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Done, Failed
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.stores.node_facts import decode_facts, facts_key
+from bottomless_server.protocol.held import HeldThere
+from bottomless_server.stores.node_facts import NodeFacts, decode_facts, facts_key
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import node_key
 
 CHANGE_OWNER: Final = "owner"
 """What an operation of this kind is called in coordination and in answers."""
 _GIVE_SECONDS: Final = 30.0
+_HELD_SECONDS: Final = 2.0
+"""After so long nothing is shown of what a node holds."""
 
 
 async def replicas_of(context: Context, record: StreamRecord) -> dict[str, Any]:
-    """Show the nodes that hold a stream, the owner first, as its record and their leases say.
+    """Show the nodes that hold a stream, the owner first, as its record and their leases say, and what
+    each that lives says of its log.
 
     Raises:
         Unavailable: coordination does not answer.
@@ -33,9 +39,9 @@ async def replicas_of(context: Context, record: StreamRecord) -> dict[str, Any]:
     if not nodes and record.home not in (None, NOBODY):
         nodes = [NodeId(str(record.home))]
     nodes.sort(key=lambda node: (node != record.home, node))
-    keys = [*(node_key(node) for node in nodes), *(facts_key(node) for node in nodes)]
-    values = await context.coordination.get_many(keys) if keys else []
-    leases, facts = values[: len(nodes)], values[len(nodes) :]
+    seen = await look_at_nodes(context, nodes)
+    held = await _held_by(context, record, seen)
+    owner = next((one for one in held.values() if one.owns and one.epoch == record.epoch), None)
     replication = record.config.replication
     return {
         "replicas": replication.replicas,
@@ -44,13 +50,73 @@ async def replicas_of(context: Context, record: StreamRecord) -> dict[str, Any]:
         "nodes": [
             {
                 "node": node,
-                "zone": _zone_in(said),
-                "role": role_of(record, node, live=lease is not None),
+                "zone": seen[node].zone,
+                "role": role_of(record, node, live=seen[node].live),
                 "in_sync": node in record.in_sync or not record.members,
+                "epoch": _epoch_in(held.get(node)),
+                "next_offset": _end_in(held.get(node)),
+                "lag": lag_of(held.get(node), owner),
+                "failing": owner is not None and node in owner.failing,
             }
-            for node, lease, said in zip(nodes, leases, facts, strict=True)
+            for node in nodes
         ],
     }
+
+
+class SeenNode(NamedTuple):
+    """What coordination shows of a node."""
+
+    live: bool
+    """Whether its lease is held."""
+    facts: NodeFacts | None
+
+    @property
+    def zone(self) -> str | None:
+        """Where it fails together with others; None if it has not said so."""
+        return None if self.facts is None else self.facts.zone
+
+
+async def look_at_nodes(context: Context, nodes: Sequence[NodeId]) -> dict[NodeId, SeenNode]:
+    """Which of these nodes live, and what they say of themselves.
+
+    Raises:
+        Unavailable: coordination does not answer.
+    """
+    keys = [*(node_key(node) for node in nodes), *(facts_key(node) for node in nodes)]
+    values = await context.coordination.get_many(keys) if keys else []
+    leases, facts = values[: len(nodes)], values[len(nodes) :]
+    return {
+        node: SeenNode(lease is not None, _facts_in(said))
+        for node, lease, said in zip(nodes, leases, facts, strict=True)
+    }
+
+
+def lag_of(held: HeldThere | None, owner: HeldThere | None) -> int | None:
+    """Records that a node lacks of what its owner has committed; None where either did not say."""
+    if held is None or owner is None:
+        return None
+    return max((owner.next_offset or 0) - (held.next_offset or 0), 0)
+
+
+async def _held_by(
+    context: Context, record: StreamRecord, seen: Mapping[NodeId, SeenNode]
+) -> dict[NodeId, HeldThere]:
+    """What those nodes say that live; the others, and who does not answer, are left out."""
+
+    async def ask(node: NodeId, url: str) -> tuple[NodeId, HeldThere | None]:
+        return node, await context.owners.held(url, record.stream_id, _HELD_SECONDS)
+
+    ways = [(node, one.facts.url) for node, one in seen.items() if one.live and one.facts]
+    said = await asyncio.gather(*(ask(node, url) for node, url in ways))
+    return {node: held for node, held in said if held is not None}
+
+
+def _epoch_in(held: HeldThere | None) -> int | None:
+    return None if held is None or not held.epoch else held.epoch
+
+
+def _end_in(held: HeldThere | None) -> int | None:
+    return None if held is None else held.next_offset
 
 
 def role_of(record: StreamRecord, node: NodeId, *, live: bool) -> str:
@@ -108,8 +174,8 @@ def not_in_sync() -> Fenced:
     )
 
 
-def _zone_in(facts: bytes | None) -> str | None:
+def _facts_in(facts: bytes | None) -> NodeFacts | None:
     try:
-        return None if facts is None else decode_facts(facts).zone
+        return None if facts is None else decode_facts(facts)
     except Corrupt:
         return None

@@ -200,15 +200,15 @@ def take_over(
     """The record after an operator gave up those that are in sync; `fenced` is what a takeover
     makes of the stream's record today.
 
-    Nobody is in sync then; or, where a member is named that goes on with what it has, it alone.
-    `live`: the nodes whose leases are held.
+    Nobody is in sync then; or, where a member is named that goes on with what it has, it alone. Of a
+    clean stream all is published, so nobody has to go on. `live`: the nodes whose leases are held.
 
     Raises:
         Refused: `in-sync-live`: one of those that have everything lives, and can go on;
             `not-a-member`.
     """
     _require(not is_any_live(record, live), Refusal.IN_SYNC_LIVE)
-    if node is None:
+    if node is None or not fenced.dirty:
         return replace(fenced, in_sync=())
     _require(node in record.members, Refusal.NOT_A_MEMBER)
     return replace(fenced, home=node, in_sync=(node,))

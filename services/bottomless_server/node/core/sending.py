@@ -351,7 +351,7 @@ class Sending:
                 return self._close(stream)
             case Taken.STORAGE:
                 self._pause(stream, now)
-                return []
+                return [Event(News.FAILED, stream.stream_id)]
             case Taken.GAP:
                 # What it lacks may be no more in memory.
                 self._drop_pieces(stream)

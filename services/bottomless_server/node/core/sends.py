@@ -145,6 +145,8 @@ class News(StrEnum):
 
     HAS = "has"
     """Its log ends at a place, synced."""
+    FAILED = "failed"
+    """It said that its disk does not take what it is sent; it is asked again."""
     FENCED = "fenced"
     """Another node owns the stream under a later epoch."""
     UNKNOWN = "unknown"

@@ -7,6 +7,7 @@ after a loss of coordination, since there only the keys of the roots are left to
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import NamedTuple
 
 from bottomless.errors import Code, Fenced
 from bottomless.guards import guard
@@ -49,6 +50,35 @@ def fence(record: StreamRecord, home: NodeId, epoch: int, *, home_held: bool) ->
         raise home_live(record)
     fenced = replace(record, epoch=epoch + 1, version=record.version + 1, owner_url=None)
     return replace(fenced, home=NOBODY) if record.dirty else without_home(fenced)
+
+
+class GoesOn(NamedTuple):
+    """A member that goes on with what it holds, in place of a gap."""
+
+    node: NodeId
+    next_offset: int
+    """Where its log ends, as it said itself (exclusive)."""
+
+
+def require_reaches(record: StreamRecord, named: GoesOn) -> None:
+    """Refuse a member whose log ends before what is published: it could never go on from there.
+
+    Raises:
+        Fenced: `not-in-sync`.
+    """
+    if not reaches(record, named.next_offset):
+        raise cannot_go_on("the node's log ends before what is in object storage")
+
+
+@guard("a log that reaches what is published, in a takeover by a node")
+def reaches(record: StreamRecord, next_offset: int) -> bool:
+    """Whether a log that ends there lacks nothing of what is published."""
+    return record.published_next <= next_offset
+
+
+def cannot_go_on(why: str) -> Fenced:
+    """The node that an operator names cannot be the home of the stream."""
+    return Fenced(why, code=Code.NOT_IN_SYNC, retry_after_seconds=5)
 
 
 def end_of_takeover(record: StreamRecord) -> TakeOver | None:
