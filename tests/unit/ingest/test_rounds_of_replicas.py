@@ -72,6 +72,10 @@ class Others:
     async def enough(self) -> None:
         self.require_enough()
 
+    @property
+    def failing(self) -> tuple[NodeId, ...]:
+        return ()
+
     def configure(self, config: StreamConfig) -> None: ...
 
     def note_published(self, next_offset: int, version: int) -> None: ...
