@@ -211,8 +211,8 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ),
     # Four deaths of a process, a rebuild, and three stores.
     "tests/journeys/test_tiers.py": (
-        "tests/unit/manifest/test_moves.py"
-        "::test_a_crash_at_any_step_of_a_move_leaves_it_done_or_not"
+        "tests/journeys/test_tiered_streams.py"
+        "::test_a_tiered_stream_lives_through_a_death_in_a_move_and_adds_up"
     ),
     f"{_COMINGS}::test_a_loss_of_coordination_in_the_middle_gives_no_generation_twice": (
         f"{_COMINGS}::test_each_generation_is_one_members_and_no_deposed_member_commits"

@@ -26,6 +26,14 @@ class Stored(Protocol):
 
     def read(self, object_key: str) -> bytes: ...
 
+    def write(self, object_key: str, data: bytes) -> None:
+        """Put an object, as a service would that was held up."""
+        ...
+
+    def delete(self, object_key: str) -> None:
+        """Delete an object if it is there, as a service would that was held up."""
+        ...
+
 
 class StoredFiles:
     """Objects that are files below a directory."""
@@ -46,6 +54,14 @@ class StoredFiles:
 
     def read(self, object_key: str) -> bytes:
         return (self._root / object_key).read_bytes()
+
+    def write(self, object_key: str, data: bytes) -> None:
+        path = self._root / object_key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+    def delete(self, object_key: str) -> None:
+        (self._root / object_key).unlink(missing_ok=True)
 
 
 class StoredInS3:
@@ -72,6 +88,12 @@ class StoredInS3:
         with reply["Body"] as body:
             data: bytes = body.read()
         return data
+
+    def write(self, object_key: str, data: bytes) -> None:
+        self._client.put_object(Bucket=BUCKET, Key=self._prefix + object_key, Body=data)
+
+    def delete(self, object_key: str) -> None:
+        self._client.delete_object(Bucket=BUCKET, Key=self._prefix + object_key)
 
 
 @contextmanager

@@ -50,8 +50,8 @@ async def read_marker(drive: Drive) -> DriveMarker | None:
 
 
 @guard("the marker of a mount")
-def require_marker(wanted: DriveMarker, found: DriveMarker | None) -> None:
-    """Refuse to believe a store that does not show the marker of its drive.
+def require_marker(wanted: DriveMarker, found: DriveMarker | None, name: str = "") -> None:
+    """Refuse to believe a store that does not show the marker of its drive, which has this name.
 
     Raises:
         DriveUnavailable: it shows none, as a directory does whose mount is gone, or another one.
@@ -59,14 +59,19 @@ def require_marker(wanted: DriveMarker, found: DriveMarker | None) -> None:
     if found == wanted:
         return
     why = "shows no marker: its mount may be gone" if found is None else "shows another's marker"
-    raise DriveUnavailable(f"the drive {why}", facts={"drive": wanted.number})
+    said = f"the drive {name}".rstrip()
+    raise DriveUnavailable(f"{said} {why}", facts={"drive": wanted.number})
 
 
 class MarkedDrive:
     """A drive with all that it promises, and 503 instead of an answer from what is not that drive."""
 
-    def __init__(self, drive: Drive, marker: DriveMarker | FindMarker) -> None:
-        """Nothing is asked of the drive before its marker was found, where it has to be, and seen."""
+    def __init__(self, drive: Drive, marker: DriveMarker | FindMarker, name: str = "") -> None:
+        """Nothing is asked of the drive before its marker was found, where it has to be, and seen.
+
+        `name` is what the settings call it, and what is said where it is away.
+        """
+        self._name = name
         self._drive = drive
         self._marker = marker if isinstance(marker, DriveMarker) else None
         self._find = None if isinstance(marker, DriveMarker) else marker
@@ -160,16 +165,20 @@ class MarkedDrive:
             marker = await self._find()
             anew = True
         if anew:
-            require_marker(marker, await read_marker(self._drive))
+            require_marker(marker, await read_marker(self._drive), self._name)
         self._marker = marker
         return marker
 
 
 class _PresigningDrive(MarkedDrive):
     def __init__(
-        self, drive: Drive, marker: DriveMarker | FindMarker, presigning: Presigning
+        self,
+        drive: Drive,
+        marker: DriveMarker | FindMarker,
+        name: str,
+        presigning: Presigning,
     ) -> None:
-        super().__init__(drive, marker)
+        super().__init__(drive, marker, name)
         self._presigning = presigning
 
     async def presigned_get(self, object_key: str, *, valid_seconds: int) -> str:
@@ -177,8 +186,9 @@ class _PresigningDrive(MarkedDrive):
         return await self._presigning.presigned_get(object_key, valid_seconds=valid_seconds)
 
 
-def marked_drive(drive: Drive, marker: DriveMarker | FindMarker) -> MarkedDrive:
-    """The drive of this marker, or of the one that is found; it presigns if the given one does."""
+def marked_drive(drive: Drive, marker: DriveMarker | FindMarker, name: str = "") -> MarkedDrive:
+    """The drive of this marker, or of the one that is found, by the name that the settings give it; it
+    presigns if the given one does."""
     if isinstance(drive, Presigning):
-        return _PresigningDrive(drive, marker, drive)
-    return MarkedDrive(drive, marker)
+        return _PresigningDrive(drive, marker, name, drive)
+    return MarkedDrive(drive, marker, name)

@@ -127,7 +127,9 @@ async def open_table(
             closing.push_async_callback(drive.aclose)
             locations[setting.name] = drive.location
             marker = used.get(setting.number)
-            others[setting.number] = marked_drive(drive, marker or _finder(default, setting))
+            others[setting.number] = marked_drive(
+                drive, marker or _finder(default, setting), setting.name
+            )
             if marker is not None:
                 await _require_no_other(setting, drive, marker)
         require_apart(locations)
