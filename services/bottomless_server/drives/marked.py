@@ -3,7 +3,8 @@
 A directory whose mount is gone looks like a drive on which nothing is: what is asked of it would be
 missing, a listing empty, a deletion done, and a put would lie on the disk below the mount. So
 nothing of the kind is believed before a look at the marker, which lies on the drive itself. A mount
-that goes while a call is under way is noticed by the look after the call.
+that goes while a call is under way is noticed by the look after the call; one that goes and comes back
+before that look is noticed since what was put is not there, and what was missing is there.
 
 After a crash of a put at any step: what the drive itself leaves, and nothing else. Where the mount
 went between the look and the put, an object lies on the disk below it that nothing names: the look
@@ -63,6 +64,18 @@ def require_marker(wanted: DriveMarker, found: DriveMarker | None, name: str = "
     raise DriveUnavailable(f"{said} {why}", facts={"drive": wanted.number})
 
 
+@guard("what was put, looked for on its mount")
+async def require_there(drive: Drive, object_key: str) -> None:
+    """Look for an object that was put, after the marker was seen: where the mount went and came back
+    around the put, it lies in the directory below.
+
+    Raises:
+        ObjectMissing: it is not there.
+        DriveUnavailable, DriveRefused: the store did not say.
+    """
+    await drive.head(object_key)
+
+
 class MarkedDrive:
     """A drive with all that it promises, and 503 instead of an answer from what is not that drive."""
 
@@ -102,6 +115,8 @@ class MarkedDrive:
         await self._drive.put(object_key, body, crc)
         try:
             await self._look_at_mount()
+            if self._may_vanish:
+                await require_there(self._drive, object_key)
         except StoreError as error:
             raise DriveAmbiguous(
                 "the drive went while an object was put", facts={"drive": marker.number}
@@ -115,7 +130,7 @@ class MarkedDrive:
             return await self._drive.get(object_key, start, size)
         except ObjectMissing:
             await self.look()
-            raise
+            return await self._drive.get(object_key, start, size)
 
     async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
         await self._wanted()
@@ -123,7 +138,7 @@ class MarkedDrive:
             return await self._drive.head(object_key, checksum=checksum)
         except ObjectMissing:
             await self.look()
-            raise
+            return await self._drive.head(object_key, checksum=checksum)
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
         await self.look()

@@ -1,6 +1,8 @@
 """A drive whose mount goes, comes back, or is another one."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,8 @@ class Mount:
     def __init__(self, folder: Path, inner: Callable[[Path], Drive] = LocalDrive) -> None:
         self.root = folder / "mount"
         self._aside = folder / "aside"
+        self.is_back = False
+        """Whether it went and came back."""
         self.drive = marked_drive(inner(self.root), MARKER)
 
     async def prepare(self) -> MarkedDrive:
@@ -230,6 +234,71 @@ async def test_what_was_asked_before_a_mount_came_back_is_not_believed(tmp_path:
 
     mount.come_back()
     await drive.aclose()
+
+
+class Flapping(LocalDrive):
+    """A drive that is gone for just as long as one call takes."""
+
+    mount: Mount
+
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
+        with self._away():
+            await super().put(object_key, body, crc)
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+        with self._away(only=object_key != DRIVE_MARKER_KEY):
+            return bytes(await super().get(object_key, start, size))
+
+    @contextmanager
+    def _away(self, *, only: bool = True) -> Iterator[None]:
+        if not only or self.mount.is_back:
+            yield
+            return
+        self.mount.is_back = True
+        self.mount.go()
+        try:
+            yield
+        finally:
+            shutil.rmtree(self.mount.root)
+            self.mount.root.mkdir()
+            self.mount.come_back()
+
+
+@pytest.fixture
+async def flapping(tmp_path: Path) -> AsyncIterator[Mount]:
+    """It goes once."""
+    inner = Flapping(tmp_path / "mount")
+    inner.mount = mount = Mount(tmp_path, lambda _: inner)
+    await mount.prepare()
+    yield mount
+    await mount.drive.aclose()
+
+
+async def test_a_put_around_which_the_mount_goes_and_comes_back_has_an_unknown_outcome(
+    flapping: Mount,
+) -> None:
+    """A simulated seed found it: a fragment was named, and lay below the mount."""
+    with pytest.raises(DriveAmbiguous, match="went while an object was put"):
+        await put(flapping.drive, "orders/2", b"two")
+
+    await put(flapping.drive, "orders/2", b"two")
+    assert bytes(await flapping.drive.get("orders/2")) == b"two"
+
+
+async def test_without_a_look_for_it_what_was_put_below_a_mount_counts(
+    flapping: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def believe(_: Drive, __: str) -> None:
+        pass
+
+    remove(monkeypatch, "what was put, looked for on its mount", believe)
+    await put(flapping.drive, "orders/2", b"two")
+    with pytest.raises(ObjectMissing):
+        await flapping.drive.get("orders/2")
+
+
+async def test_what_was_missing_while_a_mount_went_and_came_back_is_there(flapping: Mount) -> None:
+    assert bytes(await flapping.drive.get("orders/1")) == b"one"
 
 
 class Bucket(MemoryDrive):
