@@ -38,17 +38,26 @@ from simulation.run import (  # noqa: E402
 )
 from simulation.super_storm import a_super_stream_in_a_storm  # noqa: E402
 from simulation.tables import ROUNDS, streams_come_and_go  # noqa: E402
+from simulation.tier_storm import (  # noqa: E402
+    TIER_COUNTS,
+    replicas_and_two_tiers_in_a_storm,
+    three_tiers_in_a_storm,
+    two_tiers_in_a_storm,
+)
 
 TWIN_QUIET_SECONDS = 30.0
 # A life of a service lasts for some virtual seconds, and most of its time went into its routes and
 # settings.
 find_out_once()
 
-COURSES = {
+COURSES: dict[str, Course] = {
     "--group": a_group_in_a_storm,
     "--super": a_super_stream_in_a_storm,
     "--queues": queues_in_a_storm,
-    "--replicas": replicas_in_a_storm,
+    f"--replicas {REPLICA_COUNT}": replicas_in_a_storm,
+    "--tiers 2": two_tiers_in_a_storm,
+    "--tiers 3": three_tiers_in_a_storm,
+    f"--replicas {REPLICA_COUNT} --tiers 2": replicas_and_two_tiers_in_a_storm,
 }
 OPTIONS = {course.__name__: option for option, course in COURSES.items()}
 """Of the courses that have one."""
@@ -80,6 +89,8 @@ def main() -> int:
             "ledgers",
             "power",
             "backups",
+            "disks",
+            "moves",
         ),
         default="all",
     )
@@ -94,7 +105,7 @@ def main() -> int:
     courses.add_argument(
         "--queues", action="store_true", help="two nodes of queues, their publishers and workers"
     )
-    courses.add_argument(
+    parser.add_argument(
         "--replicas",
         type=int,
         nargs="?",
@@ -102,12 +113,19 @@ def main() -> int:
         choices=(REPLICA_COUNT,),
         help="three ingest nodes, each of which holds every stream",
     )
+    parser.add_argument(
+        "--tiers",
+        type=int,
+        nargs="?",
+        const=TIER_COUNTS[0],
+        choices=TIER_COUNTS,
+        help="streams of so many tiers, whose fragments move between three drives",
+    )
     given = parser.parse_args()
     storm: float = given.storm_seconds
-    course: Course = Simulation.run
-    for option, other in COURSES.items():
-        if getattr(given, option.removeprefix("--")):
-            course = other
+    course = course_of(given)
+    if course is None:
+        parser.error("these options do not go together")
     if given.seeds == "tables":
         return look_at_tables(given.streams)
     if given.seeds == "flood":
@@ -121,6 +139,17 @@ def main() -> int:
         seeds = [int(seed) for seed in given.seeds.split(",") if seed]
         return run_many(seeds, storm, given.troubles, course)
     return replay(int(first), storm, given.troubles, course)
+
+
+def course_of(given: argparse.Namespace) -> Course | None:
+    """What the options ask for; None where nothing is."""
+    names = ("group", "super", "queues", "replicas", "tiers")
+    chosen = [
+        f"--{name}" if value is True else f"--{name} {value}"
+        for name in names
+        if (value := getattr(given, name))
+    ]
+    return COURSES.get(" ".join(chosen)) if chosen else Simulation.run
 
 
 def replay(seed: int, storm_seconds: float, troubles: str, course: Course) -> int:

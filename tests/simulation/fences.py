@@ -3,10 +3,12 @@
 from support.object_keys import fragment_key
 
 from bottomless.formats.fragment import HEADER_SIZE, decode_fragment_header
+from bottomless.formats.keys import FragmentPlace
 from bottomless.model.fragment import FragmentHeader
 from bottomless.model.names import StreamId, Uid
-from bottomless.model.stream import StreamRecord, epoch_at, gap_due
+from bottomless.model.stream import Intent, StreamRecord, epoch_at, gap_due
 from bottomless_server.drives.memory import MemoryDrive
+from simulation.drives import AllDrives, place_name
 
 
 class Fences:
@@ -16,7 +18,7 @@ class Fences:
     end of what was published, or after it, and ends where the home had reserved.
     """
 
-    def __init__(self, stream_id: StreamId, drive: MemoryDrive) -> None:
+    def __init__(self, stream_id: StreamId, drive: MemoryDrive | AllDrives) -> None:
         self._stream_id = stream_id
         self._drive = drive
         self._accepted: set[tuple[int, int]] = set()
@@ -37,7 +39,7 @@ class Fences:
             self._durable = {
                 intent.uid: header
                 for intent in record.intents
-                if (header := self._header(intent.first_offset, intent.uid)) is not None
+                if (header := self._header(intent)) is not None
             }
         self._before = record
 
@@ -63,6 +65,7 @@ class Fences:
                 return f"{told} covers what was in the bucket, up to {kept.next_offset}"
         return None
 
-    def _header(self, first_offset: int, uid: Uid) -> FragmentHeader | None:
-        found = self._drive.peek(fragment_key(self._stream_id, first_offset, uid))
+    def _header(self, intent: Intent) -> FragmentHeader | None:
+        key = fragment_key(self._stream_id, intent.first_offset, intent.uid)
+        found = self._drive.peek(place_name(FragmentPlace(intent.drive, key)))
         return None if found is None else decode_fragment_header(found[:HEADER_SIZE])

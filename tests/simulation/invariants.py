@@ -11,20 +11,22 @@ from typing import Final, NamedTuple
 from weakref import WeakSet
 
 import pytest
-from support.object_keys import fragment_key, group_key, root_key
+from support.object_keys import group_key, root_key
 
 from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import fragment_place
 from bottomless.formats.manifest import decode_node
 from bottomless.formats.stream_record import decode_record
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind, Node, fragment_info
-from bottomless.model.names import StreamId, uid_from_bytes
+from bottomless.model.names import TENANT_DEFAULT, StreamId, uid_from_bytes
 from bottomless.model.stream import RootPointer, StreamRecord, StreamState
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.ingest.service import IngestService
 from bottomless_server.node.owner import Claim
 from bottomless_server.stores.streams import GENERATION_KEY, node_key, stream_key
+from simulation.drives import AllDrives, place_name
 from simulation.expected import Broken, Expected, past_gaps
 from simulation.fences import Fences
 from simulation.programs import Program
@@ -67,6 +69,7 @@ class Manifest:
     fragments: list[FragmentInfo] = field(default_factory=list)
     gaps: list[tuple[int, int]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
+    """Objects, by the names that all drives together have for them."""
 
 
 class Watch:
@@ -76,7 +79,7 @@ class Watch:
         self,
         expected: Expected,
         coordination: MemoryCoordination,
-        drive: MemoryDrive,
+        drive: MemoryDrive | AllDrives,
         nodes: list[Program],
     ) -> None:
         self._expected = expected
@@ -92,6 +95,8 @@ class Watch:
         self.manifest = Manifest()
         self._synced: dict[str, tuple[int, int]] = {}
         self._verified: set[str] = set()
+        self.copies: set[int] = set()
+        """Moves of which a copy was named."""
         self._fences = Fences(self._stream_id, drive)
         self.look_count = 0
 
@@ -259,8 +264,9 @@ class Watch:
             if entry["kind"] == EntryKind.FRAGMENT:
                 info = fragment_info(entry)
                 found.fragments.append(info)
-                fragment = fragment_key(self._stream_id, info.first_offset, info.uid)
-                self._read(found, fragment, info.size, info.crc)
+                self.copies.add(info.copy)
+                place = fragment_place(self._stream_id, info, TENANT_DEFAULT)
+                self._read(found, place_name(place), info.size, info.crc)
                 continue
             if entry["kind"] == EntryKind.GAP:
                 self._require(self._expected.may_have_lost, "a gap, where nothing was lost")

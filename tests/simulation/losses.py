@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from support.object_keys import fragment_key
 
+from bottomless.formats.keys import FragmentPlace
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import NOBODY, is_unknown_epoch
 from bottomless_server.ingest.service import IngestService
@@ -26,6 +27,7 @@ from bottomless_server.stores.streams import GENERATION_KEY
 from simulation import neighbour
 from simulation.clients import LATER, Operator, Services
 from simulation.clockwork import BEGIN_MS
+from simulation.drives import place_name
 from simulation.expected import Broken, Expected
 from simulation.invariants import Watch
 from simulation.loop import PROCESS
@@ -209,10 +211,10 @@ class Losses:
     def _has_stranded(self, stream: Expected) -> bool:
         record = self.watches[stream.name].record()
         intents = () if record is None or stream.deleted else record.intents
-        keys = [
-            fragment_key(StreamId(stream.stream_id), one.first_offset, one.uid) for one in intents
-        ]
-        return any(self.ground.drive.has(key) for key in keys)
+        stored, stream_id = self.ground.stored, StreamId(stream.stream_id)
+        keys = [fragment_key(stream_id, one.first_offset, one.uid) for one in intents]
+        places = [FragmentPlace(one.drive, key) for one, key in zip(intents, keys, strict=True)]
+        return any(stored.has(place_name(place)) for place in places)
 
     async def _wait_for_lease(self, stream: Expected) -> None:
         end = self.ground.loop.now + _LEASE_SECONDS

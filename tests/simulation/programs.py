@@ -8,7 +8,7 @@ when it dies is everything in memory; what its machine loses with its power is i
 import asyncio
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,7 +18,9 @@ from support.fault_coordination import FaultCoordination
 from support.power_loss import OWN, SILENT, PowerLossDisk
 from support.wire import Wire
 
+from bottomless.drives.base import Drive
 from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.ingest.app import create_service as create_ingest
 from bottomless_server.ingest.leaderless.making import LeaderlessStores
 from bottomless_server.ingest.service import IngestService
@@ -34,6 +36,7 @@ from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.uploader.app import create_service as create_uploader
 from bottomless_server.uploader.settings import UploaderSettings, WalCompaction
 from simulation.clockwork import BEGIN_MS, MachineClock
+from simulation.drives import AllDrives, Directory, OtherDrives
 from simulation.links import LinkedCoordination, PagedDrive
 from simulation.loop import Process, VirtualLoop
 from simulation.network import Network, SimulatedForwarding, SimulatedPeer, SimulatedPeers
@@ -101,12 +104,6 @@ READER: Final[dict[str, Any]] = {
 }
 
 
-class Directory(MemoryDrive):
-    """It has the clock of whoever looks, as a real one has, so that it confirms none."""
-
-    has_own_clock = False
-
-
 class Service(Protocol):
     """What is used of one of the four."""
 
@@ -145,6 +142,20 @@ class Ground:
     before it renews. docs/guarantees.md, "What does not"."""
     hindered: dict[str, float] = field(default_factory=dict)
     """Until when a program stood still or had a wrong clock, or the `drive` was bad, last."""
+
+    others: OtherDrives | None = None
+    """The drives beside drive 0, if there are some."""
+    tier_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What services are set to, by their names, where there are others."""
+
+    @property
+    def stored(self) -> MemoryDrive | AllDrives:
+        """What lies on all drives."""
+        return self.drive if self.others is None else AllDrives(self.drive, self.others)
+
+    def table(self, default: Drive) -> DriveTable | None:
+        """The drives of one life of a program; None where there is drive 0 alone."""
+        return None if self.others is None else self.others.table(default)
 
     def hinder(self, what: str, seconds: float = 0.0) -> None:
         """Something keeps a program, or all who use a store, from what they do in time."""
@@ -336,11 +347,14 @@ def manifest_url() -> str:
 
 def manifest_program(ground: Ground) -> Program:
     def make(program: Program) -> ManifestService:
+        drive = PagedDrive(ground.drive, Wire(ground.weather))
+        more = ground.tier_settings.get("manifest", {})
         return create_manifest(
-            ManifestSettings(data_dir=program.data_dir, **MANIFEST),
-            PagedDrive(ground.drive, Wire(ground.weather)),
+            ManifestSettings(data_dir=program.data_dir, **MANIFEST, **more),
+            drive,
             ground.coordination,
             PeerOwners(SimulatedPeers(ground.network, program.name, "ingest")),
+            table=ground.table(drive),
         )
 
     return Program(ground, "manifest", make)
@@ -353,12 +367,15 @@ def uploader_program(
 
     def make(program: Program) -> Service:
         wal = WalCompaction.ONLY if only else WalCompaction.ON
+        drive = PagedDrive(ground.drive, Wire(ground.weather))
+        more = ground.tier_settings.get("uploader", {})
         return create_uploader(
-            UploaderSettings(drain_seconds=5, uploader_wal=wal, **UPLOADER),
-            PagedDrive(ground.drive, Wire(ground.weather)),
+            UploaderSettings(drain_seconds=5, uploader_wal=wal, **UPLOADER, **more),
+            drive,
             ingest=SimulatedPeers(ground.network, program.name, "ingest"),
             manifest=SimulatedPeer(ground.network, program.name, manifest_url(), "manifest"),
             coordination=_link(ground) if leaderless else None,
+            table=ground.table(drive),
         )
 
     return Program(ground, name, make)
@@ -366,12 +383,14 @@ def uploader_program(
 
 def reader_program(ground: Ground, *, leaderless: bool = False) -> Program:
     def make(program: Program) -> Service:
+        drive = PagedDrive(ground.drive, Wire(ground.weather))
         return create_reader(
             ReaderSettings(**READER),
-            PagedDrive(ground.drive, Wire(ground.weather)),
+            drive,
             coordination=_link(ground) if leaderless else None,
             manifest=SimulatedPeer(ground.network, program.name, manifest_url(), "manifest"),
             ingest=SimulatedPeers(ground.network, program.name, "ingest"),
+            table=ground.table(drive),
         )
 
     return Program(ground, "reader", make)

@@ -10,6 +10,7 @@ from bottomless_server.ingest.replicas import node_peers
 from simulation.loop import PROCESS
 from simulation.network import Network, SimulatedPeer
 from simulation.programs import ingest_program
+from simulation.replica_trouble import LostDisks
 from simulation.run import Simulation
 
 REPLICA_COUNT: Final = 3
@@ -18,15 +19,15 @@ REPLICA_COUNT: Final = 3
 async def replicas_in_a_storm(simulation: Simulation) -> None:
     """Let streams with replicas live through all that befalls nodes, disks and the ways between them.
 
-    Takeovers by an operator, losses of coordination and disks that are gone for good are not among
-    the troubles yet.
+    One disk may be gone for good in a run, since nobody takes the place of a member that is.
 
     Raises:
         Broken: a record is lost, altered, doubled, or shown before all have it that are in sync.
     """
     simulation.replicas = REPLICA_COUNT
-    if simulation.trouble.kinds == "all":
-        simulation.trouble.kinds = "crashes"
+    disks = LostDisks(simulation.ground, simulation.losses, simulation.chance("disks"))
+    simulation.trouble.also.append(disks.lose)
+    simulation.trouble.only["disks"] = [disks.lose]
     third = ingest_program(simulation.ground, "ingest-c")
     simulation.nodes.append(third)
     simulation.programs.append(third)

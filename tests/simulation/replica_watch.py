@@ -22,6 +22,8 @@ from simulation.invariants import Manifest, Watch
 from simulation.programs import Ground, Program
 
 _NOTHING: Final = (b"", ())
+_EXEC_SECONDS: Final = 3.0
+"""After so long no EXEC lands that somebody sent before."""
 
 
 class Held(NamedTuple):
@@ -39,11 +41,14 @@ class ReplicaWatch(Watch):
     """Looks at one stream and at the disks of all nodes."""
 
     def __init__(self, expected: Expected, ground: Ground, nodes: list[Program]) -> None:
-        super().__init__(expected, ground.coordination, ground.drive, nodes)
+        super().__init__(expected, ground.coordination, ground.stored, nodes)
         self._ground = ground
         self._known: dict[NodeId, Program] = {}
+        self._gone: dict[NodeId, float] = {}
+        """Nodes whose disks are lost, and when."""
         self._parsed: dict[tuple[str, str], tuple[bytes, Sequence[Held]]] = {}
-        self._in_sync: tuple[NodeId, ...] = ()
+        self._told: StreamRecord | None = None
+        """As it was when something of it was told last."""
 
     def look(self) -> Manifest | None:
         manifest = super().look()
@@ -52,9 +57,7 @@ class ReplicaWatch(Watch):
         if lost or record is None or record.state is not StreamState.ACTIVE or not record.members:
             return manifest
         self._note_nodes()
-        if record.in_sync != self._in_sync:
-            self._in_sync = record.in_sync
-            self._tell_changes(record)
+        self._tell_changes(record)
         logs = {node: self._log(program) for node, program in self._known.items()}
         self._check_places(logs.values())
         self._check_in_sync(record, logs)
@@ -64,16 +67,36 @@ class ReplicaWatch(Watch):
         # What was not shown may be cut while it follows another one.
         return f"{super()._life(node, claim)} {claim.epoch}"
 
+    def note_lost_disk(self, program: Program) -> None:
+        """All that a node had is gone, and it comes back as another one."""
+        for node in [node for node, one in self._known.items() if one is program]:
+            del self._known[node]
+            self._gone[node] = self._ground.loop.now
+
     def _tell_changes(self, record: StreamRecord) -> None:
+        before, self._told = self._told, record
+        if before is not None and record.in_sync == before.in_sync and record.home == before.home:
+            return
+        come = {*record.in_sync} - (set() if before is None else {*before.in_sync})
+        since = self._ground.loop.now - _EXEC_SECONDS
+        wrong = sorted(node for node in come if self._gone.get(node, since) < since)
+        self._require(not wrong, f"counted in, though their disks are lost: {wrong}")
         names = sorted(self._known[one].name for one in record.in_sync if one in self._known)
         story = self._ground.story
         story.tell("record", f"{self._expected.name}, epoch {record.epoch}: in sync {names}")
         story.count(f"times {len(record.in_sync)} in sync")
+        if before is None or not before.dirty:
+            return
+        if record.home != before.home:
+            story.count("failovers" if record.epoch > before.epoch else "transfers")
+        elif record.epoch == before.epoch:
+            story.count("evictions", len({*before.in_sync} - {*record.in_sync}))
+            story.count("admissions", len({*record.in_sync} - {*before.in_sync}))
 
     def _note_nodes(self) -> None:
         for node in self._nodes:
             service = node.service
-            if isinstance(service, IngestService) and service.started:
+            if node.alive and isinstance(service, IngestService) and service.started:
                 self._known[service.lease.node.node_id] = node
 
     def _log(self, program: Program) -> list[Held]:

@@ -113,6 +113,12 @@ class Simulation:
     trouble: Trouble = field(init=False)
     watches: dict[str, Watch] = field(default_factory=dict)
     streams: list[Expected] = field(default_factory=list)
+    configure: Callable[[dict[str, Any], random.Random], None] = lambda *_: None
+    """Adds to the configuration of a stream."""
+    also: list[Callable[[Expected], _Runs]] = field(default_factory=list)
+    """Clients of each stream beside those of all runs."""
+    last: list[Callable[[], Coroutine[Any, Any, None]]] = field(default_factory=list)
+    """What is to be looked at in the end, one after the other."""
 
     def __post_init__(self) -> None:
         ground = self.ground
@@ -193,6 +199,8 @@ class Simulation:
         await self.read_all()
         await self._look_past_the_neighbour()
         await self._see_all_deleted(condemned)
+        for look in self.last:
+            await look()
         if self.leaderless:
             await self._see_all_reclaimed()
         watching.cancel()
@@ -217,6 +225,7 @@ class Simulation:
                 Consumer(self.services, stream, watch, self.chance(f"{name} consumer")).run()
             )
             works.append(Trimmer(self.services, stream, watch, self.chance(f"{name} trim")).run())
+            works += [make(stream).run() for make in self.also]
         return works
 
     def _writers(self, stream: Expected) -> Sequence[_MakeWriter]:
@@ -253,6 +262,7 @@ class Simulation:
         if leaderless:
             config["profile"] = "leaderless"
             config["fragment"]["max_age_ms"] = 10_000
+        self.configure(config, chance)
         answer = await self.services.ask(self.manifest, "PUT", f"/v1/streams/{name}", body=config)
         assert answer is not None
         assert answer[0] == 201, answer
@@ -265,7 +275,7 @@ class Simulation:
         elif self.replicas > 1:
             self.watches[name] = ReplicaWatch(expected, ground, self.nodes)
         else:
-            self.watches[name] = Watch(expected, ground.coordination, ground.drive, self.nodes)
+            self.watches[name] = Watch(expected, ground.coordination, ground.stored, self.nodes)
         self.story.tell("client", f"created {name}: {config}")
 
     async def _delete_one(self) -> None:
@@ -284,14 +294,14 @@ class Simulation:
             await asyncio.sleep(0.3)
         self.story.count("streams deleted")
         prefix_of = f"{stream.stream_id}"
-        drive, coordination = self.ground.drive, self.ground.coordination
+        stored, coordination = self.ground.stored, self.ground.coordination
         ahead = self.story.counts["clocks set ahead"] > 0
         seconds = FAR_SECONDS if ahead else self.storm_seconds + self.quiet_seconds
         try:
             await self.until(
                 lambda: (
                     self.watches[stream.name].record() is None
-                    and not any(prefix_of in key for key in drive.object_keys)
+                    and not any(prefix_of in key for key in stored.object_keys)
                     and coordination is not None
                 ),
                 f"{stream.name} to be gone",
@@ -526,7 +536,7 @@ def simulate(
         for program in simulation.programs:
             program.kill()
         # What the lines do not show: names of objects, and how much was drawn to the end.
-        names = hashlib.sha256("\n".join(ground.drive.object_keys).encode()).hexdigest()
+        names = hashlib.sha256("\n".join(ground.stored.object_keys).encode()).hexdigest()
         drawn = clockwork.chance.getrandbits(32)
         story.tell("run", f"ends after step {loop.step_count}, {names[:8]} {drawn:08x}")
     story.count("steps", loop.step_count)

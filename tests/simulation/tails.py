@@ -43,6 +43,7 @@ class TailWatch(Watch):
 
     def __init__(self, expected: Expected, ground: Ground, nodes: list[Program]) -> None:
         super().__init__(expected, ground.coordination, ground.drive, nodes)
+        self._default = ground.drive
         self._ground = ground
         self._tail: Tail | None = None
         self._raw: bytes | None = None
@@ -58,7 +59,7 @@ class TailWatch(Watch):
     def note_loss(self) -> None:
         """Coordination is lost at this moment."""
         self._lost_at = self._ground.loop.now
-        noted = noted_in(self._drive).get(self._stream_id, [])
+        noted = noted_in(self._default).get(self._stream_id, [])
         manifest = self.manifest.next_offset
         self._noted = [(0, manifest), *noted]
 

@@ -59,6 +59,10 @@ class Trouble:
     homes, with takeovers that die at any step, and of coordination; `leaderless`, what streams
     without an owner have to fear."""
     over: bool = False
+    also: list[Callable[[], None]] = field(default_factory=list)
+    """What befalls beside everything, and beside crashes."""
+    only: dict[str, list[Callable[[], None]]] = field(default_factory=dict)
+    """What befalls by kinds that a course has for itself."""
     _operating: set["asyncio.Task[None]"] = field(default_factory=set)
 
     async def run(self) -> None:
@@ -74,6 +78,14 @@ class Trouble:
             self.chance.choice(befall)()
 
     def _befall(self) -> list[Callable[[], None]]:
+        if self.kinds in self.only:
+            return [
+                self._kill,
+                self._kill_soon,
+                self._lose_power,
+                self._part,
+                *self.only[self.kinds],
+            ]
         if self.kinds == "jams":
             return [self._jam]
         if self.kinds == "ahead":
@@ -113,6 +125,7 @@ class Trouble:
             self._break_disk,
             self._break_disk_and_die,
         ]
+        crashes += self.also
         return crashes if self.kinds == "crashes" else [*crashes, *clocks, self._set_ahead, *losses]
 
     async def keep_running(self) -> None:

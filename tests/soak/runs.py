@@ -143,7 +143,12 @@ RUNS: Final[dict[str, Run]] = {
     "replica-seeds": _module(
         "100 simulated seeds of three ingest nodes that hold every stream",
         *("simulation", "1..100", "--replicas", "3"),
-        tests="tests/model/test_replica_model.py",
+        tests="tests/simulation/test_replica_seeds.py",
+    ),
+    "tier-seeds": _module(
+        "50 simulated seeds of streams whose fragments move between three drives",
+        *("simulation", "1..50", "--tiers", "2", "--storm-seconds", "10"),
+        tests="tests/unit/manifest/test_moves.py",
     ),
     "queue-seeds": _module(
         "100 simulated seeds of two nodes of queues in all troubles",

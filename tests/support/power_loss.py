@@ -326,6 +326,13 @@ class PowerLossDisk:
         self._journal = []
         self._forget(self._root, chance, set())
 
+    def lose_all(self) -> None:
+        """Another disk, on which nothing is, lies in the place of this one."""
+        self._close_all()
+        self._journal = []
+        self._root.names.clear()
+        self._root.kept.clear()
+
     def _close_all(self) -> None:
         self._open.clear()
         self._handles.clear()

@@ -21,6 +21,7 @@ from bottomless.formats.keys import fragment_place
 from bottomless.formats.stream_record import SERVED, TIERS
 from bottomless.model.drive import DriveMarker
 from bottomless.model.names import Uid
+from bottomless.model.object_facts import ObjectFacts
 from bottomless.model.stream import StreamState
 from bottomless_server.drives.local import LocalDrive
 from bottomless_server.drives.marked import marked_drive
@@ -190,6 +191,9 @@ class DyingDrive(MemoryDrive):
 
     async def get(self, object_key: str, start: int = 0, size: int | None = None) -> Any:
         return await self._of.get(object_key, start, size)
+
+    async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
+        return await self._of.head(object_key, checksum=checksum)
 
     async def put(self, object_key: str, body: Body, crc: int) -> None:
         if self._left == 0:
