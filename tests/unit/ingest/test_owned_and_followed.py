@@ -239,6 +239,8 @@ class OneBeingOpened:
     def find(self, _: object) -> None:
         return None
 
+    def note_followed(self, _: object) -> None: ...
+
 
 async def test_a_stream_that_is_being_opened_here_is_not_followed_yet(
     monkeypatch: pytest.MonkeyPatch,

@@ -106,7 +106,9 @@ class LocalAppender:
         self.advanced = Pulse()
         """Fires when records become visible, and when the stream stops."""
         self.used_at = context.clocks.elapsed()
-        """When something was written last."""
+        """When something was written last, or else the stream was opened."""
+        self.has_written = False
+        """Whether a round was written since."""
         self.awaits_found = replicas is not None and record.dirty
         """Whether it is not known yet what the stream holds: others that hold it may have more, of a disk
         here that came back older, or empty."""
@@ -500,7 +502,7 @@ class LocalAppender:
             end = self.log.synced_place()
             await until_all_have(replicas, end, refuse, self._refuse_waiting)
         self.log.commit(written)
-        self.used_at = elapsed
+        self.used_at, self.has_written = elapsed, True
         self._freeing.count_disk()
         for chunk in sealed.chunks:
             self.tracking.take_tracked(chunk.tracked)

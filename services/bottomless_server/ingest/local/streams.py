@@ -21,6 +21,7 @@ from bottomless.model.names import StreamId
 from bottomless_server.core.restated import restated
 from bottomless_server.ingest.local.appender import ConfigMark, LocalAppender
 from bottomless_server.ingest.local.appender_context import AppenderContext
+from bottomless_server.ingest.local.core.failing import FailingLogs
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
 from bottomless_server.ingest.log.segments import LogBroken
@@ -83,6 +84,7 @@ class OwnedStreams:
         self._opening: SingleFlight[StreamId, LocalAppender] = SingleFlight()
         self._damaged: dict[StreamId, Corrupt] = {}
         self._unopened = Unopened()
+        self._failing = FailingLogs()
         self._opening_room = asyncio.Semaphore(open_count)
         """Bounds how many are opened at once, not counting those that somebody touches."""
         self._elsewhere: TTLCache[StreamId, str] = TTLCache(
@@ -158,6 +160,7 @@ class OwnedStreams:
         """
         damaged = self._damaged.get(stream_id)
         if damaged is not None:
+            await self._require_no_other(stream_id)
             raise restated(damaged)
         appender = self._open.get(stream_id)
         if appender is None or appender.stopped is not None:
@@ -189,6 +192,15 @@ class OwnedStreams:
         """Whether a stream is being opened, so that its files are read and may be cut."""
         return stream_id in self._opening
 
+    def note_followed(self, stream_id: StreamId) -> None:
+        """What lies here of a stream is made by another node from now on: damage is not for ever."""
+        self._damaged.pop(stream_id, None)
+        self._failing.drop(stream_id)
+
+    def failing(self, ms: int) -> list[StreamId]:
+        """The streams that this node's disk has not let it open or write for so long."""
+        return self._failing.lasting(ms)
+
     async def give_files(self, stream_id: StreamId) -> tuple[int, int] | None:
         """Stop a stream that another node owns by now, and forget it; returns the place in its log from
         which on nothing is believed, None if all of it is. Not while it is being opened."""
@@ -211,7 +223,33 @@ class OwnedStreams:
             raise OwnedElsewhere(owner_url)
         return await self._opening.join(stream_id, lambda: self._open_stream(stream_id))
 
+    async def _require_no_other(self, stream_id: StreamId) -> None:
+        """Pass on what is asked of a stream that cannot be opened here, if another node has it.
+
+        Raises:
+            OwnedElsewhere
+        """
+        owner_url = self._elsewhere.get(stream_id)
+        if owner_url is not None:
+            raise OwnedElsewhere(owner_url)
+        try:
+            await self._owner.require_claimable(stream_id)
+        except OwnedElsewhere as error:
+            self._elsewhere[stream_id] = error.owner_url
+            raise
+        except StoreError as error:
+            log.warning("nobody says who owns it", stream_id=stream_id, error=str(error))
+
     async def _open_stream(self, stream_id: StreamId) -> LocalAppender:
+        try:
+            return await self._open_here(stream_id)
+        except StoreError as error:
+            if isinstance(error, Corrupt) or error.code is Code.STORAGE_FAILED:
+                now, for_good = self._context.clocks.elapsed(), isinstance(error, Corrupt)
+                self._failing.failed(stream_id, now, for_good=for_good)
+            raise
+
+    async def _open_here(self, stream_id: StreamId) -> LocalAppender:
         await self._unfollow(stream_id)
         found = await self._recover(stream_id)
         try:
@@ -319,6 +357,32 @@ class OwnedStreams:
         self._unopened.drop(stream_id)
         raise OwnedElsewhere(owner_url)
 
+    async def give_unopened(self, stream_id: StreamId, give: Callable[[], Awaitable[str]]) -> None:
+        """Return when `give` has made another node the owner of a stream that is not open here.
+
+        It returns the internal address of that node. Whoever asks for the stream meanwhile waits.
+
+        Raises:
+            Unavailable: `not-owner`: it is open here, or is just being opened.
+            StoreError: what `give` raised.
+        """
+        if self.owns(stream_id) or stream_id in self._opening:
+            raise not_owner()
+        with suppress(OwnedElsewhere):
+            await self._opening.join(stream_id, lambda: self._give_unopened(stream_id, give))
+
+    async def _give_unopened(
+        self, stream_id: StreamId, give: Callable[[], Awaitable[str]]
+    ) -> LocalAppender:
+        before = self._open.get(stream_id)
+        if before is not None:
+            await before.close(not_owner(), leave=False)
+        owner_url = await give()
+        self._failing.drop(stream_id)
+        self._elsewhere[stream_id] = owner_url
+        self._unopened.drop(stream_id)
+        raise OwnedElsewhere(owner_url)
+
     def in_use(self, stream_id: StreamId) -> bool:
         """Whether anything here reads or writes the files of a stream."""
         appender = self._open.get(stream_id)
@@ -330,6 +394,7 @@ class OwnedStreams:
         if appender is not None:
             self._forget_state(appender)
         self._damaged.pop(stream_id, None)
+        self._failing.drop(stream_id)
         self._unopened.drop(stream_id)
 
     async def _let_go(self, appender: LocalAppender) -> None:
@@ -342,6 +407,7 @@ class OwnedStreams:
         if self._open.get(appender.stream_id) is not appender:
             return
         if isinstance(appender.stopped, LogBroken):
+            self._failing.failed(appender.stream_id, self._context.clocks.elapsed())
             self._unopened.add(appender.stream_id, self._context.clocks.elapsed())
             return
         await appender.close(not_owner(), leave=False)
@@ -357,6 +423,8 @@ class OwnedStreams:
         await asyncio.sleep(TICK_SECONDS)
         for appender in list(self._open.values()):
             if appender.stopped is None:
+                if appender.has_written:
+                    self._failing.drop(appender.stream_id)
                 appender.tick()
             elif appender.closed:
                 await self._let_go(appender)

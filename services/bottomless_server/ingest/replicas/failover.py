@@ -107,6 +107,11 @@ class Failover:
             self._watch.given(stream_id, self._clocks.elapsed())
             self._wake.set()
 
+    def given_away(self, stream_id: StreamId) -> None:
+        """Watch a stream that was this node's: whoever it was given to may die before it says a word."""
+        if self._watch is not None:
+            self._watch.heard(stream_id, self._clocks.elapsed())
+
     def note_failed(self, stream_id: StreamId, error: StoreError) -> None:
         """Hear of a claim that failed, also of one for somebody who asked for the stream: it may land."""
         if self._watch is not None and outcome_of(error) is Outcome.UNKNOWN:

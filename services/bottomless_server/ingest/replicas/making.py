@@ -180,6 +180,7 @@ def make_following(
     following.is_held_back = failover.is_held_back
     streams.claim_failed = failover.note_failed
     transfers = Transfers(owner, streams, sending.peers)
+    transfers.given_away = failover.given_away
     step_down = StepDown(transfers, streams, context.clocks, settings.ingest_replica_step_down_ms)
     return ReplicaHalf(
         sending,

@@ -1,9 +1,14 @@
-"""Give streams away whose owner is cut off from the other nodes, and not from coordination.
+"""Give streams away that cannot go on here although this node lives: nobody else may claim them.
+
+Either their owner is cut off from the other nodes, and not from coordination.
 
 A round that too few nodes have is held, and nobody is let go below the floor. If the nodes in sync live,
 and only this one does not reach them, one of them may reach the others. It finds itself named as the
 home when it looks at a stream whose owner is silent. What is there after a crash at each step says
 transfers.py; the round that is held is given up, and its callers know that its outcome is unknown.
+
+Or the disk of this node does not let it open or write a log, for so long or for good. The nodes in sync
+have everything that was acknowledged.
 """
 
 import asyncio
@@ -25,6 +30,8 @@ log = structlog.get_logger(__name__)
 AGAIN_MS: Final = 60_000
 """A stream is given away at most so often: the fault may lie with the other nodes."""
 _LOOK_SECONDS: Final = 1.0
+_GIVEN_COUNT: Final = 16
+"""Streams that are given away at once: each waits for a moment for its round."""
 
 
 class StepDown:
@@ -33,7 +40,8 @@ class StepDown:
     def __init__(
         self, transfers: Transfers, streams: OwnedStreams, clocks: Clocks, after_ms: int
     ) -> None:
-        """`after_ms`: how long a round waits for other nodes before its stream is given away."""
+        """`after_ms`: how long a round waits for other nodes, or a disk fails, before a stream is given
+        away."""
         self._transfers = transfers
         self._streams = streams
         self._clocks = clocks
@@ -64,11 +72,21 @@ class StepDown:
             for appender in self._streams.opened()
             if (since := appender.waiting_since) is not None and now - since >= self._after_ms
         ]
-        for stream_id in late:
-            if stream_id in self._again_at:
-                continue
-            self._again_at[stream_id] = now + AGAIN_MS
+        due = [
+            one
+            for one in dict.fromkeys([*late, *self._streams.failing(self._after_ms)])
+            if one not in self._again_at
+        ]
+        self._again_at |= dict.fromkeys(due, now + AGAIN_MS)
+        room = asyncio.Semaphore(_GIVEN_COUNT)
+        await asyncio.gather(*(self._give(stream_id, room) for stream_id in due))
+
+    async def _give(self, stream_id: StreamId, room: asyncio.Semaphore) -> None:
+        async with room:
             try:
-                await self._transfers.step_down(stream_id)
+                if self._streams.owns(stream_id):
+                    await self._transfers.step_down(stream_id)
+                else:
+                    await self._transfers.give_unopened(stream_id)
             except (StoreError, Refused) as error:
                 log.warning("a stream stays here", stream_id=stream_id, error=str(error))

@@ -17,12 +17,14 @@ class ThisNode:
         self._owner = owner
 
     def owned_epoch(self, stream_id: StreamId) -> int | None:
-        """The epoch under which this node owns a stream now; None if it does not.
+        """The epoch under which this node owns a stream now; None if it does not. Asked by another node
+        that opens the log here.
 
         Raises:
             Overloaded: it is just being opened here, and nobody knows yet who will own it.
         """
         require_not_opening(self._streams, stream_id)
+        self._streams.note_followed(stream_id)
         appender = self._streams.find(stream_id)
         return None if appender is None else appender.claim.epoch
 

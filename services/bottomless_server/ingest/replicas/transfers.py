@@ -16,7 +16,7 @@ it writes the record, or finds the other home in it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import orjson
@@ -68,6 +68,8 @@ class Transfers:
         self._owner = owner
         self._streams = streams
         self._ways = ways
+        self.given_away: Callable[[StreamId], None] | None = None
+        """Hears of each stream that another node is to claim, which may die before anybody follows it."""
 
     async def give(self, stream_id: StreamId, node: NodeId | None = None) -> NodeId:
         """Give a stream that is open here to a node in sync; with None to any that lives.
@@ -87,6 +89,7 @@ class Transfers:
             )
         except _NotGiven as error:
             raise error.refused from error
+        self._watch(stream_id)
         given = await self._owner.load(stream_id)
         if given.home is None or given.home == self._owner.node_id:
             raise not_owner()
@@ -112,7 +115,30 @@ class Transfers:
             )
         except _NotGiven as error:
             raise error.refused from error
+        self._watch(stream_id)
         log.warning("a stream was given up, since too few follow it here", stream_id=stream_id)
+
+    async def give_unopened(self, stream_id: StreamId) -> None:
+        """Give a stream of this node that its disk does not let it open to any node in sync that lives.
+
+        Nothing is written here meanwhile, so whatever was acknowledged is on that node.
+
+        Raises:
+            Unavailable: `not-owner`: it is open here by now; or coordination does not answer.
+            Refused: `not-home`, or `not-live`: nobody else can have it.
+            Fenced: somebody claimed the stream since.
+        """
+        record = await self._owner.load(stream_id)
+        targets = await self._targets(record, None)
+        if record.home != self._owner.node_id:
+            raise Refused(Refusal.NOT_HOME)
+        owned = Owned(stream_id, record.epoch)
+        try:
+            await self._streams.give_unopened(stream_id, lambda: self._noted(owned, targets, None))
+        except _NotGiven as error:
+            raise error.refused from error
+        self._watch(stream_id)
+        log.warning("a stream was given up, since the disk here fails", stream_id=stream_id)
 
     async def give_all(self) -> None:
         """Give every stream away that other nodes in sync hold; those stay that nobody can take."""
@@ -147,8 +173,12 @@ class Transfers:
     async def _written_down(
         self, appender: LocalAppender, targets: Sequence[Target], node: NodeId | None
     ) -> str:
-        records = ReplicaRecords(self._owner.streams, self._owner.node_id)
         owned = Owned(appender.stream_id, appender.claim.epoch)
+        return await self._noted(owned, targets, node)
+
+    async def _noted(self, owned: Owned, targets: Sequence[Target], node: NodeId | None) -> str:
+        """Have the record name another home; returns where that is reached."""
+        records = ReplicaRecords(self._owner.streams, self._owner.node_id)
         try:
             if node is None or not targets:
                 record = await records.step_down(owned, targets)
@@ -157,6 +187,10 @@ class Transfers:
         except Refused as error:
             raise _NotGiven(error) from error
         return str(record.owner_url)
+
+    def _watch(self, stream_id: StreamId) -> None:
+        if self.given_away is not None:
+            self.given_away(stream_id)
 
     async def _tell(self, stream_id: StreamId, node: NodeId) -> None:
         body = orjson.dumps(encode_transfer_asked(node))

@@ -1,0 +1,121 @@
+"""Three nodes that hold a stream, one of which lives and cannot go on: its disk fails, or its log is damaged."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bottomless_server.ingest.local.core.failing import FailingLogs
+from unit.ingest.harness import STREAM, IngestHarness, broken_disk
+from unit.ingest.replica_services import Node, ThreeServices
+
+STEP_DOWN_MS = 5_000
+
+
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[ThreeServices]:
+    made = await ThreeServices(tmp_path, step_down_ms=STEP_DOWN_MS).start()
+    yield made
+    await made.aclose()
+
+
+async def filled(three: ThreeServices) -> list[Node]:
+    """The owner, and two that are in sync with it."""
+    for number in range(3):
+        assert await three.append(three.nodes[0], str(number)) == number
+    await three.until_all_in_sync()
+    await three.until_same_files(*three.nodes)
+    return three.nodes
+
+
+async def restarted_with_a_damaged_log(three: ThreeServices, node: Node) -> None:
+    closing = asyncio.create_task(node.harness.aclose())
+    while not closing.done():
+        await three.step()
+    await closing
+    (segment,) = node.harness.segments()
+    segment.write_bytes(b"x" * 100)
+    before = node.harness
+    node.harness = IngestHarness(before.data_dir, before=before)
+    node.address.harness = node.harness
+    await node.harness.start()
+
+
+async def test_an_owner_whose_log_is_damaged_gives_the_stream_to_one_that_has_everything(
+    three: ThreeServices,
+) -> None:
+    a, b, c = await filled(three)
+    b.renews = c.renews = False
+    await restarted_with_a_damaged_log(three, a)
+    b.renews = c.renews = True
+    heir = await three.until_owned_by(b, c)
+    assert await three.append(b if heir is c else c, "3") == 3
+    assert await three.values(heir) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_an_owner_whose_disk_fails_gives_the_stream_to_one_that_has_everything(
+    three: ThreeServices,
+) -> None:
+    a, b, c = await filled(three)
+    a.harness.files.faults["fdatasync"] += [broken_disk()] * 100_000
+
+    async def is_given() -> bool:
+        appending = asyncio.create_task(a.append("3"))
+        while not appending.done():
+            await three.step()
+        return (await three.record()).home != a.node_id
+
+    await three.until(is_given)
+    heir = await three.until_owned_by(b, c)
+    a.harness.files.faults.clear()
+    # How often it was stored says nothing: nobody had an answer that it was.
+    assert (await three.values(heir))[:3] == [b"0", b"1", b"2"]
+    await three.append(heir, "4")
+    assert (await three.values(heir))[-1] == b"4"
+
+
+async def test_a_member_that_began_with_a_damaged_log_goes_on_with_what_it_was_sent(
+    three: ThreeServices,
+) -> None:
+    a, b, c = await filled(three)
+    await restarted_with_a_damaged_log(three, b)
+    assert await three.append(a, "3") == 3
+    await three.until_same_files(a, b, c)
+    await three.until_all_in_sync()
+    # What comes here is passed on.
+    assert await three.append(b, "4") == 4
+    await three.cut_off(a)
+    await three.cut_off(c)
+    assert await three.until_owned_by(b) is b
+
+
+async def test_a_stream_that_was_given_to_a_node_that_dies_at_once_is_gone_on_with(
+    three: ThreeServices,
+) -> None:
+    a, b, c = await filled(three)
+    await three.cut_off(c)
+    assert await three.append(a, "3") == 3
+    assert c.node_id not in (await three.record()).in_sync
+    await three.cut_off(b)
+    await a.harness.service.replicas.transfers.give(STREAM, b.node_id)
+    assert (await three.record()).home == b.node_id
+    # Nobody asks for it, and nobody has followed it since.
+    assert await three.until_owned_by(a) is a
+
+
+def test_a_log_counts_as_failing_when_it_fails_again_after_a_while() -> None:
+    failing = FailingLogs()
+    failing.failed(STREAM, 1_000)
+    assert failing.lasting(5_000) == []
+    failing.failed(STREAM, 6_000)
+    assert failing.lasting(5_000) == [STREAM]
+    failing.drop(STREAM)
+    failing.failed(STREAM, 20_000)
+    assert failing.lasting(5_000) == []
+
+
+def test_damage_counts_at_once() -> None:
+    failing = FailingLogs()
+    failing.failed(STREAM, 1_000, for_good=True)
+    assert failing.lasting(5_000) == [STREAM]
