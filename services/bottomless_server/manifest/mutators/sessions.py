@@ -9,6 +9,8 @@ in the manifest, the intents, the quarantine or the delete queue. After a crash 
 - intents written, answer lost: nothing lies under them; the next session gives them up.
 - `begin` after its first EXEC: the new session is live, the old one refused; old intents are
   still there, and the same `begin` again, or the next session, resolves them.
+- an intent on a drive that is away, and no first tier any more, is given up like one under which
+  nothing lies; its key stays in the queue of that drive until the drive is back.
 - adopted, or given up, by EXEC: a uid is in the manifest or in quarantine, never in both;
   a uid that left the intents can never be registered.
 
@@ -22,9 +24,11 @@ from typing import Final
 
 import structlog
 
+from bottomless.drives.base import DriveRefused, DriveUnavailable
 from bottomless.errors import Exists, Fenced, Overloaded, Unavailable
 from bottomless.formats.keys import fragment_key
 from bottomless.guards import guard
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.manifest import Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import Intent, StreamRecord
@@ -42,7 +46,7 @@ from bottomless_server.manifest.tree.core.events import Edit, FirstRoot
 from bottomless_server.manifest.tree.resolver import look_under
 from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
 from bottomless_server.stores.streams import delete_later
-from bottomless_server.tree.resolve import resolve_intents
+from bottomless_server.tree.resolve import FoundUnderIntent, resolve_intents
 
 log = structlog.get_logger(__name__)
 
@@ -88,7 +92,7 @@ def _left_by_others(record: StreamRecord, session: str) -> list[Intent]:
 
 async def _resolve(context: Context, committer: Committer, left: Sequence[Intent]) -> None:
     record = committer.record
-    found = [await look_under(context, record, intent) for intent in left]
+    found = [await _look_under(context, record, intent) for intent in left]
     committed_next = None
     if any(one.fragment is not None for one in found):
         committed_next = await _committed_next(context, record)
@@ -98,6 +102,33 @@ async def _resolve(context: Context, committer: Committer, left: Sequence[Intent
         if any(committer.outcome(fragment.uid) is False for fragment in run):
             raise Unavailable("fragments of the last session are not published yet")
     await give_up(context, committer, {intent.uid for intent in left})
+
+
+async def _look_under(context: Context, record: StreamRecord, intent: Intent) -> FoundUnderIntent:
+    """What lies under an intent; nothing, for all that anybody waits for, where its drive is away and
+    the stream puts nothing there any more. Then it is given up without a look, and what may lie there
+    goes when the drive is back: who appended it has it still, or WAL objects do.
+    """
+    try:
+        return await look_under(context, record, intent)
+    except (DriveUnavailable, DriveRefused) as error:
+        if not await _has_left(context, record, intent.drive):
+            raise
+        log.warning(
+            "gave up an upload without a look",
+            stream_id=record.stream_id,
+            drive=intent.drive,
+            error=str(error),
+        )
+        return FoundUnderIntent(intent, None)
+
+
+async def _has_left(context: Context, record: StreamRecord, number: int) -> bool:
+    """Whether a drive, not drive 0, is another one than that on which new fragments are put now."""
+    if number == DEFAULT_NUMBER:
+        return False
+    closed = await context.drive_states.is_closed(number)
+    return closed or drive_of_new(record.config.tiers, drive_numbers(context), [number]) != number
 
 
 async def _committed_next(context: Context, record: StreamRecord) -> int | None:
