@@ -43,6 +43,7 @@ BEYOND_SCHEMA: Final = {
     Code.DRIVE_UNKNOWN: {
         "register_drive",
         "retire_drive",
+        "lose_drive",
         "move_fragments",
         "put_stream",
         "patch_stream",

@@ -24,6 +24,7 @@ NOT_HERE: Final = {
     "rebuild": "coordination is not lost",
     "register_drive": "its settings name no drive",
     "retire_drive": "no drive is registered",
+    "lose_drive": "no drive is registered",
     "promote_fragments": "the stream has no tiers",
     "move_fragments": "nothing of the stream is in the object store",
     "give_up_move": "no move is under way",

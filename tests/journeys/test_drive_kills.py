@@ -1,8 +1,9 @@
-"""A server that dies while it registers or retires a drive, between any two steps of it."""
+"""A server that dies while it registers, retires or gives up a drive, between any two steps of it."""
 
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from support.server import AllInOne
 from support.waiting import until
 
+from bottomless.formats.drive_objects import DRIVE_MARKER_KEY
 from bottomless_server.runtime.base.fault_points import POINTS
 
 REGISTERING: Final = (
@@ -22,20 +24,25 @@ RETIRING: Final = (
     "manifest.drives.before-retired",
     "manifest.drives.after-retired",
 )
+LOSING: Final = ("manifest.drives.after-lost",)
 
 
 def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
     own = {point for point in POINTS if point.startswith("manifest.drives.")}
-    assert own == {*REGISTERING, *RETIRING}
+    assert own == {*REGISTERING, *RETIRING, *LOSING}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("drive-kills")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[AllInOne]:
     """One whose settings name a drive for each point."""
-    folder = tmp_path_factory.mktemp("drive-kills")
     drives = {
         name_of(point): {"number": number, "url": (folder / name_of(point)).as_uri()}
-        for number, point in enumerate((*REGISTERING, *RETIRING), 1)
+        for number, point in enumerate((*REGISTERING, *RETIRING, *LOSING), 1)
     }
     settings = {
         "BOTTOMLESS_DRIVES": json.dumps(drives),
@@ -108,3 +115,22 @@ def test_a_retirement_that_died_is_finished_after_the_restart(server: AllInOne, 
     until(lambda: state(server, name) == "retired", what="the drive retired")
     add(server, name)
     assert state(server, name) == "used"
+
+
+@pytest.mark.parametrize("point", LOSING)
+def test_a_drive_stays_lost_whose_loss_died_and_the_loss_is_finished(
+    server: AllInOne, point: str, folder: Path
+) -> None:
+    name = name_of(point)
+    add(server, name)
+    (folder / name / DRIVE_MARKER_KEY).unlink()
+    server.arm(point)
+    with suppress(httpx.TransportError):
+        ask(server, "POST", f"/v1/admin/drives/{name}/lost", {"confirm": name})
+    server.revive()
+
+    assert state(server, name) == "lost"
+    ask(server, "POST", f"/v1/admin/drives/{name}/lost", {"confirm": name})
+    with server.client() as client:
+        answer = client.post("/v1/admin/drives", json={"name": name})
+    assert answer.status_code == httpx.codes.CONFLICT

@@ -155,7 +155,7 @@ def _finder(default: Drive, setting: ConfiguredDrive) -> FindMarker:
 
     async def find() -> DriveMarker:
         for drive in (await load_registry(default)).drives:
-            if (drive.name, drive.number) == setting[:2] and not drive.retired:
+            if (drive.name, drive.number) == setting[:2] and not drive.is_gone:
                 return DriveMarker(drive.number, drive.drive_id)
         raise DriveUnavailable(
             "the drive is not registered under the name and number that the settings of this "
@@ -188,7 +188,8 @@ async def load_registry(default: Drive) -> DriveRegistry:
 def drives_to_use(
     configured: Sequence[ConfiguredDrive], registry: DriveRegistry
 ) -> list[tuple[ConfiguredDrive, DriveMarker]]:
-    """The settings of each drive that is registered and not retired, with the marker it has to show.
+    """The settings of each drive that is registered, not retired and not lost, with the marker it has
+    to show.
 
     Raises:
         WrongDrives: a name or a number is registered as another one, or a drive that may hold
@@ -201,7 +202,7 @@ def drives_to_use(
         _require_same(setting, by_name.get(setting.name) or by_number.get(setting.number))
     used = []
     for drive in registry.drives:
-        if drive.retired:
+        if drive.is_gone:
             continue
         if drive.name not in settings:
             raise WrongDrives(

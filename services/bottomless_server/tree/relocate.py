@@ -19,18 +19,17 @@ successor.
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bottomless.model.drive import MIXED
-from bottomless.model.manifest import Entries, EntryKind, Node
-from bottomless.model.names import Uid, uid_bytes, uid_from_bytes
-from bottomless_server.tree.drives import drive_of
+from bottomless.model.manifest import Entries, EntryKind, Filters, Node
+from bottomless.model.names import Uid, uid_from_bytes
+from bottomless_server.tree.path_copy import PathCopy
 from bottomless_server.tree.rebalance import SealedNode
-from bottomless_server.tree.retention import Totals, totals
+from bottomless_server.tree.retention import Totals
 
 
 class Relocation(NamedTuple):
@@ -77,63 +76,28 @@ def relocate(
     """
     assert relocation.copy > 0, "an object that was put first is no copy"
     assert max(relocation.from_drive, relocation.to_drive) < MIXED, "there is no such drive"
-    path = _PathCopy(root, relocation, new_uid, seal)
-    entries = yield from path.changed(root.entries)
-    if entries is None:
+    path = PathCopy(_Placed(relocation), new_uid, seal)
+    changed = yield from path.changed(root)
+    if changed is None:
         return Relocated(root)
-    changed = replace(root, entries=entries)
-    return Relocated(changed, tuple(path.groups), tuple(path.displaced), path.moved)
+    return Relocated(changed, tuple(path.groups), tuple(path.displaced), path.changed_totals)
 
 
-class _PathCopy:
-    """One walk from the oldest entry to the newest, and what it has made and displaced."""
+class _Placed:
+    """The change of a relocation: the entry of a fragment says where it lies now."""
 
-    def __init__(
-        self,
-        root: Node,
-        relocation: Relocation,
-        new_uid: Callable[[], Uid],
-        seal: Callable[[Node], SealedNode],
-    ) -> None:
-        self.groups: list[SealedNode] = []
-        self.displaced: list[np.void] = []
-        self.moved = Totals()
-        self._floor = root.first_offset
+    def __init__(self, relocation: Relocation) -> None:
         self._relocation = relocation
-        self._new_uid = new_uid
-        self._seal = seal
 
-    def changed(self, entries: Entries) -> Generator[np.void, Node, Entries | None]:
-        """A node's entries with what has moved; None if nothing below them has."""
-        moved = self._fragments_of(entries)
-        changed = entries.copy()
-        changed["drive"][moved], changed["copy"][moved] = (
-            self._relocation.to_drive,
-            self._relocation.copy,
-        )
-        self.moved = self.moved.plus(totals(entries[moved]))
-        self.displaced += list(entries[moved])
-        any_changed = bool(np.any(moved))
-        for number in np.flatnonzero(self._groups_of(entries)):
-            node = yield entries[number]
-            below = yield from self.changed(node.entries)
-            if below is not None:
-                self._replace(changed, int(number), replace(node, entries=below))
-                self.displaced.append(entries[number])
-                any_changed = True
-        return changed if any_changed else None
+    def made_of(
+        self, entries: Entries, filters: Filters, which: NDArray[np.bool_]
+    ) -> tuple[Entries, Filters]:
+        made = entries.copy()
+        made["drive"][which] = self._relocation.to_drive
+        made["copy"][which] = self._relocation.copy
+        return made, filters
 
-    def _replace(self, entries: Entries, number: int, group: Node) -> None:
-        """Let an entry name a group that is made anew. What it says of time, values, and of what is
-        live below it after cuts, which the group itself does not know, stays."""
-        sealed = self._seal(replace(group, uid=self._new_uid()))
-        self.groups.append(sealed)
-        entries["uid"][number] = np.void(uid_bytes(sealed.node.uid))
-        entries["object_size"][number] = len(sealed.data)
-        entries["object_crc"][number] = sealed.crc
-        entries["drive"][number] = drive_of(group.entries)
-
-    def _fragments_of(self, entries: Entries) -> NDArray[np.bool_]:
+    def fragments_of(self, entries: Entries, floor: int) -> NDArray[np.bool_]:
         first, end = (
             np.uint64(self._relocation.first_offset),
             np.uint64(self._relocation.next_offset),
@@ -142,7 +106,7 @@ class _PathCopy:
             (entries["kind"] == EntryKind.FRAGMENT)
             & (entries["first_offset"] >= first)
             & (entries["next_offset"] <= end)
-            & (entries["next_offset"] > np.uint64(self._floor))
+            & (entries["next_offset"] > np.uint64(floor))
             & (entries["drive"] == self._relocation.from_drive)
         )
         only = self._relocation.only
@@ -151,8 +115,8 @@ class _PathCopy:
                 found[number] = uid_from_bytes(entries["uid"][number].tobytes()) in only
         return found
 
-    def _groups_of(self, entries: Entries) -> NDArray[np.bool_]:
-        first = max(self._relocation.first_offset, self._floor)
+    def groups_of(self, entries: Entries, floor: int) -> NDArray[np.bool_]:
+        first = max(self._relocation.first_offset, floor)
         drives = entries["drive"]
         found: NDArray[np.bool_] = (
             (entries["kind"] == EntryKind.GROUP)

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 import typer
 
+from bottomless.cli.asking import Yes, confirm
 from bottomless.cli.examples import examples
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, show, show_list
@@ -29,6 +30,7 @@ def add_to(app: typer.Typer) -> None:
     group.command("ls", epilog=examples("drives ls"))(_list)
     group.command("add", epilog=examples("drives add cold"))(_add)
     group.command("retire", epilog=examples("drives retire cold --wait"))(_retire)
+    group.command("lost", epilog=examples("drives lost shelf --yes --wait"))(_lost)
     app.add_typer(group, name="drives")
 
 
@@ -59,3 +61,19 @@ def _retire(
     """
     with open_client(context) as client:
         finish(client, client.retire_drive(name), output, wait=wait)
+
+
+def _lost(
+    context: typer.Context,
+    name: DriveName,
+    yes: Yes = False,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Say that a drive will never be back: what streams have on it is given up, for ever.
+
+    Reads tell of it as of a gap, and deletions, rebuilds and uploads wait for the drive no more.
+    """
+    confirm(f"Give up for ever all that streams have on the drive {name}?", yes)
+    with open_client(context) as client:
+        finish(client, client.lose_drive(name), output, wait=wait)

@@ -184,6 +184,11 @@ def drive_path(drive: str) -> str:
     return f"/v1/admin/drives/{check_id(drive)}"
 
 
+def drive_lost_path(drive: str) -> str:
+    """Make the path by which an operator says that a drive is lost."""
+    return f"{drive_path(drive)}/lost"
+
+
 def key_path(key_id: str) -> str:
     """Make the path of an API key."""
     return f"/v1/keys/{check_id(key_id)}"

@@ -278,6 +278,7 @@ class Client:
     list_drives = _waits(AsyncClient.list_drives)
     register_drive = _waits(AsyncClient.register_drive)
     retire_drive = _waits(AsyncClient.retire_drive)
+    lose_drive = _waits(AsyncClient.lose_drive)
     tiers = _waits(AsyncClient.tiers)
     preview_tiers = _waits(AsyncClient.preview_tiers)
     evaluate_tiers = _waits(AsyncClient.evaluate_tiers)

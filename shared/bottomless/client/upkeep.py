@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from bottomless.client.address import (
     check_stream,
+    drive_lost_path,
     drive_path,
     gap_path,
     lease_path,
@@ -117,6 +118,19 @@ class UpkeepCalls(Wire):
             InvalidRequest: `drive-unknown`, no drive of this name is registered.
         """
         return await self._send_json("DELETE", drive_path(drive))
+
+    async def lose_drive(self, drive: str) -> dict[str, Any]:
+        """Say that a drive will never be back; returns an operation, whose result says what was lost.
+
+        What streams have on it becomes gaps, of which reads tell, and nothing waits for the drive any
+        more. It cannot be undone.
+
+        Raises:
+            InvalidRequest: `drive-unknown`, no drive of this name is registered; or it is `default`,
+                which is never given up.
+            Exists: `drive-in-use`, the drive is there.
+        """
+        return await self._send_json("POST", drive_lost_path(drive), {"confirm": drive})
 
     async def queue_store(self) -> dict[str, Any]:
         """Show what lies on the disk of the node of queues that answers, which a proxy chooses."""

@@ -5,7 +5,8 @@
 
 Their form is that of sealed_json.py. The registry says for ever which number is which drive; the
 marker is how a process knows that a store is that drive, and not a directory whose mount is gone.
-A registry in which a drive is about to be retired is of version 2, any other of version 1.
+A registry in which a drive is lost is of version 3, one in which a drive is about to be retired of
+version 2, any other of version 1.
 Their golden files are not frozen yet. Spec: docs/formats.md, "Drive registry object" and "Drive marker".
 """
 
@@ -32,6 +33,7 @@ DRIVES_PREFIX: Final = "_system/drives."
 DRIVE_MARKER_KEY: Final = "_system/drive.json"
 
 _VERSION_2: Final = 2
+_VERSION_3: Final = 3
 _REGISTRY: Final = "drive registry object"
 _MARKER: Final = "drive marker"
 _KEY: Final = re.compile(r"_system/drives\.([0-9]{10})\.json", re.ASCII)
@@ -62,6 +64,9 @@ def encode_drives(registry: DriveRegistry) -> bytes:
     check_drives(registry.drives)
     members = {"version": registry.version, "drives": [list(one[:4]) for one in registry.drives]}
     retiring = [[one.number, one.retiring] for one in registry.drives if one.retiring]
+    lost = [one.number for one in registry.drives if one.lost]
+    if lost:
+        return seal({**members, "retiring": retiring, "lost": lost}, _VERSION_3)
     if not retiring:
         return seal(members)
     return seal({**members, "retiring": retiring}, _VERSION_2)
@@ -74,18 +79,20 @@ def decode_drives(data: bytes) -> DriveRegistry:
         NotServed: it is of a later version of the format.
         Corrupt: it is damaged, or is not such an object.
     """
-    version = _VERSION_2 if version_of(data) == _VERSION_2 else VERSION
-    read = _read(
-        _REGISTRY, data, _READERS_2 if version == _VERSION_2 else REGISTRY_READERS, version
+    found = version_of(data)
+    version = found if found is not None and found in _READERS else VERSION
+    read = _read(_REGISTRY, data, _READERS[version], version)
+    retiring, lost = dict(read.pop("retiring", [])), set(read.pop("lost", []))
+    drives = tuple(
+        one._replace(retiring=retiring.get(one.number), lost=one.number in lost)
+        for one in read["drives"]
     )
-    retiring = dict(read.pop("retiring", []))
-    drives = tuple(one._replace(retiring=retiring.get(one.number)) for one in read["drives"])
     registry = DriveRegistry(read["version"], drives)
     try:
         written = encode_drives(registry)
     except (ValueError, InvalidRequest) as error:
         raise corrupt(_REGISTRY, "its drives contradict each other") from error
-    check(_REGISTRY, written == data, "what is about to be retired is not as it is written")
+    check(_REGISTRY, written == data, "what is about to be retired, or lost, is not as written")
     return registry
 
 
@@ -126,3 +133,9 @@ REGISTRY_READERS: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 """How each member of a registry is read, in the order in which it is written."""
 _READERS_2: Final = {**REGISTRY_READERS, "retiring": each(row(_Retiring, _number, _uid))}
+_READERS: Final[Mapping[int, Mapping[str, Callable[[Any], Any]]]] = {
+    VERSION: REGISTRY_READERS,
+    _VERSION_2: _READERS_2,
+    _VERSION_3: {**_READERS_2, "lost": each(_number)},
+}
+"""How each member of a registry is read, by the version of the registry."""

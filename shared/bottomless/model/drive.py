@@ -38,11 +38,19 @@ class RegisteredDrive(NamedTuple):
     retiring: Uid | None = None
     """The number of the operation that looks whether it can be retired, 32 hex digits; None if none
     does. Nothing new is put on the drive meanwhile, and what is there is used as before."""
+    lost: bool = False
+    """Whether an operator has said that the drive will never be back. It is never used again, and what
+    streams had there is lost. Its name and number stay taken."""
 
     @property
     def is_open(self) -> bool:
         """Whether fragments may be put on it."""
-        return not self.retired and self.retiring is None
+        return not self.is_gone and self.retiring is None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing is looked for on it any more: nothing lies there, or all of that is lost."""
+        return self.retired or self.lost
 
 
 class DriveRegistry(NamedTuple):

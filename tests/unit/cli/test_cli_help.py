@@ -53,6 +53,7 @@ def test_the_commands_are_these() -> None:
         "describe",
         "doctor",
         "drives add",
+        "drives lost",
         "drives ls",
         "drives retire",
         "fence",

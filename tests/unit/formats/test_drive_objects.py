@@ -97,6 +97,30 @@ def test_a_drive_takes_fragments_unless_it_is_retired_or_about_to_be() -> None:
     assert [drive.is_open for drive in RETIRING.drives] == [False, False]
 
 
+LOST = DriveRegistry(
+    5, (DRIVE_REGISTRY.drives[0]._replace(lost=True), RETIRING.drives[1]._replace(lost=True))
+)
+"""One in which both drives are lost: the first is retired, and the second about to be."""
+
+
+def test_a_drive_that_is_lost_makes_version_3() -> None:
+    """A release that does not know it, and would ask the drive, does not start."""
+    data = encode_drives(LOST)
+    assert orjson.loads(data)["format"] == 3
+    assert orjson.loads(data)["lost"] == [1, 2]
+    assert decode_drives(data) == LOST
+    assert [drive.is_open for drive in LOST.drives] == [False, False]
+    assert_refuses_damage(decode_drives, data)
+
+
+@pytest.mark.parametrize("lost", [[], [3], [2, 1], [1, 1], [0], ["1"], None])
+def test_what_is_lost_is_said_in_one_way(lost: Any) -> None:
+    there = orjson.loads(encode_drives(LOST))
+    del there["format"], there["crc32c"]
+    with pytest.raises(Corrupt):
+        decode_drives(seal({**there, "lost": lost}, 3))
+
+
 def test_a_marker_comes_back() -> None:
     assert decode_marker(encode_marker(DRIVE_MARKER)) == DRIVE_MARKER
 
@@ -112,7 +136,7 @@ def test_one_of_a_later_version_is_left_to_who_can_read_it() -> None:
         (decode_marker, encode_marker(DRIVE_MARKER)),
     ):
         with pytest.raises(NotServed):
-            decode(orjson.dumps(orjson.loads(data) | {"format": 3}))
+            decode(orjson.dumps(orjson.loads(data) | {"format": 4}))
 
 
 @pytest.mark.parametrize("name", REGISTRY_READERS)

@@ -1,6 +1,6 @@
 """Know which drives take new fragments, as the registry of drives says at this moment.
 
-A drive that is about to be retired, or is retired, takes none. Who wants to put something on a drive
+A drive that is about to be retired, is retired, or is lost takes none. Who wants to put something on a drive
 first writes that down in the stream's record, and then asks here; who retires a drive first has the
 registry say that it is about to be retired, and then looks at all records. So of the two at least one
 sees the other, in whatever order they come (docs/decisions/0146).
@@ -8,6 +8,8 @@ sees the other, in whatever order they come (docs/decisions/0146).
 A version of the registry is put if absent and never changes, and each is made from the one before it. So
 a question is one look for the next version, which there is seldom.
 """
+
+from collections.abc import Collection
 
 from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.errors import Code, Exists
@@ -46,6 +48,13 @@ class DriveStates:
             return False
         await self.registry()
         return self.was_closed(number)
+
+    async def lost(self, numbers: Collection[int]) -> frozenset[int]:
+        """Pick those of some drives that an operator has said to be lost; raises what `registry` does."""
+        if not set(numbers) - {DEFAULT_NUMBER}:
+            return frozenset()
+        drives = (await self.registry()).drives
+        return frozenset(drive.number for drive in drives if drive.lost) & frozenset(numbers)
 
     def was_closed(self, number: int) -> bool:
         """Whether the last question found that the registry has such a drive; False before the first."""

@@ -1,6 +1,6 @@
 """Go from drive to drive: through all that there are, or through those where a stream has something.
 
-Drive 0 comes first. One that was retired has nothing any more.
+Drive 0 comes first. One that was retired has nothing any more, and on one that is lost nothing is found.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ async def next_drive(context: Context, number: int) -> int | None:
         Corrupt, DriveUnavailable, DriveRefused: the registry cannot be read.
     """
     registry = await load_registry(context.drive)
-    numbers = [drive.number for drive in registry.drives if not drive.retired]
+    numbers = [drive.number for drive in registry.drives if not drive.is_gone]
     return _after(number, numbers)
 
 
@@ -33,8 +33,8 @@ async def next_drive_of(context: Context, record: StreamRecord, number: int) -> 
     if _after(number, record.drives) is None:
         return None
     registry = await load_registry(context.drive)
-    retired = {drive.number for drive in registry.drives if drive.retired}
-    return _after(number, set(record.drives) - retired)
+    gone = {drive.number for drive in registry.drives if drive.is_gone}
+    return _after(number, set(record.drives) - gone)
 
 
 async def drives_of(context: Context, record: StreamRecord) -> list[int]:

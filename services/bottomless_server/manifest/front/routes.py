@@ -75,5 +75,5 @@ def public_api(
     add_wal_routes(api, context)
     add_drive_routes(api, context)
     add_replica_routes(api, context, registry, operations)
-    add_retirement_routes(api, context, operations)
+    add_retirement_routes(api, context, operations, mutators)
     return api

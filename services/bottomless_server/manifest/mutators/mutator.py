@@ -22,6 +22,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators import (
     accept_gap,
     hot_fragments,
+    losing,
     moves,
     range_moves,
     retention,
@@ -37,6 +38,7 @@ from bottomless_server.manifest.tree.core.takeovers import GoesOn
 from bottomless_server.manifest.tree.core.tiering import Tiering
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
 from bottomless_server.protocol.uploads import Intended
+from bottomless_server.tree.retention import Totals
 
 
 class Mutator:
@@ -242,6 +244,12 @@ class Mutator:
             Fenced: it has ended.
         """
         return await self._task.run(lambda committer: moves.give_up(self._context, committer, copy))
+
+    async def lose_drive(self, number: int) -> Totals:
+        """Put gaps in the place of all fragments on a drive; returns what was lost."""
+        return await self._task.run(
+            lambda committer: losing.lose_drive(self._context, committer, number)
+        )
 
     async def preview_tiers(self) -> Tiering | None:
         """Find what the stream's policy wants moved now; changes nothing. None without a policy."""

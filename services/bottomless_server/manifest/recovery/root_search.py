@@ -202,7 +202,7 @@ async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node |
 
 async def objects_there(context: Context, record: StreamRecord, root: Node) -> frozenset[Uid]:
     """The uids that a root itself names and whose objects are there, each on the drive and under the
-    copy that its entry says; groups answer for what is below."""
+    copy that its entry says; groups answer for what is below. On a drive that is lost nothing is."""
     prefix = stream_prefix(record.stream_id, record.tenant)
     fragments = root.entries[root.entries["kind"] == EntryKind.FRAGMENT]
     groups = root.entries[root.entries["kind"] == EntryKind.GROUP]
@@ -211,8 +211,9 @@ async def objects_there(context: Context, record: StreamRecord, root: Node) -> f
         for number in np.unique(fragments["drive"]).tolist()
     ]
     there: set[Uid] = set()
+    lost = await context.drive_states.lost([number for number, _, _ in places])
     for number, place, entries in (*places, (DEFAULT_NUMBER, "metadata/", groups)):
-        if len(entries) == 0:
+        if len(entries) == 0 or number in lost:
             continue
         wanted = {uid_from_bytes(entry["uid"].tobytes()): int(entry["copy"]) for entry in entries}
         first, last = int(entries["first_offset"].min()), int(entries["first_offset"].max())

@@ -69,6 +69,8 @@ class DriveRegistration:
         ]
 
     async def _state(self, drive: RegisteredDrive) -> str:
+        if drive.lost:
+            return "lost"
         if drive.retired:
             return "retired"
         if drive.retiring is not None:
@@ -89,6 +91,7 @@ class DriveRegistration:
             Corrupt: the registry or the marker cannot be read.
         """
         setting = self._setting(name)
+        await self._require_not_lost(setting)
         drive = self._context.drives.marked(setting.number)
         known = _find(await load_registry(self._context.drive), setting)
         if known is not None and not known.retired:
@@ -126,6 +129,15 @@ class DriveRegistration:
             "BOTTOMLESS_DRIVES of the manifest service names no such drive",
             code=Code.DRIVE_UNKNOWN,
         )
+
+    async def _require_not_lost(self, setting: ConfiguredDrive) -> None:
+        known = _find(await load_registry(self._context.drive), setting)
+        if known is not None and known.lost:
+            raise Exists(
+                "the drive was said to be lost, for ever: take another name and number for another "
+                "store",
+                code=Code.DRIVE_IN_USE,
+            )
 
     async def _enter(self, setting: ConfiguredDrive, row: RegisteredDrive) -> RegisteredDrive:
         """Make the registry have this row; returns what it has if somebody was faster."""

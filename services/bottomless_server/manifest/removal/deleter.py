@@ -17,7 +17,7 @@ one stream, in this order; after a crash at any step the members are due again:
    deleted, so that the same again is harmless.
 
 Each drive has a queue of its own (`stores/streams.py`), and a pass goes through all of them: what lies
-on a drive that is away is put off, and holds up nothing else. What a move took elsewhere goes when no
+on a drive that is away is put off, and holds up nothing else; of one that is lost it counts as done. What a move took elsewhere goes when no
 lease begins below its end: who has one may have been told the old place.
 
 While the clock is doubted only given-up fragments go. Nobody reads them, and they wait for puts that
@@ -297,6 +297,13 @@ class Deleter:
         return []
 
     async def _delete(self, record: StreamRecord | None, members: _Members) -> list[Due]:
+        # All are of one queue, and so on one drive.
+        number = next((target.drive for target in members.values()), DEFAULT_NUMBER)
+        if await self._context.drive_states.lost([number]):
+            # What lay there is gone, or nothing to anybody.
+            if record is not None:
+                await self._release(record, {target.uid for target in members.values()})
+            return [*members]
         done: dict[Due, Expansion] = {}
         for due, target in members.items():
             try:
@@ -306,14 +313,14 @@ class Deleter:
                 # It stays in the queue, and the others need not wait for it.
                 log.warning("a group cannot be read", uid=target.uid, error=str(error))
         now = self._context.clock()
+        found = [below for one in done.values() for below in one.queued]
+        lost = await self._context.drive_states.lost({below.drive for below in found})
         queued = [
             Due(deletes_key(below.drive), below.member, now)
-            for one in done.values()
-            for below in one.queued
+            for below in found
+            if below.drive not in lost
         ]
         await queue_later(self._context.coordination, queued)
-        # All are of one queue, and so on one drive.
-        number = next((target.drive for target in members.values()), DEFAULT_NUMBER)
         failed = await self._delete_keys(
             number, [key for one in done.values() for key in one.first]
         )

@@ -38,6 +38,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
 from bottomless_server.manifest.registry.drive_versions import change_registry
+from bottomless_server.manifest.removal.drive_loss import forget_deletes
 from bottomless_server.manifest.tree.core.on_drive import lies_on
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.runtime.base.fault_points import reach
@@ -119,6 +120,8 @@ class DriveRetirement:
         after = str(progress.get("_after", "")).encode("ascii")
         members = await coordination.members(STREAMS_KEY, after, self._page_count)
         if not members:
+            if await self._context.drive_states.lost([number]):
+                await forget_deletes(coordination, number)
             count = await coordination.member_count(deletes_key(number))
             if not count:
                 return Again({**progress, "phase": "ending"})
@@ -148,7 +151,8 @@ class DriveRetirement:
             return None
         except Corrupt:
             return "has a manifest that cannot be read, so nobody can tell"
-        if number in record.drives and record.state is StreamState.DELETING:
+        is_lost = bool(await self._context.drive_states.lost([number]))
+        if number in record.drives and record.state is StreamState.DELETING and not is_lost:
             return "is being deleted, and may have objects on it"
         if number in drives_under_way(record):
             return "has moves or uploads to it, or from it, under way"

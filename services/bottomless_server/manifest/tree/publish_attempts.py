@@ -157,9 +157,7 @@ class Publisher:
         old = [] if publish.base.root is None else [root_object_key(publish.base)]
         due_at = now + settings.manifest_delete_grace_ms
         gone = [delete_target(publish.base, one) for one in publish.retired]
-        if (relocate := publish.relocate) is not None:
-            displaced = relocate.relocated.displaced
-            gone += [displaced_target(publish.base, entry) for entry in displaced]
+        gone += [displaced_target(publish.base, entry) for entry in publish.displaced]
         return [
             *(delete_later(object_key, root_due_at) for object_key in (*strays, *old)),
             *(Due(deletes_key(one.drive), one.member, due_at) for one in gone),

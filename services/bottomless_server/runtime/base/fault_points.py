@@ -60,6 +60,7 @@ POINTS: Final = frozenset(
         "manifest.drives.after-closing",
         "manifest.drives.before-retired",
         "manifest.drives.after-retired",
+        "manifest.drives.after-lost",
         "manifest.garbage.after-bump",
         "manifest.garbage.after-queue",
         "manifest.super.after-exec",

@@ -3,11 +3,14 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import GapReason, Node
 from bottomless.model.names import Uid
 from bottomless.model.stream import RootPointer, StreamRecord
 from bottomless.model.tiers import Move
+from bottomless_server.tree.drive_loss import Lost
 from bottomless_server.tree.rebalance import SealedNode
 from bottomless_server.tree.relocate import Relocated
 from bottomless_server.tree.retention import Cut, Retired
@@ -57,7 +60,14 @@ class Relocate:
     relocated: Relocated
 
 
-Edit = CutFront | Empty | TakeOver | AcceptGap | FirstRoot | Relocate
+@dataclass(frozen=True, slots=True)
+class LoseDrive:
+    """Gaps are in the place of fragments that lay on a drive which is lost."""
+
+    lost: Lost
+
+
+Edit = CutFront | Empty | TakeOver | AcceptGap | FirstRoot | Relocate | LoseDrive
 
 
 # Events
@@ -161,6 +171,17 @@ class Publish:
     edit: Edit | None = None
     retired: tuple[Retired, ...] = ()
     """Entries that become unreachable; they go into the delete queue in the same transaction."""
+
+    @property
+    def displaced(self) -> tuple[np.void, ...]:
+        """Entries of single objects that are not named any more: what was below them still is."""
+        match self.edit:
+            case Relocate(_, relocated):
+                return relocated.displaced
+            case LoseDrive(lost):
+                return lost.displaced
+            case _:
+                return ()
 
     @property
     def relocate(self) -> Relocate | None:

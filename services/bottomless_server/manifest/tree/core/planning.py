@@ -29,6 +29,7 @@ from bottomless_server.manifest.tree.core.events import (
     CutFront,
     Edit,
     Empty,
+    LoseDrive,
     Publish,
     PutGroup,
     PutRoot,
@@ -73,9 +74,8 @@ def plan_publish(
     )
     planned, groups = rebalance(grown, fanout, new_uid, seal_node)
     sealed = seal_node(planned)
-    if isinstance(edit, Relocate):
-        # Below what is put for the fanout: a new group may have one of them in it.
-        groups = (*edit.relocated.groups, *groups)
+    # Below what is put for the fanout: a new group may have one of them in it.
+    groups = (*_made_anew(edit), *groups)
     publish = Publish(
         base=record,
         pointer=_pointer(sealed),
@@ -104,8 +104,20 @@ def _edited(record: StreamRecord, root: Node, edit: Edit | None) -> Edited:
             return Edited(append_entries(root, gap))
         case Relocate(_, relocated):
             return Edited(relocated.root, _cut_anew(root, relocated.root))
+        case LoseDrive(lost):
+            return Edited(lost.root, _cut_anew(root, lost.root))
         case _:
             return Edited(root)
+
+
+def _made_anew(edit: Edit | None) -> tuple[SealedNode, ...]:
+    match edit:
+        case Relocate(_, relocated):
+            return relocated.groups
+        case LoseDrive(lost):
+            return lost.groups
+        case _:
+            return ()
 
 
 def _cut_anew(root: Node, relocated: Node) -> tuple[Retired, ...]:
