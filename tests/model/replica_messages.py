@@ -5,7 +5,7 @@ from dataclasses import replace
 from bottomless.model.names import NodeId
 from bottomless_server.node.core import following
 from bottomless_server.node.core.following import OpenRefusal, Sent
-from bottomless_server.node.core.replica_waits import Said
+from bottomless_server.node.core.replica_waits import Said, heard_from, unheard
 from bottomless_server.protocol.replica import NOWHERE, Opening, Place, Taken
 from model.replica_ground import Ground
 from model.replica_nodes import Chunk, Owner
@@ -176,17 +176,11 @@ class Messages(Ground):
             owner.opened.discard(sender)
             owner.have.pop(sender, None)
             if sender in owner.said:
-                owner.said[sender] = replace(owner.said[sender], end=None, caught_up_at=0)
+                owner.said[sender] = unheard(owner.said[sender])
         else:
             owner.have[sender] = end = max(end, owner.have.get(sender, end))
             self._hear(owner, sender, end)
 
     def _hear(self, owner: Owner, node: NodeId, end: Place) -> None:
         one = owner.said.get(node, Said())
-        has_all = end >= owner.written
-        owner.said[node] = replace(
-            one,
-            end=end,
-            at=one.at if end == one.end else self.now,
-            caught_up_at=self.now if has_all and not one.caught_up_at else one.caught_up_at,
-        )
+        owner.said[node] = heard_from(one, end, owner.written, self.now)

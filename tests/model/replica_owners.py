@@ -21,6 +21,7 @@ from bottomless_server.node.core.replica_waits import (
     WaitBounds,
     Waited,
     joiner,
+    let_go,
     next_step,
 )
 from bottomless_server.protocol.replica import NOWHERE, EpochEnd, Opening, Place
@@ -219,7 +220,7 @@ class Owners(Messages):
             return
         if self._change(node, owner, in_sync.evict, target.name, fate):
             one = owner.said.get(target.name, Said())
-            owner.said[target.name] = replace(one, evictions=one.evictions + 1, caught_up_at=0)
+            owner.said[target.name] = let_go(one, owner.written, self.now)
 
     def _change(self, node: Node, owner: Owner, change: Any, target: NodeId, fate: Fate) -> bool:
         before = owner.holders

@@ -48,7 +48,6 @@ _GUIDE: Final = "tests/spark/test_spark_jobs_guide.py"
 _OF_SUPERS: Final = "tests/journeys/test_super_produce.py::test_a_request_that_died_is_stored_once_when_it_comes_again"
 
 _REPLICAS: Final = "tests/journeys/test_replicas_failover.py"
-_OTHERS: Final = "tests/unit/ingest/test_other_nodes.py"
 _REPLICA_NODES: Final = "tests/unit/ingest/test_failover_nodes.py"
 
 _CRASHES: Final = "tests/journeys/test_crash_windows.py"
@@ -83,10 +82,6 @@ _DIED: Final = {
 between any two calls of these steps in every run, and the simulation in the middle of rebuilds."""
 
 LEFT_OUT: Final[Mapping[str, str]] = {
-    # It hung once in a whole run, and nobody knows yet why.
-    f"{_OTHERS}::test_too_few_members_are_looked_for_again_and_take_no_append_until_then": (
-        f"{_OTHERS}::test_too_few_nodes_take_no_append_after_a_while"
-    ),
     **{
         f"{_CRASHES}::{test}[{point}]": f"{_CRASHES}::{test}[{kept}]"
         for test, (kept, points) in _DIED.items()

@@ -187,8 +187,8 @@ class Three:
         return task
 
     async def refused(self, task: asyncio.Task[Any]) -> Any:
-        """Let time go on until an append that waits after a claim is answered: of a log that was opened
-        anew meanwhile the time counts from the later claim."""
+        """Let time go on until an append that waits after a claim is answered. Its time counts from when
+        it begins to wait, which is a while after the stream is found to be open."""
         async with asyncio.timeout(240):
             while not task.done():
                 await self.harness.advance(BOUNDS.commit_ms)
@@ -272,7 +272,6 @@ async def test_a_stream_that_was_opened_long_before_its_first_append_takes_it(
 async def test_too_few_nodes_take_no_append_after_a_while(three: Three) -> None:
     three.shut(B, C)
     task = asyncio.create_task(three.harness.append("a"))
-    # The time counts from the claim.
     await eventually(lambda: three.harness.service.streams.find(STREAM))
     for refused in (await three.refused(task), await three.harness.append("b")):
         assert (refused.status_code, refused.json()["outcome"]) == (503, "none")
@@ -458,6 +457,59 @@ async def test_members_whose_change_had_no_reply_are_changed_again(three: Three)
     await three.until_alone()
     assert three.records.lost_members == 0
     assert (await three.harness.append("b")).status_code == 200
+
+
+async def test_a_node_that_is_a_member_again_is_counted_by_what_it_says_since(three: Three) -> None:
+    await three.all_in_sync()
+    await three.ask_for(1)
+    await three.until_alone()
+    three.shut(B)
+    three.free = (B, C)
+    await three.ask_for(3)
+    async with asyncio.timeout(240):
+        while C not in await three.in_sync():
+            await asyncio.sleep(0.002)
+    assert await three.in_sync() == {C}
+    three.let(B)
+    await three.until_in_sync(B, C)
+    assert three.segments(B) == three.owned()
+
+
+async def test_a_round_that_is_held_hears_at_once_that_somebody_else_owns_the_stream(
+    three: Three,
+) -> None:
+    await three.all_in_sync()
+    three.shut(B, C)
+    task = await three.written("b", 2)
+    await three.harness.advance(BOUNDS.commit_ms)
+    assert problem(await task) == (504, "commit-timeout")
+    await three.until_in_sync(C)
+    held = three.harness.appender
+    # It is found out beside the round, when a member is to go.
+    config = StreamConfig(replication=ReplicationConfig(replicas=2))
+    await three.streams.update(STREAM, lambda one: replace(one, config=config, epoch=one.epoch + 1))
+    assert held.configure(config)
+    await eventually(lambda: held.stopped is not None)
+    assert held.claim.fenced
+
+
+async def test_an_eviction_whose_reply_is_lost_counts_when_another_one_tells_of_it(
+    three: Three,
+) -> None:
+    await three.all_in_sync()
+    three.shut(C)
+    three.records.lost = 1
+    task = await three.written("b", 2)
+    await eventually(lambda: three.has_all(B))
+    await three.harness.advance(BOUNDS.wait_ms)
+    assert (await task).status_code == 200
+    three.let(C)
+    await eventually(lambda: three.has_all(C))
+    # Not before it has had everything for a while.
+    assert (await three.harness.append("c")).status_code == 200
+    assert await three.in_sync() == {B}
+    await three.harness.advance(BOUNDS.join_ms)
+    await three.until_in_sync(B, C)
 
 
 async def append_after_a_failed_write(three: Three) -> None:

@@ -14,9 +14,13 @@ from support.waiting import eventually
 from bottomless.errors import Code, Overloaded, Unavailable
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
+from bottomless.model.record import Content
+from bottomless.model.rows import Rows
 from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.coordination.base import Changes
 from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.ingest.log.segments import LogBroken
+from bottomless_server.ingest.records.intake import Append
 from bottomless_server.ingest.replicas.this_node import ThisNode
 from bottomless_server.node.core.ownership import OwnedElsewhere
 from bottomless_server.node.owner import Owner
@@ -228,6 +232,20 @@ async def test_a_stream_that_is_to_be_on_three_nodes_is_claimed_anew_and_waits_f
     assert (await node.append("c")).status_code == 200
     assert node.appender.claim.epoch == 2
     assert await node.values() == [b"a", b"c"]
+
+
+async def test_of_a_log_that_fails_at_its_stop_nothing_unsynced_is_believed_by_who_follows(
+    node: IngestHarness,
+) -> None:
+    assert (await node.append("a")).status_code == 200
+    appender, rows = node.appender, Rows([b"b"], [Content.BYTES])
+    synced = appender.log.synced_place()
+    node.files.faults["fdatasync"].append(broken_disk())
+    answer = appender.put(Append(1, rows.size, 1, rows))
+    assert await node.service.streams.give_files(STREAM) == synced
+    with pytest.raises(LogBroken):
+        await answer
+    assert node.service.streams.find(STREAM) is None
 
 
 class OneBeingOpened:

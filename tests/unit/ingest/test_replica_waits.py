@@ -17,11 +17,14 @@ from bottomless_server.node.core.replica_waits import (
     Step,
     WaitBounds,
     Waited,
+    heard_from,
     is_late,
     join_wait,
     joiner,
+    let_go,
     next_step,
     refuses,
+    unheard,
 )
 from bottomless_server.protocol.replica import Place
 
@@ -164,3 +167,43 @@ def test_whatever_was_heard_a_round_is_shown_only_where_all_have_it_and_never_fo
         assert found.node not in holders.counted
     if found.do is Do.WAIT and found.again_at is not None:
         assert found.again_at > now
+
+
+def test_who_has_everything_when_its_eviction_returns_waits_from_then_on() -> None:
+    """It answered while the eviction was under way, and is not let in at once: it would flap."""
+    one = let_go(heard_from(LACKS_IT, END, END, 51_100), END, 51_200)
+    assert joiner(TWO, {C: one}, END, 51_200, BOUNDS) is None
+    assert joiner(TWO, {C: one}, END, 54_199, BOUNDS) is None
+    assert joiner(TWO, {C: one}, END, 54_200, BOUNDS) == C
+
+
+def test_who_lacks_something_when_it_is_evicted_waits_from_when_it_has_everything() -> None:
+    one = let_go(LACKS_IT, END, 51_200)
+    later = heard_from(one, END, END, 60_000)
+    assert joiner(TWO, {C: later}, END, 62_999, BOUNDS) is None
+    # To have had everything once is enough: more is written all the time.
+    more = heard_from(later, END, Place(0, 300), 62_000)
+    assert (
+        joiner(
+            TWO, {C: heard_from(more, Place(0, 300), Place(0, 300), 63_000)}, None, 63_000, BOUNDS
+        )
+        == C
+    )
+
+
+def test_of_whom_nothing_is_known_any_more_the_wait_begins_anew() -> None:
+    one = unheard(heard_from(let_go(LACKS_IT, END, 51_200), END, END, 52_000))
+    assert joiner(TWO, {C: one}, END, 60_000, BOUNDS) is None
+    again = heard_from(one, END, END, 60_000)
+    assert joiner(TWO, {C: again}, END, 62_999, BOUNDS) is None
+    assert joiner(TWO, {C: again}, END, 63_000, BOUNDS) == C
+
+
+def test_each_eviction_doubles_the_wait_also_of_one_that_flaps() -> None:
+    one, now, waits = HAS_IT, 50_200, list[int]()
+    for _ in range(4):
+        one = let_go(one, END, now)
+        waits.append(
+            next(ms for ms in range(0, 60_001, 500) if joiner(TWO, {C: one}, END, now + ms, BOUNDS))
+        )
+    assert waits == [3_000, 6_000, 12_000, 24_000]

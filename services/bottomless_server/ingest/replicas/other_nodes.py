@@ -40,10 +40,13 @@ from bottomless_server.node.core.replica_waits import (
     Step,
     WaitBounds,
     Waited,
+    heard_from,
     is_late,
     joiner,
+    let_go,
     next_step,
     refuses,
+    unheard,
 )
 from bottomless_server.node.core.sends import Event, News, Told
 from bottomless_server.node.file_calls import FileCalls
@@ -97,6 +100,8 @@ class OtherNodes:
         self._membership = Membership(record, context.choose)
         self._said: dict[NodeId, Said] = {}
         self._diverged: set[NodeId] = set()
+        self._evicting: set[NodeId] = set()
+        """Nodes whose eviction was asked for since the record was written last."""
         self._written = self._own.end
         self._begun_at = self._sent_at = context.clocks.elapsed()
         self._held = False
@@ -225,7 +230,7 @@ class OtherNodes:
             case News.HAS:
                 self._has(node, NOWHERE if event.end is None else event.end)
             case News.FENCED:
-                self._claim.note_fence()
+                self._fence()
             case News.DIVERGED if node in self._holders.counted:
                 # It may be the only one that has what was acknowledged: nobody is let go before an
                 # operator, or a transfer, has made it the owner.
@@ -239,19 +244,12 @@ class OtherNodes:
                 # Nobody waits for it any longer than for one that is silent for too long.
                 self._said[node] = replace(self._said.get(node, Said()), failed=True)
             case News.UNKNOWN if node in self._said:
-                self._said[node] = replace(self._said[node], end=None, caught_up_at=0)
+                self._said[node] = unheard(self._said[node])
         self._heard.fire()
 
     def _has(self, node: NodeId, end: Place) -> None:
         one, now = self._said.get(node, Said()), self._context.clocks.elapsed()
-        has_all = end >= self._written
-        self._said[node] = replace(
-            one,
-            end=end,
-            at=one.at if end == one.end else now,
-            failed=False,
-            caught_up_at=now if has_all and not one.caught_up_at else one.caught_up_at,
-        )
+        self._said[node] = heard_from(one, end, self._written, now)
 
     # Inside.
 
@@ -340,9 +338,9 @@ class OtherNodes:
             async with self._changing:
                 before = self._holders.members
                 record = await self._context.records.set_members(self._owned, wanted)
-                self._holders = Holders.of(record, self._context.mine)
+                self._take_up(record)
         except Fenced:
-            self._claim.note_fence()
+            self._fence()
             raise
         except (Refused, StoreError) as error:
             log.warning("the nodes of a stream stay as they are", error=str(error))
@@ -402,18 +400,17 @@ class OtherNodes:
             self._holders = replace(before, doubted=before.doubted | {node})
             try:
                 if step.do is Do.EVICT:
+                    self._evicting.add(node)
                     record = await evicted(records, self._owned, node)
-                    one = self._said.get(node, Said())
-                    self._said[node] = replace(one, evictions=one.evictions + 1, caught_up_at=0)
                 else:
                     record = await records.admit(self._owned, node)
             except Fenced:
-                self._claim.note_fence()
+                self._fence()
                 raise
             except (Refused, StoreError) as error:
                 self._not_changed(step, before, error)
                 return False
-            self._holders = Holders.of(record, self._context.mine)
+            self._take_up(record)
         log.info("a replica", does=step.do, node=node, stream_id=self._owned.stream_id)
         self._heard.fire()
         return True
@@ -429,22 +426,36 @@ class OtherNodes:
             try:
                 record = await self._context.records.settle(self._owned)
             except Fenced:
-                self._claim.note_fence()
+                self._fence()
                 raise
             except (Refused, StoreError) as error:
                 self._not_changed(Step(Do.SETTLE), before, error)
                 return False
-            self._holders = Holders.of(record, self._context.mine)
+            self._take_up(record)
         self._heard.fire()
         return True
 
     def _not_changed(self, step: Step, before: Holders, error: Refused | StoreError) -> None:
         log.warning("a replica could not be changed", does=step.do, error=str(error))
         if isinstance(error, Refused):
-            # Nothing was written, so what was in doubt before still is.
-            self._holders = before
+            # Nothing was written, so what was in doubt before still is. A PATCH may have come meanwhile.
+            self._holders = replace(self._holders, doubted=before.doubted)
             if error.refusal is Refusal.NOT_HOME:
-                self._claim.note_fence()
+                self._fence()
+
+    def _take_up(self, record: StreamRecord) -> None:
+        """Go by a record that this owner has written just now, and nobody since."""
+        self._holders = Holders.of(record, self._context.mine)
+        now = self._context.clocks.elapsed()
+        for node in self._evicting - set(record.in_sync):
+            # Also one whose eviction had no reply.
+            self._said[node] = let_go(self._said.get(node, Said()), self._written, now)
+        self._evicting.clear()
+
+    def _fence(self) -> None:
+        """Nothing is shown any more; whoever waits for other nodes hears of it."""
+        self._claim.note_fence()
+        self._heard.fire()
 
 
 @guard("an eviction before a round goes on")

@@ -8,7 +8,7 @@ Times are milliseconds of the monotonic clock.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -45,8 +45,9 @@ class Said:
     """Whether it said, or its connection, that it takes nothing now."""
     evictions: int = 0
     """How often it was evicted under this epoch."""
-    caught_up_at: int = 0
-    """When it had everything for the first time since it was evicted."""
+    caught_up_at: int | None = None
+    """When it had everything for the first time since it was evicted; None: it has lacked something
+    since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,27 @@ class Holders:
     def are_enough(self) -> bool:
         """Whether so many are in sync, beyond doubt, that a round may be begun."""
         return len(set(self.in_sync) - self.doubted) >= self.least
+
+
+def heard_from(one: Said, end: Place, written: Place, now: int) -> Said:
+    """What a node has said, when it says that its log ends at a place, and ours was written up to another."""
+    caught_up_at = one.caught_up_at
+    if caught_up_at is None and end >= written:
+        caught_up_at = now
+    at = one.at if end == one.end else now
+    return replace(one, end=end, at=at, failed=False, caught_up_at=caught_up_at)
+
+
+def unheard(one: Said) -> Said:
+    """What a node has said, when nobody knows any more what it has."""
+    return replace(one, end=None, caught_up_at=None)
+
+
+def let_go(one: Said, written: Place, now: int) -> Said:
+    """What a node has said, when it was evicted. It may have everything by now, since an eviction
+    takes its time: then it waits from now on."""
+    has_all = one.end is not None and one.end >= written
+    return replace(one, evictions=one.evictions + 1, caught_up_at=now if has_all else None)
 
 
 class Waited(NamedTuple):
@@ -154,8 +176,11 @@ def joiner(
         if node in holders.counted or node not in said:
             continue
         one = said[node]
-        waits = now - one.caught_up_at < join_wait(one.evictions, bounds)
-        if one.end is not None and may_be_admitted(one.end, written) and not waits:
+        if one.end is None or not may_be_admitted(one.end, written):
+            continue
+        if now - (now if one.caught_up_at is None else one.caught_up_at) >= join_wait(
+            one.evictions, bounds
+        ):
             return node
     return None
 
