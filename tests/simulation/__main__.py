@@ -94,7 +94,11 @@ def main() -> int:
         ),
         default="all",
     )
-    parser.add_argument("--guard", default="", help="of `guards`, those whose names have this")
+    parser.add_argument(
+        "--guard",
+        default="",
+        help="of `guards`, those whose names have this; with the option of a course, its own",
+    )
     courses = parser.add_mutually_exclusive_group()
     courses.add_argument(
         "--group", action="store_true", help="one stream that the members of a consumer group share"
@@ -131,7 +135,7 @@ def main() -> int:
     if given.seeds == "flood":
         return look_at_flood()
     if given.seeds == "guards":
-        return remove_guards(storm, given.guard)
+        return remove_guards(storm, given.guard, None if course is Simulation.run else course)
     first, _, last = given.seeds.partition("..")
     if last:
         return run_many(range(int(first), int(last) + 1), storm, given.troubles, course)
@@ -198,12 +202,14 @@ def look_at_flood() -> int:
     return int(outcome.failure is not None)
 
 
-def remove_guards(storm_seconds: float, part: str) -> int:
+def remove_guards(storm_seconds: float, part: str, course: Course | None) -> int:
     """Whether every guard is missed by a seed that holds as long as the guard is there; `part` is in
-    the names of those that are looked at."""
+    the names of those that are looked at, and they are of the course, if there is one."""
     seen = 0
     whole: dict[tuple[int, str], bool] = {}
-    wanted = [guard for guard in GUARDS if part in guard]
+    wanted = [
+        name for name, guard in GUARDS.items() if part in name and course in (None, guard.course)
+    ]
     for guard in wanted:
         told = miss(guard, storm_seconds, whole)
         seen += told is not None

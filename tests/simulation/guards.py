@@ -47,8 +47,12 @@ from simulation.members import a_group_in_a_storm
 from simulation.queue_guards import QUEUE_GUARDS
 from simulation.queue_storm import queues_in_a_storm
 from simulation.reborn import deleted_unheard
+from simulation.replica_guards import REPLICA_GUARDS
+from simulation.replica_storm import replicas_in_a_storm
 from simulation.run import Simulation
 from simulation.super_storm import a_super_stream_in_a_storm
+from simulation.tier_guards import TIER_GUARDS
+from simulation.tier_storm import two_tiers_in_a_storm
 
 
 class Replaced(NamedTuple):
@@ -300,6 +304,14 @@ GUARDS: Final[dict[str, Guard]] = {
             queues_in_a_storm,
         )
         for name, one in QUEUE_GUARDS.items()
+    },
+    **{
+        name: Guard([Removed(name, one.variant)], one.seeds, one.troubles, replicas_in_a_storm)
+        for name, one in REPLICA_GUARDS.items()
+    },
+    **{
+        name: Guard([Removed(name, one.variant)], one.seeds, one.troubles, two_tiers_in_a_storm)
+        for name, one in TIER_GUARDS.items()
     },
     **{
         guard: Guard([Removed(guard, variant)], seeds, "crashes", a_super_stream_in_a_storm)

@@ -148,7 +148,7 @@ RUNS: Final[dict[str, Run]] = {
     "tier-seeds": _module(
         "50 simulated seeds of streams whose fragments move between three drives",
         *("simulation", "1..50", "--tiers", "2", "--storm-seconds", "10"),
-        tests="tests/unit/manifest/test_moves.py",
+        tests="tests/simulation/test_tier_seeds.py",
     ),
     "queue-seeds": _module(
         "100 simulated seeds of two nodes of queues in all troubles",
