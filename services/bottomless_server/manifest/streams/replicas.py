@@ -77,7 +77,7 @@ class SeenNode(NamedTuple):
 
 
 async def look_at_nodes(context: Context, nodes: Sequence[NodeId]) -> dict[NodeId, SeenNode]:
-    """Which of these nodes live, and what they say of themselves.
+    """Tell which of these nodes live, and what they say of themselves.
 
     Raises:
         Unavailable: coordination does not answer.
