@@ -200,7 +200,7 @@ def create_service(
     feed = CommitFeed(os.urandom(8).hex())
     streams = _streams(settings, files, owner, context, feed)
     replicas = make_following(settings, settings.data_dir, files, context, streams, owner, sending)
-    logs = LocalLogs(streams, replicas.following)
+    logs = LocalLogs(streams, replicas.following, context.disk)
     leftovers = Leftovers(
         files, settings.data_dir, executor, logs, names.state_of, batches.drop_stream
     )

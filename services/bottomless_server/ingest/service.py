@@ -101,6 +101,7 @@ class IngestService:
         await self.lease.start()
         self.started = True
         await self.streams.start()
+        await self.streams.count_unopened()
         self.replicas.start(await self.streams.local_ids())
         await self.staged.start()
         if self.leaderless is not None:

@@ -49,7 +49,8 @@ class IngestSettings(CommonSettings):
     ingest_local_bytes_keep: Annotated[int, Field(ge=0)] = 0
     """Bytes of published segments of a stream to keep beyond that, for readers of the tail."""
     ingest_disk_bytes_max: _Positive = 64 * GIB
-    """Bytes of all local segments; beyond, appends wait for uploads (429 `disk-bound`)."""
+    """Bytes of all local segments, those that follow other nodes' included; beyond, appends wait for
+    uploads (429 `disk-bound`), and with an eighth more nothing more is followed."""
 
     ingest_in_flight_bytes_max: _Positive = 256 * MIB
     """Bytes of appends in the whole process that are being received, waiting or written."""

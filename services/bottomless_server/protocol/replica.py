@@ -41,8 +41,9 @@ OPENING_SIZE_MAX: Final = 2**20
 """Bytes of the body of `open`."""
 ITEM_COUNT_MAX: Final = 4_096
 """Items of one body."""
-BODY_SIZE_MAX: Final = 192 * 2**20
-"""Bytes of one body: the largest chunk fits with room for others."""
+BODY_SIZE_MAX: Final = 352 * 2**20
+"""Bytes of one body: the largest append that settings allow, 256 MiB, with what is known of producers
+before it, and others that are gathered until a body has 16 MiB."""
 END_COUNT_MAX: Final = 10_000
 """Epochs of one log, as `open` names them."""
 _HEAD: Final = Struct("<4sB3xI")

@@ -199,3 +199,22 @@ async def gives_its_place(three: ThreeServices) -> None:
     held_back = [b"3"] if first == 4 else []
     assert await three.values(heir) == [b"0", b"1", b"2", *held_back, b"4"]
     await three.until_same_files(owner, b, c)
+
+
+async def test_a_node_whose_disk_is_full_is_let_go_and_counted_in_when_it_has_room(
+    three: ThreeServices,
+) -> None:
+    """RP6, full."""
+    owner, _, c = await filled(three)
+    use = c.harness.service.context.disk
+    assert use.held > 0
+    bytes_max, use.bytes_max = use.bytes_max, 0
+    assert await three.append(owner, "3") == 3
+    assert c.node_id not in (await three.record()).in_sync
+    use.bytes_max = bytes_max
+    await three.until_all_in_sync()
+    await three.until_same_files(*three.nodes)
+    # What follows here counts on after a start, before its owner has asked for it.
+    again = await c.harness.after_crash().start()
+    assert again.service.context.disk.held == use.held
+    await again.aclose()

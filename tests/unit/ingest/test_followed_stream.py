@@ -7,18 +7,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from annotated_types import Le
 from support.guards import remove
 
 from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.chunk import split_chunks
 from bottomless.formats.segment import HEADER_SIZE
+from bottomless.model.limits import MIB
 from bottomless_server.ingest.log.core.batcher import Round
 from bottomless_server.ingest.log.layout import aside_dir, segment_path, stream_dir
 from bottomless_server.ingest.log.segments import Written
 from bottomless_server.ingest.replicas import followed_stream, log_opener
 from bottomless_server.ingest.replicas.followed_log import FollowedLog
+from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.core.following import OpenRefusal
-from bottomless_server.protocol.replica import NOWHERE, Answer, Place, Taken
+from bottomless_server.node.core.sending import GATHERED_SIZE
+from bottomless_server.protocol.replica import BODY_SIZE_MAX, NOWHERE, Answer, Place, Taken
 from unit.ingest.harness import STREAM
 from unit.ingest.replica_logs import ROOT, FollowerNode, OwnerLog, at_call, nothing
 
@@ -297,6 +301,45 @@ async def test_a_full_disk_takes_nothing_and_goes_on_when_it_has_room(
     assert follower.files() == owner.files
 
 
+async def test_local_logs_that_reached_their_bound_take_nothing_and_go_on_when_they_have_room(
+    follower: FollowerNode,
+) -> None:
+    """RP6, full."""
+    owner = an_owner(50, 1_600)
+    await follower.open(owner)
+    first = owner.piece(None)
+    assert first is not None
+    second = owner.piece(first.end)
+    (answer,) = await follower.take(owner.item(first))
+    held, follower.use.bytes_max = follower.use.held, 0
+    assert held > 0
+    assert await follower.take(owner.item(second)) == [Answer(Taken.STORAGE, answer.end)]
+    # What was taken before is repeated, since the owner asks for no more than that.
+    assert await follower.take(owner.item(first)) == [answer]
+    assert follower.use.held == held
+    follower.use.bytes_max = 10**12
+    assert (await follower.take(owner.item(second)))[0].taken is Taken.OK
+    assert follower.files() == owner.files
+
+
+async def test_without_its_bound_a_log_that_follows_grows_on(
+    follower: FollowerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "the bound of logs that follow others", lambda _: False)
+    owner = an_owner(50)
+    follower.use.bytes_max, follower.use.held = 0, 1
+    await follower.open(owner)
+    assert (await follower.take(owner.item(owner.piece(None))))[0].taken is Taken.OK
+
+
+async def test_a_log_that_is_closed_counts_on_since_it_lies_here(follower: FollowerNode) -> None:
+    await follower.copy(an_owner(50, 1_600))
+    held = follower.use.held
+    assert held > 1_600
+    await follower.following.let_go(STREAM)
+    assert follower.use.held == held
+
+
 async def test_a_log_whose_beginning_was_refused_begins_later_and_leaves_nothing_of_it(
     follower: FollowerNode,
 ) -> None:
@@ -507,3 +550,20 @@ async def test_the_table_of_streams_is_bounded() -> None:
     assert [follower.files(one.stream_id) for one in owners] == [one.files for one in owners]
     await follower.aclose()
     assert follower.disk.open_count == 0
+
+
+def test_a_piece_has_one_append_where_that_is_larger_than_a_piece() -> None:
+    """Or a body could hold two of the largest, which no node takes."""
+    owner, end, count = an_owner(600, 20, 600, 20), None, 0
+    while (piece := owner.piece(end, size_max=1)) is not None:
+        assert len(list(split_chunks(piece.data))) == 1
+        end, count = piece.end, count + 1
+    assert count == 4
+
+
+def test_a_body_has_room_for_the_largest_append_that_settings_allow() -> None:
+    limits = IngestSettings.model_fields["ingest_group_bytes_max"].metadata
+    (largest,) = (one.le for one in limits if isinstance(one, Le))
+    assert isinstance(largest, int)
+    # What is known of producers stands before it, 100 bytes and more for each of 500,000 keys.
+    assert largest + GATHERED_SIZE + 64 * MIB < BODY_SIZE_MAX

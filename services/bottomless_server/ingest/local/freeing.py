@@ -11,7 +11,7 @@ deleted, their directory is synced. After a crash at any step the rest of the lo
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 import structlog
@@ -66,12 +66,29 @@ class Noted(Protocol):
     def reserved_next(self) -> int: ...
 
 
+_FOLLOWED_SHARE: Final = 8
+"""This part of the bound is kept for logs that follow others', beyond what own streams may take."""
+
+
 @dataclass(slots=True)
 class DiskUse:
-    """How many bytes the local logs of the whole process take."""
+    """How many bytes the local logs of the whole process take, owned and followed."""
 
     bytes_max: int
     held: int = 0
+    _sizes: dict[StreamId, int] = field(default_factory=dict)
+
+    def count(self, stream_id: StreamId, size: int) -> None:
+        """Count the log of a stream with so many bytes from now on; 0 is one that is not here."""
+        self.held += size - self._sizes.pop(stream_id, 0)
+        if size:
+            self._sizes[stream_id] = size
+
+    @guard("the bound of logs that follow others")
+    def is_full(self) -> bool:
+        """Whether nothing more is followed. Own appends are refused before: where all nodes hold as
+        much, producers are to wait, and not the set in sync to become smaller."""
+        return self.held > self.bytes_max + self.bytes_max // _FOLLOWED_SHARE
 
     def require_room(self) -> None:
         """Refuse appends while local segments take more than they may.
@@ -108,7 +125,6 @@ class SegmentFreeing:
         self._bounds = bounds
         self._claim = claim
         self._log = local
-        self._counted = 0
         self._checkpoint: Checkpoint | None = None
         self._wanted = True
         self._saved_end = local.synced_end
@@ -170,9 +186,7 @@ class SegmentFreeing:
 
     def count_disk(self, *, closed: bool = False) -> None:
         """Bring the process's sum up to date."""
-        size = 0 if closed else self._log.size
-        self._disk.held += size - self._counted
-        self._counted = size
+        self._disk.count(self._claim.stream_id, 0 if closed else self._log.size)
 
     def _checkpoint_due(self) -> bool:
         if self._wanted:

@@ -18,7 +18,8 @@ next one's log before the bucket can name that, and in the last one's until it d
 On the record's path: beside it; streams.py calls it, and appender.py is what it makes.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,7 +39,7 @@ from bottomless_server.ingest.log.left_producers import (
     left_chunk,
     take_left,
 )
-from bottomless_server.ingest.log.leftovers import give_up, local_ids
+from bottomless_server.ingest.log.leftovers import give_up, local_ids, stored_size
 from bottomless_server.ingest.log.producer_log import read_tracking
 from bottomless_server.ingest.log.recovery import Recovered, recover
 from bottomless_server.ingest.log.segments import LogBroken, RollBounds, Segment, SegmentLog
@@ -91,6 +92,10 @@ class Opener:
         """Name the streams that have a directory here."""
         return await in_thread(self._context.executor, local_ids, self._files, self._data_dir)
 
+    async def sizes(self, stream_ids: Sequence[StreamId]) -> dict[StreamId, int]:
+        """Bytes of segments that lie here of each stream, as far as the disk says so."""
+        return await in_thread(self._context.executor, self._sizes, stream_ids)
+
     async def recover(self, stream_id: StreamId, cut_at: tuple[int, int] | None) -> FoundHere:
         """Find out what lies here, cut at a place after which nothing is believed.
 
@@ -142,6 +147,7 @@ class Opener:
             )
         except OSError as error:
             raise _storage_failed() from error
+        self._context.disk.count(stream_id, 0)
         local = replace(found.local, next_offset=0, empty=True)
         nothing = Tracking(self._context.tracking)
         return FoundHere(local, [], found.last_timestamp, nothing, is_nothing=True, record=record)
@@ -246,6 +252,13 @@ class Opener:
     ) -> tuple[Recovered, Tracking]:
         found = recover(self._files, directory, stream_id, elapsed, cut_at)
         return found, read_tracking(self._files, directory, found.segments, self._context.tracking)
+
+    def _sizes(self, stream_ids: Sequence[StreamId]) -> dict[StreamId, int]:
+        found: dict[StreamId, int] = {}
+        for stream_id in stream_ids:
+            with suppress(OSError):
+                found[stream_id] = stored_size(self._files, stream_dir(self._data_dir, stream_id))
+        return found
 
     def _give_up(self, stream_id: StreamId, epoch: int, published: bool) -> None:
         give_up(self._files, self._data_dir, stream_id, epoch, published=published)

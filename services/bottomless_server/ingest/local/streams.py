@@ -137,6 +137,13 @@ class OwnedStreams:
         """Streams that lie here, and could not be opened so far."""
         return [*self._unopened, *self._damaged]
 
+    async def count_unopened(self) -> None:
+        """Count what lies here and is not open: streams of other nodes, most of all."""
+        resting = [one for one in await self._opener.local_ids() if one not in self._open]
+        for stream_id, size in (await self._opener.sizes(resting)).items():
+            if stream_id not in self._open:
+                self._context.disk.count(stream_id, size)
+
     async def local_ids(self) -> list[StreamId]:
         """Name the streams that have a directory here, open or not."""
         return await self._opener.local_ids()

@@ -29,7 +29,11 @@ import structlog
 from bottomless.errors import InvalidRequest, StoreError
 from bottomless.model.names import StreamId, parse_stream_id
 from bottomless.model.stream import StreamState
-from bottomless_server.ingest.log.layout import aside_dir, stream_dir, streams_dir
+from bottomless_server.ingest.log.layout import (
+    aside_dir,
+    stream_dir,
+    streams_dir,
+)
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.on_loop import in_thread
@@ -119,6 +123,23 @@ def local_ids(files: FileCalls, data_dir: Path) -> list[StreamId]:
         except InvalidRequest:
             continue
     return found
+
+
+def stored_size(files: FileCalls, directory: Path) -> int:
+    """Bytes of the segments and indexes of a log that nobody has open. Blocking.
+
+    Raises:
+        OSError
+    """
+    size = 0
+    for name in files.names(directory):
+        if name.endswith((".segment", ".index")):
+            fd = files.open(directory / name)
+            try:
+                size += files.size(fd)
+            finally:
+                files.close(fd)
+    return size
 
 
 def put_away(

@@ -13,6 +13,7 @@ What is on disk after a crash:
 - after a sync that failed: nothing was answered, and nothing is taken before the next opening,
   which believes nothing from that place on.
 - when a segment is freed: a log that begins later; all before it is published.
+- while local logs have reached their bound: what was there. Nothing is taken, and the owner hears so.
 
 The bounds that an owner tells are kept in the checkpoint, which is saved now and then: a crash may
 lose some of them. Nothing of it is needed for what was answered.
@@ -272,9 +273,8 @@ class FollowedStream:
     async def _give_up(self) -> None:
         """Close the log: nothing is taken before the next opening."""
         local, self._log, self._opened = self._log, None, None
-        if self._freeing is not None:
-            self._freeing.count_disk(closed=True)
-            self._freeing = None
+        # Its bytes count on: they are here, whether it is open or not.
+        self._freeing = None
         if local is not None:
             try:
                 await in_thread(self._context.executor, local.close)
@@ -316,6 +316,8 @@ class FollowedStream:
                 held = _added(held, one)
                 timestamp = chunks[-1][0].timestamp
             verdicts.append(verdict or Taken.OK)
+        if Taken.STORAGE in verdicts:
+            log.warning("a replica is not written: local logs are full", stream_id=self.stream_id)
         if chunks and not await self._store(round_of(chunks), begins=begins):
             kept = (Taken.FENCED, Taken.NOT_OPEN, Taken.GAP)
             return [Answer(v if v in kept else Taken.STORAGE, self._end) for v in verdicts]
@@ -323,6 +325,9 @@ class FollowedStream:
         for one, verdict in zip(run, verdicts, strict=True):
             if verdict is Taken.OK:
                 self._note_bounds(one.item)
+            elif verdict is Taken.STORAGE:
+                # Or nothing would ever be freed here.
+                self._note_published(one.item)
         return [Answer(verdict, self._end) for verdict in verdicts]
 
     def _judge(self, held: Held, one: Arrived, timestamp: int) -> Taken | None:
@@ -334,7 +339,7 @@ class FollowedStream:
         if taken is None and not _follows(held, one, timestamp):
             log.error("an owner sent what does not follow", stream_id=self.stream_id)
             return Taken.GAP
-        return taken
+        return Taken.STORAGE if taken is None and self._context.disk.is_full() else taken
 
     async def _store(self, sealed: Round, *, begins: bool) -> bool:
         """Whether chunks are durable here, and a part of the log."""
@@ -363,6 +368,9 @@ class FollowedStream:
 
     def _note_bounds(self, item: Item) -> None:
         self._held = following.told(self._held, item.committed_next)
+        self._note_published(item)
+
+    def _note_published(self, item: Item) -> None:
         if self._freeing is not None:
             self._freeing.note_published(item.published_next, item.manifest_version)
 

@@ -12,6 +12,7 @@ from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.ingest.local.appender_context import AppenderContext
+from bottomless_server.ingest.local.freeing import DiskUse
 from bottomless_server.ingest.local.replicas import Replicas
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.log.segments import SegmentLog
@@ -133,9 +134,10 @@ class ReplicaHalf:
 class LocalLogs:
     """Everything that has files of streams open here, owned or followed."""
 
-    def __init__(self, streams: OwnedStreams, following: Following) -> None:
+    def __init__(self, streams: OwnedStreams, following: Following, disk: DiskUse) -> None:
         self._streams = streams
         self._following = following
+        self._disk = disk
 
     def in_use(self, stream_id: StreamId) -> bool:
         """Whether anything here reads or writes the files of a stream."""
@@ -144,6 +146,7 @@ class LocalLogs:
     def forget(self, stream_id: StreamId) -> None:
         """Forget a stream whose files are not here any more."""
         self._streams.forget(stream_id)
+        self._disk.count(stream_id, 0)
 
 
 def make_following(

@@ -80,7 +80,7 @@ def ask_after(local: SegmentLog, end: Place | None, published_next: int) -> Ask 
 
 
 def read_piece(files: FileCalls, ask: Ask, size_max: int = PIECE_SIZE) -> Piece:
-    """Read a piece of about so many bytes, at least one whole append; in a worker thread.
+    """Read a piece of so many bytes at most, or one whole append that has more; in a worker thread.
 
     Raises:
         Corrupt: what lies there is damaged.
@@ -92,7 +92,7 @@ def read_piece(files: FileCalls, ask: Ask, size_max: int = PIECE_SIZE) -> Piece:
         while True:
             wanted = min(size, ask.limit - ask.place.position)
             data = read_exactly(files, fd, wanted, ask.place.position)
-            whole = _whole_size(data)
+            whole = _whole_size(data, size_max)
             if whole:
                 # Damaged, it would be refused there with all that is in the same body.
                 for _ in split_chunks(data[:whole]):
@@ -118,12 +118,15 @@ def _beginning(local: SegmentLog, number: int) -> Ask | None:
     )
 
 
-def _whole_size(data: bytes) -> int:
-    """Bytes of the whole appends that stand at the beginning."""
+def _whole_size(data: bytes, size_max: int) -> int:
+    """Bytes of the whole appends that stand at the beginning: as many as `size_max` has room for, and
+    one at least. A body may be no larger than one of them and what is gathered."""
     position = whole = 0
     while position + CHUNK_HEADER_SIZE <= len(data):
         header = decode_header(data, position)
         position += header.total_size
         if position <= len(data) and ChunkFlags.MORE_FOLLOWS not in header.flags:
+            if whole and position > size_max:
+                break
             whole = position
     return whole
