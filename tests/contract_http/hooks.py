@@ -106,6 +106,7 @@ BETWEEN_PARAMETERS: Final = (
     "nothing is promoted from the first tier",
     "min_in_sync must not be above replicas",
     "a leaderless stream has no replicas",
+    "must be the name of the drive",
 )
 """Refused for what else the request says, or for a token that was made up."""
 

@@ -34,7 +34,7 @@ NAMING_NOTHING = sorted(
 
 OWN = {"PUT /v1/streams/{s}", "PUT /v1/super-streams/{s}", "PUT /v1/queues/{q}"}
 """These make something of one's own where another has something of that name."""
-OPERATORS = {"DELETE /v1/admin/drives/{d}"}
+OPERATORS = {"DELETE /v1/admin/drives/{d}", "POST /v1/admin/drives/{d}/lost"}
 """These name what is no tenant's, and are refused to whoever is not the operator."""
 
 SECOND = sorted(
