@@ -23,7 +23,12 @@ from contract_http.staged_ids import staged_id
 WAIT_MS_MAX: Final = 50
 """Longer waits that are allowed are cut to this; that they are allowed is tested elsewhere."""
 
-SERVER_ERRORS: Final = {("accept_gap", Code.NOT_OWNER), ("take_over_stream", Code.NOT_OWNER)}
+SERVER_ERRORS: Final = {
+    ("accept_gap", Code.NOT_OWNER),
+    ("take_over_stream", Code.NOT_OWNER),
+    ("add_replica", Code.NOT_OWNER),
+    ("remove_replica", Code.NOT_OWNER),
+}
 """Nobody owns the tail of a stream that was never written to, and these ask its owner."""
 
 BY_STATE: Final = {
@@ -107,6 +112,7 @@ BETWEEN_PARAMETERS: Final = (
     "min_in_sync must not be above replicas",
     "a leaderless stream has no replicas",
     "must be the name of the drive",
+    "a partition of a super stream has no replicas",
 )
 """Refused for what else the request says, or for a token that was made up."""
 

@@ -20,6 +20,8 @@ NOT_HERE: Final = {
     "take_over_stream": "there is no home that is gone",
     "accept_gap": "there is no hole",
     "change_owner": "the stream has one node",
+    "add_replica": "there is one node",
+    "remove_replica": "no node holds the stream",
     "take_over_queues": "there is no home that is gone",
     "rebuild": "coordination is not lost",
     "register_drive": "its settings name no drive",

@@ -37,6 +37,7 @@ from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.protocol.held import HeldThere
+from bottomless_server.protocol.members import MemberChange
 from bottomless_server.protocol.places import TailPlace
 from bottomless_server.stores.nodes import load_node
 from bottomless_server.stores.put_retries import put_object
@@ -255,6 +256,9 @@ class KnownOwners:
         """What was said of layouts."""
         self.given: list[tuple[StreamId, NodeId]] = []
         """Streams that were to be given to other nodes."""
+        self.changed: list[tuple[MemberChange, NodeId]] = []
+        """Nodes that were to be taken in, or let go."""
+        self.on_change: Callable[[MemberChange, NodeId], Awaitable[None]] | None = None
         self.held_by: dict[str, HeldThere] = {}
         """What nodes say that they hold, by their addresses."""
         self.closing = True
@@ -295,6 +299,19 @@ class KnownOwners:
     ) -> None:
         del url, timeout_seconds
         self.given.append((stream_id, node))
+
+    async def change_members(
+        self,
+        url: str,
+        stream_id: StreamId,
+        change: MemberChange,
+        node: NodeId,
+        timeout_seconds: float,
+    ) -> None:
+        del url, stream_id, timeout_seconds
+        self.changed.append((change, node))
+        if self.on_change is not None:
+            await self.on_change(change, node)
 
     async def held(self, url: str, stream_id: StreamId, timeout_seconds: float) -> HeldThere | None:
         del stream_id, timeout_seconds

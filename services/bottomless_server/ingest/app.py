@@ -42,6 +42,7 @@ from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.replicas.held_routes import add_held_routes
 from bottomless_server.ingest.replicas.making import LocalLogs, SendingHalf, make_following
+from bottomless_server.ingest.replicas.member_routes import add_member_routes
 from bottomless_server.ingest.replicas.replica_routes import add_replica_routes
 from bottomless_server.ingest.replicas.transfer_routes import add_transfer_routes
 from bottomless_server.ingest.service import IngestService
@@ -225,6 +226,7 @@ def create_service(
     add_replica_routes(tail_api, replicas.routes)
     add_transfer_routes(tail_api, replicas.transfer_routes)
     add_held_routes(tail_api, replicas.held_routes)
+    add_member_routes(tail_api, replicas.member_routes)
     add_part_routes(tail_api, PartRoutes(partitions, under_way, room, frame_size_max))
     public = create_public_app(
         names,

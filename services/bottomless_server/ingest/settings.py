@@ -142,6 +142,8 @@ class IngestSettings(CommonSettings):
     """How long a node that was evicted has everything before it counts again."""
     ingest_replica_step_down_ms: Annotated[int, Field(ge=100, le=600_000)] = 5_000
     """How long a round waits for too few nodes before its stream is given to another one that lives."""
+    ingest_replica_replace_ms: Annotated[int, Field(ge=1_000, le=86_400_000)] = 600_000
+    """How long a node that holds a stream has no lease before another one takes its place."""
     ingest_replica_bytes_in_flight: Annotated[int, Field(ge=MIB)] = 64 * MIB
     """Bytes that wait in memory for other nodes, all together; what is more is read from the log."""
 

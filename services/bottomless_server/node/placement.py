@@ -51,6 +51,16 @@ class Placement:
         holders = [known.get(node, Candidate(node, "")) for node in taken]
         return chosen(record.stream_id, holders, live, wanted)
 
+    async def living(self, nodes: Collection[NodeId]) -> set[NodeId]:
+        """Those of some nodes that live, as it was a moment ago; however many streams ask, coordination is
+        asked once a second.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        live = {one.node_id for one in await self._live()}
+        return live & set(nodes)
+
     async def _live(self) -> list[Candidate]:
         async with self._asking:
             if self._monotonic() >= self._good_until:

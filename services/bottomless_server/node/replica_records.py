@@ -10,7 +10,8 @@ nothing else is anywhere. Whoever asked finds out by reading it, and is safe unt
 - admit, evict: the node counts as in sync until `settle` says otherwise; one too many only waits. To
   read is not enough: an EXEC that is late still lands as long as nobody has written the record
 - settle: nothing is decided; whatever was asked for before and has not landed never does
-- members: who comes is not in sync, and who goes was not
+- members: who comes is not in sync, and who goes was not; where an operator removes a member in sync, it
+  counts as in sync until the record is known again
 - transfer, step down: the owner has stopped, so nothing is acknowledged under either home
 - reserve: it raises a bound, and may have made the stream dirty
 - leave: the stream is clean, and all of it published; what is known of producers is in the same EXEC
@@ -97,6 +98,31 @@ class ReplicaRecords:
         """
         return await self._update(
             owned, lambda r: in_sync.set_members(r, self._mine, owned.epoch, members)
+        )
+
+    async def add_member(self, owned: Owned, node: NodeId) -> StreamRecord:
+        """Take a node in on the word of an operator; the configuration wants as many then.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+            Refused: `not-home` or `too-many`.
+            NotFound, Unavailable
+        """
+        return await self._update(
+            owned, lambda r: in_sync.with_member(r, self._mine, owned.epoch, node)
+        )
+
+    async def remove_member(self, owned: Owned, node: NodeId) -> StreamRecord:
+        """Let a node go on the word of an operator, in sync or not; the configuration wants as many as are
+        left then.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+            Refused: `not-home`, `home` or `at-the-floor`.
+            NotFound, Unavailable
+        """
+        return await self._update(
+            owned, lambda r: in_sync.without_member(r, self._mine, owned.epoch, node)
         )
 
     async def reserve(self, owned: Owned, next_offset: int) -> StreamRecord:

@@ -1,6 +1,6 @@
 """Replicas: the nodes that hold a stream, and which of them is its owner."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -9,6 +9,7 @@ from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, show_list
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
+from bottomless.model.limits import REPLICA_COUNT_MAX
 
 _COLUMNS: Final = [
     Column("NODE", lambda item: item["node"]),
@@ -30,6 +31,19 @@ Node = Annotated[
 ]
 
 
+Replicas = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=REPLICA_COUNT_MAX, help="How many nodes hold it, the owner included: 1 to 9."
+    ),
+]
+
+
+def with_replicas(config: dict[str, Any], replicas: int | None) -> dict[str, Any]:
+    """Add what the option `--replicas` says to a configuration; without the option nothing."""
+    return config if replicas is None else {**config, "replication": {"replicas": replicas}}
+
+
 def add_to(app: typer.Typer) -> None:
     """Add `replicas` with its commands to the command line."""
     group = typer.Typer(help="The nodes that hold a stream.", no_args_is_help=True)
@@ -37,6 +51,12 @@ def add_to(app: typer.Typer) -> None:
     group.command(
         "move", epilog=examples("replicas move orders 0198d2a45b1e7c3a9a510f7e6f0d2c11 --wait")
     )(_move)
+    group.command(
+        "add", epilog=examples("replicas add orders 0198d2a45b1e7c3a9a510f7e6f0d2c11 --wait")
+    )(_add)
+    group.command("rm", epilog=examples("replicas rm orders 0198d2a45b1e7c3a9a510f7e6f0d2c11"))(
+        _remove
+    )
     app.add_typer(group, name="replicas")
 
 
@@ -56,3 +76,27 @@ def _move(
     """Have another node own a stream that it holds; producers notice a short pause."""
     with open_client(context) as client:
         finish(client, client.change_owner(stream, node), output, wait=wait)
+
+
+def _add(
+    context: typer.Context,
+    stream: Stream,
+    node: Node,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Have another node hold a stream; with --wait until it has everything."""
+    with open_client(context) as client:
+        finish(client, client.add_replica(stream, node), output, wait=wait)
+
+
+def _remove(
+    context: typer.Context,
+    stream: Stream,
+    node: Node,
+    wait: Wait = False,
+    output: Output = Form.TABLE,
+) -> None:
+    """Have a node hold a stream no more, whether it lives or not."""
+    with open_client(context) as client:
+        finish(client, client.remove_replica(stream, node), output, wait=wait)

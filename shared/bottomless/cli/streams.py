@@ -10,6 +10,7 @@ from bottomless.cli.inventory import last_age_of, records_of, stored_size_of, wi
 from bottomless.cli.meant import note_stream
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show, show_list, tell_unreadable
+from bottomless.cli.replicas import Replicas, with_replicas
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
 from bottomless.cli.stream_names import Stream, complete_stream
@@ -44,6 +45,7 @@ def add_to(app: typer.Typer) -> None:
             "create orders --max-age 7D --label team=shop",
             "create sensors-17 --leaderless",
             "create orders --tiers default:bytes=10GB,cold",
+            "create orders --replicas 3",
         ),
     )(_create)
     app.command("ls", epilog=examples("ls", "ls ord -o name", "ls --long", "ls --deleting"))(_list)
@@ -77,10 +79,11 @@ def _create(
         ),
     ] = False,
     tiers: Tiers = None,
+    replicas: Replicas = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Create a stream; repeating it with the same options changes nothing."""
-    config = with_tiers(config, tiers)
+    config = with_replicas(with_tiers(config, tiers), replicas)
     if leaderless:
         config = {"profile": "leaderless", **config}
     with open_client(context) as client:
@@ -153,6 +156,7 @@ def _update(
     yes: Yes = False,
     if_match: _Etag = None,
     tiers: Tiers = None,
+    replicas: Replicas = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Change the configuration of a stream, or of all with a prefix.
@@ -160,7 +164,7 @@ def _update(
     Options that are not named stay. With --prefix streams are changed one after the other; one that
     is created later is not.
     """
-    config = with_tiers(config, tiers)
+    config = with_replicas(with_tiers(config, tiers), replicas)
     if not config:
         raise typer.BadParameter("nothing to change is named")
     if (stream is None) is (prefix is None):

@@ -169,6 +169,11 @@ def owner_path(name: str) -> str:
     return f"/v1/admin/streams/{check_stream(name)}/owner"
 
 
+def replica_path(name: str, node: str) -> str:
+    """Make the path of a node that holds a stream, or is to."""
+    return f"{stream_path(name)}/replicas/{check_id(node)}"
+
+
 def gap_path(name: str) -> str:
     """Make the path by which an operator accepts a gap in a stream."""
     return f"/v1/admin/streams/{check_stream(name)}/gap"

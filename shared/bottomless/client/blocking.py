@@ -269,6 +269,8 @@ class Client:
     return_lease = _waits(AsyncClient.return_lease)
     replicas = _waits(AsyncClient.replicas)
     change_owner = _waits(AsyncClient.change_owner)
+    add_replica = _waits(AsyncClient.add_replica)
+    remove_replica = _waits(AsyncClient.remove_replica)
     accept_gap = _waits(AsyncClient.accept_gap)
     manifest = _waits(AsyncClient.manifest)
     verify_manifest = _waits(AsyncClient.verify_manifest)

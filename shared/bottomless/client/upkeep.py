@@ -16,6 +16,7 @@ from bottomless.client.address import (
     lease_path,
     operation_path,
     owner_path,
+    replica_path,
     stream_path,
     takeover_path,
 )
@@ -180,6 +181,27 @@ class UpkeepCalls(Wire):
             Fenced: `not-in-sync`: the node does not have everything, or does not live.
         """
         return await self._send_json("POST", owner_path(name), {"node": node})
+
+    async def add_replica(self, name: str, node: str) -> dict[str, Any]:
+        """Have another node hold a stream; returns an operation, which ends when it has everything.
+
+        `replicas` of the configuration becomes at least the number of nodes that hold the stream.
+
+        Raises:
+            Fenced: `not-in-sync`: the node does not live.
+            InvalidRequest: 9 nodes hold it already, or it has no replicas.
+        """
+        return await self._send_json("PUT", replica_path(name, node), repeatable=True)
+
+    async def remove_replica(self, name: str, node: str) -> dict[str, Any]:
+        """Have a node hold a stream no more; returns an operation.
+
+        `replicas` of the configuration becomes the number of nodes that are left.
+
+        Raises:
+            Fenced: `home-live`: the node is the owner.
+        """
+        return await self._send_json("DELETE", replica_path(name, node))
 
     async def accept_gap(self, name: str, next_offset: int) -> dict[str, Any]:
         """Give up the offsets before `next_offset`, where the owner's log begins.

@@ -67,10 +67,12 @@ class ThreeServices:
         path: Path,
         step_down_ms: int = 600_000,
         drive: Drive | None = None,
+        replicas: int = 3,
         **settings: Any,
     ) -> None:
         """`step_down_ms`: a round that waits for so long is given up with its stream. `drive` is the
-        object store of all of them, if there is one."""
+        object store of all of them, if there is one. `replicas`: how many hold the stream at first."""
+        self._replicas = replicas
         self._path = path
         self._step_down_ms = step_down_ms
         self._drive = drive
@@ -96,7 +98,7 @@ class ThreeServices:
             self.nodes.append(Node(harness, address))
             address.harness = harness
             await harness.start()
-        config = StreamConfig(replication=ReplicationConfig(replicas=3))
+        config = StreamConfig(replication=ReplicationConfig(replicas=self._replicas))
         await self.first.streams.create(
             StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, config)
         )

@@ -28,6 +28,8 @@ from bottomless_server.node.core.in_sync import (
     set_members,
     take_over,
     transfer,
+    with_member,
+    without_member,
 )
 from bottomless_server.node.core.ownership import LocalView, OwnedElsewhere
 from unit.ingest.harness import NAME, STREAM
@@ -202,6 +204,44 @@ def test_a_takeover_waits_for_nobody_only_if_nobody_lives_who_has_everything() -
     named = take_over(ALL, fenced, [D], B)
     assert (named.in_sync, named.home, named.epoch) == ((B,), B, 2)
     assert refusal_of(lambda: take_over(ALL, fenced, [], D)) is Refusal.NOT_A_MEMBER
+
+
+def test_an_operator_takes_a_node_in_and_as_many_are_wanted_then() -> None:
+    more = with_member(ALL, A, 1, D)
+    assert (more.members, more.in_sync) == ((A, B, C, D), (A, B, C))
+    assert more.config.replication.replicas == 4
+    assert more.config_version == ALL.config_version + 1
+    assert with_member(more, A, 1, D) == more
+    alone = replace(ALL, config=StreamConfig(), members=(), in_sync=())
+    two = with_member(alone, A, 1, B)
+    assert (two.members, two.in_sync) == ((A, B), (A,))
+    assert two.config.replication.replicas == 2
+    # Where one is missing, it takes the place that is free.
+    lacking = set_members(evict(ALL, A, 1, C), A, 1, [A, B])
+    assert with_member(lacking, A, 1, D).config == ALL.config
+    nine = replace(ALL, members=tuple(NodeId(f"{n}" * 32) for n in range(9)))
+    assert refusal_of(lambda: with_member(nine, A, 1, D)) is Refusal.TOO_MANY
+
+
+def test_an_operator_lets_a_node_go_and_as_many_are_wanted_as_are_left() -> None:
+    fewer = without_member(ALL, A, 1, C)
+    assert (fewer.members, fewer.in_sync) == ((A, B), (A, B))
+    assert fewer.config.replication.replicas == 2
+    assert without_member(fewer, A, 1, C) == fewer
+    alone = without_member(fewer, A, 1, B)
+    assert (alone.members, alone.in_sync) == ((), ())
+    assert alone.config.replication.replicas == 1
+    assert refusal_of(lambda: without_member(ALL, A, 1, A)) is Refusal.HOME
+
+
+def test_no_node_in_sync_goes_without_which_too_few_have_everything() -> None:
+    """Two of three have everything: the third has to catch up before one of them may go."""
+    without_c = evict(ALL, A, 1, C)
+    assert refusal_of(lambda: without_member(without_c, A, 1, B)) is Refusal.AT_THE_FLOOR
+    assert without_member(without_c, A, 1, C).in_sync == (A, B)
+    strict = StreamConfig(replication=ReplicationConfig(replicas=3, min_in_sync=3))
+    of_three = replace(ALL, config=strict)
+    assert refusal_of(lambda: without_member(of_three, A, 1, C)) is Refusal.AT_THE_FLOOR
 
 
 def test_a_round_is_done_when_all_have_it() -> None:

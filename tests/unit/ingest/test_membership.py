@@ -3,6 +3,9 @@
 from collections.abc import Collection
 from typing import Final
 
+import pytest
+from support.guards import remove
+
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord, StreamState
@@ -20,7 +23,8 @@ def a_config(replicas: int) -> StreamConfig:
 
 def membership(replicas: int, *free: NodeId) -> Membership:
     async def choose(record: StreamRecord, kept: Collection[NodeId]) -> tuple[NodeId, ...]:
-        return free[: record.config.replication.replicas - len(kept)]
+        others = [node for node in free if node not in kept]
+        return tuple(others[: record.config.replication.replicas - len(kept)])
 
     record = StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, a_config(replicas))
     return Membership(record, choose)
@@ -48,6 +52,64 @@ async def test_who_is_out_of_sync_goes_first_and_who_is_in_it_is_evicted_before(
     assert await two.next(ALL) == Step(Do.EVICT, C)
     doubted = Holders(A, (A, B, C), (A, B), 2, frozenset({C}))
     assert await two.next(doubted) == Step(Do.EVICT, C)
+
+
+FOUR: Final = Holders(A, (A, B, C, D), (A, B), 2)
+
+
+def without_a_lease(of: Membership, *nodes: NodeId) -> None:
+    of.looked(nodes, 1_000, 500)
+    of.looked(nodes, 1_500, 500)
+
+
+async def test_a_member_without_a_lease_for_long_is_replaced_after_another_has_everything() -> None:
+    three = membership(3, A, B, C, D)
+    three.looked([C], 1_000, 500)
+    three.looked([C], 1_499, 500)
+    assert three.is_right(ALL)
+    three.looked([C], 1_500, 500)
+    assert not three.is_right(ALL)
+    assert await three.next(ALL) == (A, B, C, D)
+    # The one that comes has nothing yet, and the disk of the other one may come back.
+    assert await three.next(FOUR) is None
+    assert await three.next(Holders(A, (A, B, C, D), (A, B, C, D), 2)) == Step(Do.EVICT, C)
+    assert await three.next(Holders(A, (A, B, C, D), (A, B, D), 2)) == (A, B, D)
+    assert three.is_right(Holders(A, (A, B, D), (A, B, D), 2))
+
+
+async def test_who_has_a_lease_again_in_time_stays() -> None:
+    three = membership(3, A, B, C, D)
+    three.looked([C], 1_000, 500)
+    three.looked([], 1_400, 500)
+    three.looked([C], 1_600, 500)
+    assert three.is_right(ALL)
+
+
+async def test_nobody_goes_for_whom_nobody_comes() -> None:
+    three = membership(3)
+    without_a_lease(three, C)
+    assert await three.next(ALL) is None
+
+
+async def test_an_operator_has_a_member_replaced_that_lives() -> None:
+    three = membership(3, A, B, C, D)
+    three.replace(B)
+    three.looked([], 0, 500)
+    assert await three.next(ALL) == (A, B, C, D)
+    assert await three.next(Holders(A, (A, B, C, D), (A, B, C, D), 2)) == Step(Do.EVICT, B)
+    three.forget([B])
+    assert three.is_right(ALL)
+
+
+async def test_without_its_guard_a_member_goes_before_another_has_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(
+        monkeypatch, "who comes has everything before the one goes that it replaces", lambda _: True
+    )
+    three = membership(3, A, B, C, D)
+    without_a_lease(three, C)
+    assert await three.next(FOUR) == (A, B, D)
 
 
 async def test_where_nobody_chooses_nobody_is_taken_in() -> None:

@@ -1,18 +1,25 @@
 """The nodes of a stream as an operator sees them, and a change of its owner."""
 
+import asyncio
+from typing import Any
+
+import httpx
 import pytest
 from support.manifest import NODE, OWNER, STREAM, ManifestHarness, a_record
 from support.waiting import eventually
-from unit.manifest.test_manifest_api import running
+from unit.manifest.test_manifest_api import Service, running
 
+from bottomless.errors import Code, Fenced
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Changes
+from bottomless_server.node.core import in_sync
 from bottomless_server.protocol.held import HeldThere
+from bottomless_server.protocol.members import MemberChange
 from bottomless_server.stores.node_facts import NodeFacts, encode_facts, facts_key
 from bottomless_server.stores.streams import node_key
 
-B, C, D = (NodeId(letter * 32) for letter in "bcd")
+B, C, D, E = (NodeId(letter * 32) for letter in "bcde")
 CONFIG = StreamConfig(replication=ReplicationConfig(replicas=4, min_in_sync=2))
 LIVE = (NODE, B, C)
 
@@ -78,6 +85,100 @@ async def test_a_stream_is_given_to_nobody_who_lacks_something_or_does_not_live(
         refused = await service.public.post("/v1/admin/streams/orders/owner", json={"node": node})
     assert (refused.status_code, refused.json()["code"]) == (409, "not-in-sync")
     assert harness.owners.given == []
+
+
+async def an_operation(service: Service, answer: httpx.Response) -> dict[str, Any]:
+    """What became of an operation."""
+    assert answer.status_code == 202, answer.text
+    path = answer.headers["location"]
+
+    async def is_finished() -> bool:
+        told = (await service.public.get(path)).json()
+        return told["state"] in ("succeeded", "failed")
+
+    async with asyncio.timeout(240):
+        while not await is_finished():
+            await asyncio.sleep(0.01)
+    told: dict[str, Any] = (await service.public.get(path)).json()
+    return told
+
+
+def following(harness: ManifestHarness) -> None:
+    """Have the owner do what it is asked to, and who comes have everything at once."""
+
+    async def change(what: MemberChange, node: NodeId) -> None:
+        decide = in_sync.with_member if what == "add" else in_sync.without_member
+        await harness.streams.update(STREAM, lambda record: decide(record, NODE, 1, node))
+        if what == "add":
+            admit = in_sync.admit
+            await harness.streams.update(STREAM, lambda record: admit(record, NODE, 1, node))
+
+    harness.owners.on_change = change
+
+
+async def test_a_node_is_taken_in_and_let_go_and_a_rebuild_knows_the_number() -> None:
+    harness = await a_harness()
+    facts = encode_facts(NodeFacts("unix:///e.sock", "", "0.1.0"))
+    harness.coordination.write(Changes({node_key(E): b"x", facts_key(E): facts}))
+    following(harness)
+    async with running(harness) as service:
+        added = await service.public.put(f"/v1/streams/orders/replicas/{E}")
+        told = await an_operation(service, added)
+        assert (told["state"], told["result"]) == ("succeeded", {"node": E, "replicas": 5})
+        again = await service.public.put(f"/v1/streams/orders/replicas/{E}")
+        assert (await an_operation(service, again))["state"] == "succeeded"
+        removed = await service.public.delete(f"/v1/streams/orders/replicas/{E}")
+        told = await an_operation(service, removed)
+        assert told["result"] == {"node": E, "replicas": 4}
+        described = (await service.public.get("/v1/streams/orders")).json()
+        assert described["replication"]["replicas"] == 4
+    assert harness.owners.changed == [("add", E), ("remove", E)]
+    record = await harness.record()
+    assert await harness.context.registry_objects.ensure(record) == record
+
+
+@pytest.mark.parametrize(
+    ("changes", "method", "node", "refused"),
+    [
+        ({}, "PUT", E, (409, "not-in-sync")),
+        ({}, "DELETE", NODE, (409, "home-live")),
+        ({"home": None, "owner_url": None, "dirty": False}, "PUT", B, (503, "not-owner")),
+        ({"home": None, "owner_url": None, "dirty": False}, "DELETE", B, (503, "not-owner")),
+        (
+            {"members": (NODE, *(NodeId(f"{n}" * 32) for n in range(8)))},
+            "PUT",
+            E,
+            (422, "validation-failed"),
+        ),
+    ],
+)
+async def test_what_cannot_be_done_to_the_nodes_of_a_stream_is_refused_at_once(
+    changes: dict[str, Any], method: str, node: NodeId, refused: tuple[int, str]
+) -> None:
+    if "members" in changes:
+        changes = {**changes, "in_sync": (NODE,)}
+    harness = await a_harness(**changes)
+    async with running(harness) as service:
+        path = f"/v1/streams/orders/replicas/{node}"
+        answer = await service.public.request(method, path)
+    assert (answer.status_code, answer.json()["code"]) == refused
+    assert harness.owners.changed == []
+
+
+async def test_what_its_owner_refuses_fails_and_is_not_tried_again() -> None:
+    harness = await a_harness()
+
+    async def refuse(what: MemberChange, node: NodeId) -> None:
+        del what, node
+        raise Fenced("too few would be left", code=Code.NOT_IN_SYNC)
+
+    harness.owners.on_change = refuse
+    async with running(harness) as service:
+        told = await an_operation(
+            service, await service.public.delete(f"/v1/streams/orders/replicas/{B}")
+        )
+    assert (told["state"], told["error"]["code"]) == ("failed", "not-in-sync")
+    assert harness.owners.changed == [("remove", B)]
 
 
 async def test_the_owner_is_asked_to_give_a_stream_away() -> None:

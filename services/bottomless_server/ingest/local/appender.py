@@ -199,6 +199,11 @@ class LocalAppender:
         return self.layout_term == self.claim.term
 
     @property
+    def replicas(self) -> Replicas | None:
+        """The other nodes that hold the stream; None if it lies here alone."""
+        return self._replicas
+
+    @property
     def has_replicas(self) -> bool:
         """Whether other nodes hold the stream too."""
         return self._replicas is not None

@@ -78,6 +78,30 @@ class Replicas(Protocol):
         """Go by another configuration: how many nodes are to hold the stream."""
         ...
 
+    async def add(self, node: NodeId, /) -> None:
+        """Take a node in, on the word of an operator. It is in sync later, once it has everything.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+            Refused: as `ReplicaRecords.add_member`.
+            StoreError: nobody knows whether it was taken in; the same again is right.
+        """
+        ...
+
+    async def remove(self, node: NodeId, /) -> None:
+        """Let a node go, on the word of an operator.
+
+        Raises:
+            Fenced: somebody claimed the stream since.
+            Refused: as `ReplicaRecords.remove_member`.
+            StoreError: nobody knows whether it was let go; the same again is right.
+        """
+        ...
+
+    def replace(self, node: NodeId, /) -> None:
+        """Have another node take the place of one, which goes once that has everything."""
+        ...
+
     def note_published(self, next_offset: int, version: int, /) -> None:
         """Note what object storage holds, for those that follow the log."""
         ...

@@ -480,9 +480,10 @@ class OwnedStreams:
                     continue
                 appender.config_looked_at = mark
                 if appender.stopped is None and record.config != appender.config:
-                    await self._configure(appender, record.config)
+                    await self.configure(appender, record.config)
 
-    async def _configure(self, appender: LocalAppender, config: StreamConfig) -> None:
+    async def configure(self, appender: LocalAppender, config: StreamConfig) -> None:
+        """Go on with another configuration of a stream that is open, if need be by opening it anew."""
         if appender.configure(config):
             self._changed(appender)
             return

@@ -20,6 +20,7 @@ from bottomless_server.ingest.replicas.context import FollowingContext
 from bottomless_server.ingest.replicas.failover import Failover
 from bottomless_server.ingest.replicas.following import Following
 from bottomless_server.ingest.replicas.held_routes import HeldRoutes
+from bottomless_server.ingest.replicas.member_routes import MemberRoutes
 from bottomless_server.ingest.replicas.node_peers import NodePeers
 from bottomless_server.ingest.replicas.other_nodes import OtherNodes, OwnerContext
 from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes
@@ -70,6 +71,7 @@ class SendingHalf:
             wait_ms=settings.ingest_replica_wait_ms,
             commit_ms=settings.ingest_replica_commit_ms,
             join_ms=settings.ingest_replica_join_ms,
+            replace_ms=settings.ingest_replica_replace_ms,
         )
 
     def replicate(self, record: StreamRecord, claim: Claim, local: SegmentLog) -> Replicas | None:
@@ -90,6 +92,7 @@ class SendingHalf:
             clocks=self._clocks,
             bounds=self._bounds,
             choose=self._choose,
+            live_of=self._placement.living,
         )
 
     async def _choose(self, record: StreamRecord, kept: Collection[NodeId]) -> tuple[NodeId, ...]:
@@ -113,6 +116,7 @@ class ReplicaHalf:
     transfers: Transfers
     transfer_routes: TransferRoutes
     held_routes: HeldRoutes
+    member_routes: MemberRoutes
 
     def start(self, stream_ids: Iterable[StreamId]) -> None:
         """Follow whatever owners ask for from now on, and go on where they die; `stream_ids` lie here."""
@@ -194,4 +198,5 @@ def make_following(
         transfers,
         TransferRoutes(owner, streams, transfers, failover),
         HeldRoutes(streams, following),
+        MemberRoutes(owner, streams),
     )

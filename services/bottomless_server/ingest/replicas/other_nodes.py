@@ -17,7 +17,7 @@ EXEC returns: that one wrote the record, so one that is still on its way finds i
 """
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -65,6 +65,14 @@ _AGAIN_SECONDS: Final = 0.2
 """How long after an EXEC that failed, or before a node may join, it is decided anew."""
 _DIVERGED_SECONDS: Final = 1.0
 _LONGEST_WAIT: Final = 3_600.0
+_LOOKS: Final = 4
+_LOOKS_AT_ABSENT: Final = 20
+"""So often in the time after which a member is replaced the leases of members are looked at, and where
+one of them is silent or out of sync."""
+
+
+LiveOf = Callable[[Collection[NodeId]], Awaitable[set[NodeId]]]
+"""Finds those of some nodes whose lease is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,8 @@ class OwnerContext:
     bounds: WaitBounds
     choose: Choose | None = None
     """None: nobody is taken in but those that a claim has chosen."""
+    live_of: LiveOf | None = None
+    """None: nobody is replaced by itself."""
 
 
 class OtherNodes:
@@ -112,6 +122,10 @@ class OtherNodes:
         self._changing = asyncio.Lock()
         """Held around each EXEC, so that one that comes later was read later."""
         self._task: asyncio.Task[None] | None = None
+        self._doubted_members = False
+        """Whether a change of the members had no reply: the record may name others."""
+        self._looked_at: int | None = None
+        """When the leases of members were looked at last."""
 
     # What an appender asks.
 
@@ -202,6 +216,28 @@ class OtherNodes:
         """Go by another number of nodes from now on."""
         self._membership.configure(config)
         self._holders = replace(self._holders, least=config.replication.least_in_sync)
+        self._heard.fire()
+
+    async def add(self, node: NodeId) -> None:
+        """Take a node in, on the word of an operator.
+
+        Raises:
+            Fenced, Refused, StoreError
+        """
+        await self._set(node, self._context.records.add_member)
+
+    async def remove(self, node: NodeId) -> None:
+        """Let a node go, on the word of an operator.
+
+        Raises:
+            Fenced, Refused, StoreError
+        """
+        await self._set(node, self._context.records.remove_member)
+
+    def replace(self, node: NodeId) -> None:
+        """Have another node take the place of one."""
+        self._begin()
+        self._membership.replace(node)
         self._heard.fire()
 
     def note_published(self, next_offset: int, version: int) -> None:
@@ -318,7 +354,9 @@ class OtherNodes:
         # By time alone a member joins that was evicted before.
         out = set(self._holders.members) - set(self._holders.in_sync) | self._holders.doubted
         is_near = any(self._has_all(one) for one in out)
-        idle = _LONGEST_WAIT if self._membership.is_right(self._holders) else LOOK_SECONDS
+        idle = LOOK_SECONDS
+        if self._membership.is_right(self._holders) and not self._doubted_members:
+            idle = _LONGEST_WAIT if self._context.live_of is None else self._look_seconds
         await wait_for(heard, _AGAIN_SECONDS if is_near else idle)
         return 0
 
@@ -329,7 +367,12 @@ class OtherNodes:
         Raises:
             Fenced: somebody claimed the stream since.
         """
-        if self._diverged or self._membership.is_right(self._holders):
+        if self._diverged:
+            return False
+        if self._doubted_members:
+            return await self._settle()
+        await self._look_at_leases()
+        if self._membership.is_right(self._holders):
             return False
         try:
             wanted = await self._membership.next(self._holders)
@@ -344,17 +387,75 @@ class OtherNodes:
             raise
         except (Refused, StoreError) as error:
             log.warning("the nodes of a stream stay as they are", error=str(error))
+            self._doubted_members = not isinstance(error, Refused)
             return False
         self._take_up_members(before)
         return True
 
+    async def _set(
+        self, node: NodeId, change: Callable[[Owned, NodeId], Awaitable[StreamRecord]]
+    ) -> None:
+        """Change members and configuration by one EXEC."""
+        self._begin()
+        async with self._changing:
+            before = self._holders
+            # Counted as long as nobody knows, as in every change.
+            if node in before.counted:
+                self._holders = replace(before, doubted=before.doubted | {node})
+            try:
+                record = await change(self._owned, node)
+            except Fenced:
+                self._fence()
+                raise
+            except Refused:
+                self._holders = replace(self._holders, doubted=before.doubted)
+                raise
+            except StoreError:
+                self._doubted_members = True
+                self._heard.fire()
+                raise
+            self._take_up(record)
+            self._membership.configure(record.config)
+        self._take_up_members(before.members)
+
+    @property
+    def _look_seconds(self) -> float:
+        """How long after one look at the leases of members they are looked at again: sooner where one of
+        them is out of sync, or says nothing."""
+        are_well = all(
+            node in self._holders.in_sync and self._said.get(node, Said()).end is not None
+            for node in self._others()
+        )
+        looks = _LOOKS if are_well else _LOOKS_AT_ABSENT
+        return self._context.bounds.replace_ms / looks / 1000
+
+    async def _look_at_leases(self) -> None:
+        """Find out which members have no lease, now and then."""
+        others, live_of = self._others(), self._context.live_of
+        now, replace_ms = self._context.clocks.elapsed(), self._context.bounds.replace_ms
+        seen_at = self._looked_at
+        if live_of is None or not others:
+            return
+        if seen_at is not None and now - seen_at < self._look_seconds * 1000:
+            return
+        try:
+            live = await live_of(others)
+        except StoreError as error:
+            log.warning("the leases of members were not looked at", error=str(error))
+            return
+        self._looked_at = now
+        self._membership.looked([one for one in others if one not in live], now, replace_ms)
+
     def _take_up_members(self, before: Collection[NodeId]) -> None:
         now = self._holders.members
+        if set(now) == set(before):
+            return
         log.info("nodes of a stream", nodes=now, before=before, stream_id=self._owned.stream_id)
         for node in set(now) - set(before):
             # It may have been a member before, and have thrown its log away since.
             self._said.pop(node, None)
             self._follow(node)
+        self._membership.forget(set(before) - set(now))
         for node in set(before) - set(now):
             self._said.pop(node, None)
             sender = self._context.senders.of(node)
@@ -432,6 +533,9 @@ class OtherNodes:
                 self._not_changed(Step(Do.SETTLE), before, error)
                 return False
             self._take_up(record)
+            self._doubted_members = False
+            self._membership.configure(record.config)
+        self._take_up_members(before.members)
         self._heard.fire()
         return True
 

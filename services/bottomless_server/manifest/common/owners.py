@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from bottomless.errors import StoreError
 from bottomless.model.names import NodeId, StreamId
 from bottomless_server.protocol.held import HELD, HeldThere, decode_held
+from bottomless_server.protocol.members import MEMBERS, MemberChange, encode_members_asked
 from bottomless_server.protocol.parts import LAYOUT, encode_layout
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeersPort
@@ -73,6 +74,22 @@ class Owners(Protocol):
         Raises:
             Fenced: `not-in-sync`.
             StoreError: it is not given, or nobody knows.
+        """
+        ...
+
+    async def change_members(
+        self,
+        url: str,
+        stream_id: StreamId,
+        change: MemberChange,
+        node: NodeId,
+        timeout_seconds: float,
+    ) -> None:
+        """Have the owner take a node in, or let one go; returns once the record says so.
+
+        Raises:
+            Fenced: `home-live`, `not-in-sync`.
+            StoreError: it is not done, or nobody knows.
         """
         ...
 
@@ -153,6 +170,17 @@ class PeerOwners:
         self, url: str, stream_id: StreamId, node: NodeId, timeout_seconds: float
     ) -> None:
         path, body = of_stream(TRANSFER, stream_id), encode_transfer_asked(node)
+        await self._peers.at(url).call("POST", path, body=body, timeout_seconds=timeout_seconds)
+
+    async def change_members(
+        self,
+        url: str,
+        stream_id: StreamId,
+        change: MemberChange,
+        node: NodeId,
+        timeout_seconds: float,
+    ) -> None:
+        path, body = of_stream(MEMBERS, stream_id), encode_members_asked(change, node)
         await self._peers.at(url).call("POST", path, body=body, timeout_seconds=timeout_seconds)
 
     async def held(self, url: str, stream_id: StreamId, timeout_seconds: float) -> HeldThere | None:

@@ -34,6 +34,7 @@ class Refusal(StrEnum):
     TOO_MANY = "too-many"
     NOT_LIVE = "not-live"
     IN_SYNC_LIVE = "in-sync-live"
+    HOME = "home"
 
 
 class Refused(Exception):
@@ -148,6 +149,61 @@ def set_members(
     kept = [one for one in record.members or (mine,) if one in members]
     said = (*kept, *sorted(set(members) - set(kept)))
     return _said(record, said, record.in_sync or (mine,))
+
+
+def with_member(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId) -> StreamRecord:
+    """The record with one member more, on the word of an operator; there are to be as many from now on.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Refused: `not-home` or `too-many`.
+    """
+    check_home(record, mine, epoch)
+    if node in record.members:
+        return record
+    members = (*(record.members or (mine,)), node)
+    _require(len(members) <= REPLICA_COUNT_MAX, Refusal.TOO_MANY)
+    wanted = max(record.config.replication.replicas, len(members))
+    return _said(_wanting(record, wanted), members, record.in_sync or (mine,))
+
+
+def without_member(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId) -> StreamRecord:
+    """The record with one member less, on the word of an operator, in sync or not; as many as are left are
+    wanted from now on.
+
+    Raises:
+        Fenced: somebody claimed the stream since.
+        Refused: `not-home`; `home` of the owner itself; `at-the-floor`: too few would be in sync, by
+            the number that is wanted then.
+    """
+    check_home(record, mine, epoch)
+    _require(node != mine, Refusal.HOME)
+    if node not in record.members:
+        return record
+    members = tuple(one for one in record.members if one != node)
+    in_sync = tuple(one for one in record.in_sync if one != node)
+    wanting = _wanting(record, len(members))
+    left_alone = in_sync == record.in_sync
+    _require(
+        left_alone or len(in_sync) >= wanting.config.replication.least_in_sync, Refusal.AT_THE_FLOOR
+    )
+    return _said(wanting, members, in_sync)
+
+
+def _wanting(record: StreamRecord, replicas: int) -> StreamRecord:
+    """The record with another number of replicas in its configuration."""
+    replication = record.config.replication
+    if replication.replicas == replicas:
+        return record
+    least = replication.min_in_sync
+    _require(least is None or least <= replicas, Refusal.AT_THE_FLOOR)
+    wanted = replication.model_copy(update={"replicas": replicas})
+    return replace(
+        record,
+        config=record.config.model_copy(update={"replication": wanted}),
+        config_version=record.config_version + 1,
+        registry_version=record.registry_version + 1,
+    )
 
 
 def transfer(

@@ -31,6 +31,8 @@ class WaitBounds(NamedTuple):
     long after a claim until enough nodes are in sync, and are refused from then on."""
     join_ms: int
     """A member that was evicted once has had everything for so long before it is admitted."""
+    replace_ms: int = 600_000
+    """A member without a lease for so long is replaced."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,90 @@
+"""The internal listener: the owner of a stream takes another node in, or lets one go.
+
+Each change is one EXEC on the record, with the number of nodes that its configuration wants: after a
+crash both are as before, or both changed, and the same question again is right. Who comes catches up
+after the answer. Contract: openapi/internal.yaml, `change_members`.
+"""
+
+from fastapi import FastAPI, Request
+from starlette.responses import Response
+
+from bottomless.errors import Code, Fault, Fenced, InvalidRequest, StoreError
+from bottomless.model.limits import REPLICA_COUNT_MAX
+from bottomless.model.names import NodeId, StreamId, parse_stream_id
+from bottomless_server.ingest.local.appender import LocalAppender
+from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.node.core.in_sync import Refusal, Refused
+from bottomless_server.node.core.ownership import not_owner
+from bottomless_server.node.owner import Owner
+from bottomless_server.node.replica_records import Owned, ReplicaRecords
+from bottomless_server.protocol.members import MEMBERS, MemberChange, MembersAsked
+from bottomless_server.runtime.http.app import message_response, parse_query
+from bottomless_server.runtime.http.closed_body import read_closed_body
+
+
+class MemberRoutes:
+    """What the route is made of."""
+
+    def __init__(self, owner: Owner, streams: OwnedStreams) -> None:
+        self._owner = owner
+        self._streams = streams
+
+    async def change(self, stream_id: str, request: Request) -> Response:
+        """Take a node in, let one go, or have one replaced."""
+        parse_query(request.scope, {})
+        asked = await read_closed_body(request, MembersAsked)
+        node, found = NodeId(asked.node), parse_stream_id(stream_id)
+        try:
+            await self._change(found, asked.change, node)
+        except Refused as error:
+            raise not_changed(error.refusal) from error
+        except Fenced as error:
+            raise not_owner() from error
+        return message_response({})
+
+    async def _change(self, stream_id: StreamId, change: MemberChange, node: NodeId) -> None:
+        appender = await self._streams.get(stream_id)
+        replicas = appender.replicas
+        if replicas is None:
+            if change == "add":
+                await self._add_to_one(appender, node)
+            elif node == self._owner.node_id:
+                raise Refused(Refusal.HOME)
+        elif change == "add":
+            await replicas.add(node)
+        elif change == "remove":
+            await replicas.remove(node)
+        elif node == self._owner.node_id:
+            raise Refused(Refusal.HOME)
+        else:
+            replicas.replace(node)
+
+    async def _add_to_one(self, appender: LocalAppender, node: NodeId) -> None:
+        """Have a stream that lies here alone held by another node too: it is opened anew for that."""
+        records = ReplicaRecords(self._owner.streams, self._owner.node_id)
+        owned = Owned(appender.stream_id, appender.claim.epoch)
+        record = await records.add_member(owned, node)
+        await self._streams.configure(appender, record.config)
+        await self._streams.get(appender.stream_id)
+
+
+def not_changed(refusal: Refusal) -> StoreError:
+    """Say why a node was not taken in, or not let go."""
+    match refusal:
+        case Refusal.HOME:
+            sentence = "the node is the owner of the stream: give that to another one first"
+            return Fenced(sentence, code=Code.HOME_LIVE)
+        case Refusal.TOO_MANY:
+            sentence = f"{REPLICA_COUNT_MAX} nodes hold the stream, and no more may"
+            fault = Fault("too-many", sentence, "/node")
+            return InvalidRequest(sentence, code=Code.VALIDATION_FAILED, faults=[fault])
+        case Refusal.NOT_HOME:
+            return not_owner()
+        case _:
+            sentence = "without the node too few would have everything that the stream holds"
+            return Fenced(sentence, code=Code.NOT_IN_SYNC, retry_after_seconds=5)
+
+
+def add_member_routes(api: FastAPI, routes: MemberRoutes) -> None:
+    """Serve it beside what `api` serves."""
+    api.add_api_route(MEMBERS, routes.change, methods=["POST"])

@@ -1,0 +1,153 @@
+"""RP8 in small: nodes that hold a stream come, go and are replaced while it takes appends."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.stream import StreamRecord
+from bottomless_server.protocol.members import MEMBERS, MemberChange, encode_members_asked
+from bottomless_server.protocol.paths import of_stream
+from unit.ingest.harness import STREAM, problem
+from unit.ingest.replica_services import Node, ThreeServices
+
+
+@asynccontextmanager
+async def services(path: Path, **given: Any) -> AsyncIterator[ThreeServices]:
+    three = await ThreeServices(path, **given).start()
+    try:
+        yield three
+    finally:
+        await three.aclose()
+
+
+async def ask(owner: Node, change: MemberChange, node: Node) -> httpx.Response:
+    body = encode_members_asked(change, node.node_id)
+    return await owner.harness.internal.post(of_stream(MEMBERS, STREAM), json=body)
+
+
+async def done(owner: Node, change: MemberChange, node: Node) -> None:
+    answer = await ask(owner, change, node)
+    assert answer.status_code == 200, answer.text
+
+
+async def until_in_sync(three: ThreeServices, *nodes: Node) -> StreamRecord:
+    """Return when exactly these nodes hold the stream, and have everything."""
+    wanted = {node.node_id for node in nodes}
+
+    async def are() -> bool:
+        record = await three.record()
+        return set(record.members) == set(record.in_sync) == wanted
+
+    await three.until(are)
+    return await three.record()
+
+
+async def until_alone(three: ThreeServices) -> None:
+    async def is_alone() -> bool:
+        return not (await three.record()).members
+
+    await three.until(is_alone)
+
+
+async def shared(three: ThreeServices) -> tuple[Node, Node, Node]:
+    """The owner of a stream that two are to hold, the other one, and the one that is free."""
+    owner, *others = three.nodes
+    assert await three.append(owner, "0") == 0
+    members = (await three.record()).members
+    (other,) = (node for node in others if node.node_id in members)
+    (free,) = (node for node in others if node is not other)
+    await until_in_sync(three, owner, other)
+    return owner, other, free
+
+
+async def test_a_node_is_taken_in_and_another_one_let_go(tmp_path: Path) -> None:
+    async with services(tmp_path, replicas=2) as three:
+        owner, other, free = await shared(three)
+        for _ in range(2):
+            await done(owner, "add", free)
+        record = await until_in_sync(three, owner, other, free)
+        assert record.config.replication.replicas == 3
+        assert await three.append(owner, "1") == 1
+        await three.until_same_files(owner, other, free)
+        for _ in range(2):
+            await done(owner, "remove", other)
+        record = await until_in_sync(three, owner, free)
+        assert record.config.replication.replicas == 2
+        assert await three.append(owner, "2") == 2
+        await three.until_same_files(owner, free)
+        assert problem(await ask(owner, "remove", owner)) == (409, "home-live")
+
+
+async def test_a_stream_of_one_node_is_given_a_second_one_and_loses_it_again(
+    tmp_path: Path,
+) -> None:
+    async with services(tmp_path, replicas=1) as three:
+        owner, second, _ = three.nodes
+        assert await three.append(owner, "0") == 0
+        await done(owner, "add", second)
+        await until_in_sync(three, owner, second)
+        assert await three.append(owner, "1") == 1
+        await three.until_same_files(owner, second)
+        await done(owner, "remove", second)
+        await until_alone(three)
+        assert await three.append(owner, "2") == 2
+        assert await three.values(owner) == [b"0", b"1", b"2"]
+
+
+async def test_a_node_that_is_let_go_at_the_floor_stays(tmp_path: Path) -> None:
+    async with services(tmp_path) as three:
+        owner, b, c = three.nodes
+        assert await three.append(owner, "0") == 0
+        await three.until_all_in_sync()
+        c.address.gone = True
+        assert await three.append(owner, "1") == 1
+        assert problem(await ask(owner, "remove", b)) == (409, "not-in-sync")
+        assert b.node_id in (await three.record()).members
+        await done(owner, "remove", c)
+        await until_in_sync(three, owner, b)
+
+
+async def patched(three: ThreeServices, replicas: int) -> None:
+    config = StreamConfig(replication=ReplicationConfig(replicas=replicas))
+    await three.first.streams.update(STREAM, partial(replace, config=config))
+
+
+async def test_a_stream_goes_from_one_node_to_three_and_back(tmp_path: Path) -> None:
+    async with services(tmp_path, replicas=1) as three:
+        owner, b, c = three.nodes
+        assert await three.append(owner, "0") == 0
+        await patched(three, 3)
+        await owner.harness.service.streams.take_up_configs()
+        assert await three.append(owner, "1") == 1
+        await until_in_sync(three, owner, b, c)
+        await three.until_same_files(owner, b, c)
+        await patched(three, 1)
+        await owner.harness.service.streams.take_up_configs()
+        await until_alone(three)
+        assert await three.append(owner, "2") == 2
+        assert await three.values(owner) == [b"0", b"1", b"2"]
+
+
+async def test_a_node_without_a_lease_is_replaced_by_one_that_lives(tmp_path: Path) -> None:
+    async with services(tmp_path, replicas=2, ingest_replica_replace_ms=5_000) as three:
+        owner, other, free = await shared(three)
+        await three.cut_off(other)
+        record = await until_in_sync(three, owner, free)
+        assert record.config.replication.replicas == 2
+        assert await three.append(owner, "1") == 1
+        await three.until_same_files(owner, free)
+
+
+async def test_a_node_that_lives_is_replaced_if_an_operator_says_so(tmp_path: Path) -> None:
+    async with services(tmp_path, replicas=2) as three:
+        owner, other, free = await shared(three)
+        await done(owner, "replace", other)
+        await until_in_sync(three, owner, free)
+        assert await three.append(owner, "1") == 1
+        await three.until_same_files(owner, free)
