@@ -52,7 +52,7 @@ class Placement:
         return chosen(record.stream_id, holders, live, wanted)
 
     async def living(self, nodes: Collection[NodeId]) -> set[NodeId]:
-        """Those of some nodes that live, as it was a moment ago; however many streams ask, coordination is
+        """Find those of some nodes that live, as it was a moment ago; however many streams ask, coordination is
         asked once a second.
 
         Raises:
