@@ -40,6 +40,7 @@ from bottomless_server.ingest.log.whole_syncs import WholeSyncs
 from bottomless_server.ingest.ports import Appenders
 from bottomless_server.ingest.producers.commit_parts import progress
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
+from bottomless_server.ingest.replicas.followed_reads import FollowedReads, add_followed_routes
 from bottomless_server.ingest.replicas.held_routes import add_held_routes
 from bottomless_server.ingest.replicas.making import LocalLogs, SendingHalf, make_following
 from bottomless_server.ingest.replicas.member_routes import add_member_routes
@@ -224,6 +225,7 @@ def create_service(
     add_wal_routes(tail_api, WalCache(0) if half is None else half.writer.cache)
     frame_size_max = settings.ingest_chunk_size_max
     add_replica_routes(tail_api, replicas.routes)
+    add_followed_routes(tail_api, FollowedReads(replicas.following, files, readers))
     add_transfer_routes(tail_api, replicas.transfer_routes)
     add_held_routes(tail_api, replicas.held_routes)
     add_member_routes(tail_api, replicas.member_routes)

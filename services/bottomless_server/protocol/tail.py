@@ -14,13 +14,14 @@ from urllib.parse import quote, unquote
 from bottomless.errors import Code, InvalidRequest, OffsetGone, StoreError, Unavailable, WrongOffset
 from bottomless.formats.chunk import ChunkHead
 from bottomless.model.limits import GIB, KIB, LONG_POLL_MS_MAX, MIB, OFFSET_MAX, TIMESTAMP_MAX
-from bottomless.model.names import StreamId, parse_stream_id
+from bottomless.model.names import NodeId, StreamId, parse_stream_id
 from bottomless_server.protocol.parameters import Parser, integer, require, text
 from bottomless_server.protocol.paths import INTERNAL, STREAM
 from bottomless_server.protocol.peer import Params, PeerBytes, number, said_by, string
 
 COMMITS: Final = f"{INTERNAL}/commits"
 CHUNKS: Final = f"{STREAM}/chunks"
+FOLLOWED_CHUNKS: Final = f"{STREAM}/replica/chunks"
 LOCATE: Final = f"{STREAM}/locate"
 PUBLISHED: Final = f"{STREAM}/published"
 CLOSE: Final = f"{STREAM}/close"
@@ -51,6 +52,7 @@ _FILE_POSITION: Final = "chunks-file-position"
 _FILE_SIZE: Final = "chunks-file-size"
 _SEGMENT_FIRST_OFFSET: Final = "chunks-segment-first-offset"
 _SEGMENT_EPOCH: Final = "chunks-segment-epoch"
+_FOLLOWERS: Final = "chunks-followers"
 
 
 class Bounds(NamedTuple):
@@ -97,6 +99,9 @@ class ChunkRun(NamedTuple):
     data: bytes | memoryview
     part: SegmentPart | None = None
     """The chunks are there, and not in `data`."""
+    followers: tuple[NodeId, ...] = ()
+    """Nodes beside the owner that have all that it shows; they may be asked for what lies far below
+    its end."""
 
 
 class Located(NamedTuple):
@@ -147,6 +152,18 @@ class ChunksAsked(NamedTuple):
     def params(self) -> Params:
         # The release before refuses a parameter that it does not know.
         return {name: value for name, value in self._asdict().items() if name != "by_file" or value}
+
+
+class FollowedAsked(NamedTuple):
+    """What a reader asks a node that follows the log of a stream."""
+
+    epoch: int
+    """The epoch of the owner: a node that follows another one may have other bytes."""
+    first_offset: int
+    max_bytes: int = _RUN_SIZE_DEFAULT
+
+    def params(self) -> Params:
+        return self._asdict()
 
 
 class RunGone(Unavailable):
@@ -231,6 +248,11 @@ CHUNKS_QUERY: Final[Mapping[str, Parser]] = {
     "wait_ms": _WAIT_MS,
     "by_file": integer(0, 1),
 }
+FOLLOWED_QUERY: Final[Mapping[str, Parser]] = {
+    "epoch": integer(0, OFFSET_MAX),
+    "first_offset": CHUNKS_QUERY["first_offset"],
+    "max_bytes": CHUNKS_QUERY["max_bytes"],
+}
 LOCATE_QUERY: Final[Mapping[str, Parser]] = {"timestamp": integer(0, TIMESTAMP_MAX)}
 
 
@@ -241,6 +263,15 @@ def decode_chunks_asked(values: Mapping[str, Any]) -> ChunksAsked:
         InvalidRequest: the first offset is missing.
     """
     return ChunksAsked(**require(values, "first_offset"))
+
+
+def decode_followed_asked(values: Mapping[str, Any]) -> FollowedAsked:
+    """What a query asks for, of which `FOLLOWED_QUERY` made these values.
+
+    Raises:
+        InvalidRequest: the epoch or the first offset is missing.
+    """
+    return FollowedAsked(**require(require(values, "epoch"), "first_offset"))
 
 
 def decode_locate_asked(values: Mapping[str, Any]) -> LocateAsked:
@@ -277,6 +308,7 @@ def encode_run(run: ChunkRun) -> dict[str, str]:
         _LAST_CHUNK_OFFSET: bounds.last_chunk_offset,
         _LAST_TIMESTAMP: bounds.last_timestamp,
     }
+    headers = {_FOLLOWERS: " ".join(run.followers)} if run.followers else {}
     if run.part is not None:
         path, position, size, first_offset, epoch = run.part
         values |= {
@@ -285,8 +317,8 @@ def encode_run(run: ChunkRun) -> dict[str, str]:
             _SEGMENT_FIRST_OFFSET: first_offset,
             _SEGMENT_EPOCH: epoch,
         }
-        return {_FILE: quote(path, errors="surrogateescape"), **_shown(values)}
-    return _shown(values)
+        headers |= {_FILE: quote(path, errors="surrogateescape")}
+    return headers | _shown(values)
 
 
 def _shown(values: Mapping[str, int | None]) -> dict[str, str]:
@@ -312,6 +344,7 @@ def decode_run(answer: PeerBytes) -> ChunkRun:
         int(headers[_LOG_END]),
         answer.data,
         _part_of(headers) if _FILE in headers else None,
+        tuple(map(NodeId, headers.get(_FOLLOWERS, "").split())),
     )
 
 

@@ -24,6 +24,7 @@ from bottomless_server.reader.core.heat import Heat
 from bottomless_server.reader.core.scan import ScanBounds
 from bottomless_server.reader.downloads import Downloads
 from bottomless_server.reader.fences import Fences
+from bottomless_server.reader.follower_reads import FollowerReads
 from bottomless_server.reader.followers import FollowBounds, Followers
 from bottomless_server.reader.fragments import Fragments
 from bottomless_server.reader.heat_telling import HeatTelling
@@ -137,8 +138,10 @@ def create_service(
     wal = (
         None if coordination is None else _wal(settings, coordination, drive, blocks, peers, roots)
     )
+    nodes = IngestNodes(peers.manifest)
+    reads = FollowerReads(peers.ingest, nodes) if settings.reader_followers else None
     tail = Tails(
-        OwnedTail(peers.ingest, peers.waiting, IngestNodes(peers.manifest)),
+        OwnedTail(peers.ingest, peers.waiting, nodes, reads),
         NoTail() if wal is None else wal.tail,
     )
     shared = SharedTail(

@@ -6,6 +6,7 @@ only an owner with the newest epoch that this process has heard of is believed.
 On the record's path: beside fragments.py, which reads what has left the tail.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -16,21 +17,25 @@ from bottomless.formats.chunk import split_chunks
 from bottomless.guards import guard
 from bottomless.model.chunk import ChunkKind
 from bottomless.model.limits import OFFSET_MAX
-from bottomless.model.names import StreamId
+from bottomless.model.names import NodeId, StreamId
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.peer import PeersPort
 from bottomless_server.protocol.tail import (
     LOCATE,
     Bounds,
     ChunksAsked,
+    FollowedAsked,
     LocateAsked,
     Located,
     bounds_of_moved,
     decode_located,
 )
+from bottomless_server.reader.core.follower_choice import is_vouched_for
+from bottomless_server.reader.follower_reads import FollowerReads
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.streams import StreamFacts
 from bottomless_server.reader.tail import TailAnswer, TailTime
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.peers.tail_chunks import ChunkSources
 
 T = TypeVar("T")
@@ -43,12 +48,20 @@ _RETRY_AFTER_SECONDS = 1.0
 
 
 class OwnedTail:
-    def __init__(self, peers: PeersPort, waiting: PeersPort, nodes: IngestNodes) -> None:
-        """`waiting` has connections of its own, so that who waits keeps nobody from reading."""
+    def __init__(
+        self,
+        peers: PeersPort,
+        waiting: PeersPort,
+        nodes: IngestNodes,
+        followers: FollowerReads | None = None,
+    ) -> None:
+        """`waiting` has connections of its own, so that who waits keeps nobody from reading. `followers`
+        are asked for what lies far below the end; None: owners alone are asked."""
         self._peers = peers
         self._sources = ChunkSources(peers)
         self._waiting = ChunkSources(waiting)
         self._nodes = nodes
+        self._followers = followers
         self._epochs: LRUCache[StreamId, int] = LRUCache(_EPOCH_COUNT_MAX)
 
     async def bounds(self, stream: StreamFacts) -> Bounds:
@@ -71,11 +84,18 @@ class OwnedTail:
         """Chunks from the one that holds `first_offset` on: some `size` bytes, at least one chunk.
 
         At the end of the stream it waits up to `wait_ms` for the next chunk. To the owner, who reads
-        its own disk, it makes no difference where somebody stops.
+        its own disk, it makes no difference where somebody stops. Far below the end a node that
+        follows the stream is asked for them, and the owner for its bounds.
 
         Raises:
             Unavailable: no owner answers.
         """
+        if self._followers is not None and not wait_ms:
+            node = self._followers.asked(stream.stream_id, first_offset)
+            if node is not None:
+                answer = await self._from_follower(stream, node, first_offset, size)
+                if answer is not None:
+                    return answer
         asked = ChunksAsked(first_offset, size, wait_ms)
         sources = self._waiting if wait_ms else self._sources
 
@@ -88,9 +108,36 @@ class OwnedTail:
                 if error.code is not Code.MOVED:
                     raise
                 return TailAnswer(bounds_of_moved(error), moved=True)
+            # Whoever reads the files of the owner costs it nothing.
+            if self._followers is not None and not sources.at(url).reads_files(stream.stream_id):
+                self._followers.note(stream.stream_id, run)
             return TailAnswer(run.bounds, run.data, run.first_offset, run.next_offset)
 
         return await self._ask(stream, ask, lambda answer: answer.bounds)
+
+    async def _from_follower(
+        self, stream: StreamFacts, node: NodeId, first_offset: int, size: int
+    ) -> TailAnswer | None:
+        """What a node has that follows the owner, with the owner's bounds; None where it has nothing
+        that the owner vouches for.
+
+        Raises:
+            Unavailable: no owner answers.
+        """
+        assert self._followers is not None
+        epoch = max(self.epoch_seen(stream.stream_id), stream.epoch)
+        asked = FollowedAsked(epoch, first_offset, size)
+        asking = asyncio.create_task(self._followers.run_of(stream.stream_id, node, asked))
+        try:
+            bounds = await self.bounds(stream)
+            if first_offset < bounds.local_first_offset:
+                return TailAnswer(bounds, moved=True)
+            run = await asking
+        finally:
+            await end_tasks(asking)
+        if run is None or not is_vouched_for(run, bounds):
+            return None
+        return TailAnswer(bounds, run.data, run.first_offset, run.next_offset)
 
     async def time_of(self, stream: StreamFacts, offset: int) -> TailTime:
         """When the record at an offset was committed, or the first one after it.

@@ -43,6 +43,9 @@ class ReaderSettings(CommonSettings):
     reader_wal_node_ms: Annotated[int, Field(ge=0, le=10_000)] = 250
     """How long a read of a leaderless stream waits for the node that wrote the records, before it asks
     the object store; 0: it never asks a node. One that fails is left out for 5 s."""
+    reader_followers: bool = True
+    """Whether nodes that hold replicas of a stream answer for what lies more than 1 MiB below its end;
+    its owner answers where they fail, and for all else."""
     reader_waiter_count_max: Annotated[int, Field(ge=1)] = 10_000
     """Long polls at once; more are refused with 503 `overloaded`."""
     reader_follower_count_max: Annotated[int, Field(ge=1)] = 2_000

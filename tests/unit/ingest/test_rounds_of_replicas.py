@@ -93,6 +93,7 @@ class Others:
         self.sent.append(b"".join(written.buffers))
 
     waiting_since: int | None = None
+    in_sync_others = ()
 
     async def all_have(self, end: tuple[int, int], late: Callable[[], None]) -> None:
         assert self.log is not None

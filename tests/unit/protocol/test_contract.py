@@ -8,7 +8,7 @@ from openapi_schema_validator import OAS31Validator
 
 from bottomless.model.config import FilterConfig
 from bottomless.model.consumer import StoredOffset
-from bottomless.model.names import Reference
+from bottomless.model.names import NodeId, Reference
 from bottomless_server.protocol.keys import encode_key
 from bottomless_server.protocol.registry import (
     NodeSaid,
@@ -124,7 +124,8 @@ def test_the_headers_of_a_run_are_those_of_the_contract() -> None:
     run = ChunkRun(BOUNDS, 12, 34, 2_048, b"")
 
     in_file = run._replace(part=SegmentPart("/data/1.segment", 64, 1_000, 10, 7))
-    assert encode_run(in_file).keys() == {name.lower() for name in told}
+    followed = in_file._replace(followers=(NodeId("0" * 32),))
+    assert encode_run(followed).keys() == {name.lower() for name in told}
     assert encode_run(in_file).keys() - encode_run(run).keys() == {
         name.lower() for name in told if "File" in name or "Segment" in name
     }

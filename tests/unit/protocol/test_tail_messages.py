@@ -9,7 +9,7 @@ from support.peers import SilentPeer
 
 from bottomless.errors import Code, InvalidRequest, StoreError, Unavailable
 from bottomless.model.limits import LONG_POLL_MS_MAX, OFFSET_MAX, TIMESTAMP_MAX
-from bottomless.model.names import TENANT_DEFAULT, FullName, StreamId, StreamName
+from bottomless.model.names import TENANT_DEFAULT, FullName, NodeId, StreamId, StreamName
 from bottomless_server.manifest.common.owners import PeerOwners
 from bottomless_server.protocol.peer import PeerAnswer, PeerBytes
 from bottomless_server.protocol.registry import NODES, NodeSaid, encode_nodes
@@ -73,8 +73,16 @@ parts = st.builds(
     offsets,
     numbers,
 )
+node_ids = st.uuids().map(lambda uuid: NodeId(uuid.hex))
 runs = st.builds(
-    ChunkRun, bounds, offsets, offsets, numbers, st.binary(max_size=50), st.none() | parts
+    ChunkRun,
+    bounds,
+    offsets,
+    offsets,
+    numbers,
+    st.binary(max_size=50),
+    st.none() | parts,
+    st.lists(node_ids, max_size=3).map(tuple),
 )
 commits = st.builds(
     Commits,

@@ -209,6 +209,11 @@ class LocalAppender:
         return self._replicas is not None
 
     @property
+    def in_sync_others(self) -> tuple[NodeId, ...]:
+        """The other nodes that have all that is shown of the stream."""
+        return () if self._replicas is None else self._replicas.in_sync_others
+
+    @property
     def waiting_since(self) -> int | None:
         """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
         return None if self._replicas is None else self._replicas.waiting_since

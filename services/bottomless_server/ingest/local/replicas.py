@@ -53,6 +53,11 @@ class Replicas(Protocol):
         ...
 
     @property
+    def in_sync_others(self) -> tuple[NodeId, ...]:
+        """The nodes in sync beside this one."""
+        ...
+
+    @property
     def waiting_since(self) -> int | None:
         """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
         ...

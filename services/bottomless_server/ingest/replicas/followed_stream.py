@@ -113,6 +113,21 @@ class FollowedStream:
         """Whether it has file handles."""
         return self._log is not None and self._log.is_open
 
+    def readable(self, epoch: int) -> FollowedLog | None:
+        """The log, if it is open under this epoch, below `readable_next`; None if it is not."""
+        return self._log if following.may_be_read(self._opened, epoch) else None
+
+    @property
+    def readable_next(self) -> int:
+        """Up to where readers may be told what the log holds."""
+        return following.readable_next(self._held)
+
+    @property
+    def published(self) -> tuple[int, int]:
+        """What its owner has told of object storage: the published end, and the version of the record."""
+        freeing = self._freeing
+        return (0, 0) if freeing is None else (freeing.published_next, freeing.version)
+
     async def open(self, opening: Opening) -> OpenRefusal | Place | None:
         """Open the log for an owner; returns the place at which it ends then, None of an empty one.
 

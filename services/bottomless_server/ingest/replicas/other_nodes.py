@@ -129,6 +129,13 @@ class OtherNodes:
 
     # What an appender asks.
 
+    @property
+    def in_sync_others(self) -> tuple[NodeId, ...]:
+        """The nodes in sync beside this one, without those of which it is in doubt."""
+        holders = self._holders
+        out = {self._context.mine, *holders.doubted}
+        return tuple(node for node in holders.in_sync if node not in out)
+
     def require_enough(self) -> None:
         """Refuse an append that nobody could confirm.
 

@@ -238,6 +238,21 @@ def told(held: Held, committed_next: int) -> Held:
     return replace(held, committed_next=max(held.committed_next, known))
 
 
+@guard("the epoch under which a follower is read")
+def may_be_read(opened: int | None, asked: int) -> bool:
+    """Whether readers may be told what a log holds: it follows the owner that they have heard of, and
+    no other. What lies here of an earlier one may differ from the stream; of a later one nobody has
+    told them."""
+    return opened == asked
+
+
+@guard("the bound that a follower was told, before it is read")
+def readable_next(held: Held) -> int:
+    """Up to where readers may be told what a log holds. What comes after it may be on too few disks,
+    and be cut."""
+    return min(held.committed_next, held.next_offset)
+
+
 def freed(held: Held, published_next: int, kept: Collection[int] = ()) -> Held:
     """Free the oldest segments of a log, as far as they are published; the last one stays, and
     so do those whose first offsets are in `kept` and all after them."""

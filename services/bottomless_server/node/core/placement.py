@@ -27,7 +27,8 @@ def chosen(
     zones = {one.zone for one in taken}
     ids = {one.node_id for one in taken}
     left = sorted(
-        {one for one in live if one.node_id not in ids}, key=lambda one: _weight(stream_id, one)
+        {one for one in live if one.node_id not in ids},
+        key=lambda one: weight(stream_id, one.node_id),
     )
     picked: list[NodeId] = []
     while left and len(picked) < count:
@@ -38,5 +39,6 @@ def chosen(
     return tuple(picked)
 
 
-def _weight(stream_id: StreamId, one: Candidate) -> bytes:
-    return blake2b(f"{stream_id}/{one.node_id}".encode("ascii"), digest_size=8).digest()
+def weight(stream_id: StreamId, node_id: NodeId) -> bytes:
+    """Where a node stands in the order of all nodes that a stream has; the lowest comes first."""
+    return blake2b(f"{stream_id}/{node_id}".encode("ascii"), digest_size=8).digest()
