@@ -235,6 +235,28 @@ async def test_a_stream_that_is_to_be_on_three_nodes_is_claimed_anew_and_waits_f
     assert await node.values() == [b"a", b"c"]
 
 
+async def test_a_member_that_begins_again_keeps_its_log_of_a_clean_stream_whose_owner_lives(
+    node: IngestHarness,
+) -> None:
+    """The record counts on it, and the owner may write at any moment."""
+    await followed(node)
+    await node.published(1)
+    nodes = OTHER, node.lease.node.node_id
+
+    def clean(record: StreamRecord) -> StreamRecord:
+        config = StreamConfig(replication=ReplicationConfig(replicas=2))
+        return replace(record, dirty=False, members=nodes, in_sync=nodes, config=config)
+
+    await node.streams.update(STREAM, clean)
+    before = [path.read_bytes() for path in node.segments()]
+    after = node.after_crash()
+    await after.start()
+    assert [path.read_bytes() for path in after.segments()] == before
+    with pytest.raises(OwnedElsewhere):
+        await after.service.streams.get(STREAM)
+    await after.aclose()
+
+
 async def test_of_a_log_that_fails_at_its_stop_nothing_unsynced_is_believed_by_who_follows(
     node: IngestHarness,
 ) -> None:

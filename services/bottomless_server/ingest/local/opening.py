@@ -120,9 +120,11 @@ class Opener:
     async def without_outdated(self, stream_id: StreamId, found: FoundHere) -> FoundHere:
         """Put away what was found if another node has continued it; returns what is left.
 
-        Nothing is put away as long as the bucket may still name this node, and it cannot be asked.
+        Nothing is put away as long as the bucket may still name this node, and it cannot be asked, nor
+        by a member of a stream whose owner lives.
 
         Raises:
+            OwnedElsewhere: its owner lives.
             StoreError: as `Owner.load`; also `storage-failed`, outcome none.
         """
         if found.is_nothing:
@@ -137,6 +139,9 @@ class Opener:
             record = await self._owner.load(stream_id)
             if not is_outdated(record, self._owner.node_id, found.local):
                 return replace(found, record=record)
+        if self._owner.node_id in record.members:
+            # Its owner may write at any moment, and counts on this log as long as the record does.
+            await self._owner.require_claimable(stream_id)
         try:
             await in_thread(
                 self._context.executor,
