@@ -28,6 +28,7 @@ from bottomless.errors import Corrupt
 from bottomless.formats.checks import VERSION, check, crc32c
 from bottomless.formats.chunk import split_chunks
 from bottomless.model.chunk import ChunkHeader
+from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.names import StreamId, stream_id_bytes, stream_id_from_bytes
 from bottomless_server.protocol.paths import INTERNAL, STREAM
 from bottomless_server.protocol.peer import said_by
@@ -54,6 +55,8 @@ ITEM_SIZE: Final = _ITEM.size + _CRC.size
 _MAGIC: Final = b"BLrp"
 _BEGINS: Final = 1
 _NUMBER_MAX: Final = 2**63 - 1
+_NEXT_MAX: Final = OFFSET_MAX + 1
+"""The end of a stream that has used all its offsets; a checkpoint holds no larger one."""
 _WHAT: Final = "replica body"
 
 
@@ -213,6 +216,8 @@ def decode_opening(body: bytes) -> Opening:
         check(_WHAT, rises, "an epoch ends before an earlier one")
     check(_WHAT, not ends or ends[-1].epoch < opening.epoch, "it has chunks of its own epoch")
     check(_WHAT, opening.local_first <= opening.published_next, "more is freed than published")
+    offsets = [opening.published_next, *(one.next_offset for one in ends)]
+    check(_WHAT, max(offsets) <= _NEXT_MAX, "an offset is too large")
     return opening
 
 
@@ -289,6 +294,8 @@ def _decode_item(view: memoryview) -> Item:
     check(_WHAT, bool(flags) or before == 0, "it names a segment before and begins none")
     check(_WHAT, len(view) >= ITEM_SIZE + size, "it is cut short")
     epoch, segment_first, position, committed_next, published_next, version = numbers
+    beyond = max(segment_first, committed_next, published_next) > _NEXT_MAX
+    check(_WHAT, not beyond, "an offset is too large")
     return Item(
         stream_id=stream_id_from_bytes(stream_id),
         epoch=epoch,

@@ -1,5 +1,7 @@
 """What goes between an owner and those that follow it: bytes, and what is refused."""
 
+from typing import Any
+
 import pytest
 from golden.regenerate import golden
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.chunk import decode_header
+from bottomless.model.limits import OFFSET_MAX
 from bottomless_server.protocol.replica import (
     END_COUNT_MAX,
     HEAD_SIZE,
@@ -38,13 +41,14 @@ BOUNDS = BEGUN._replace(begins=False, before=0, data=b"")
 OPENING = Opening(5, (EpochEnd(2, Place(0, 80), 3), EpochEnd(4, Place(3, 99), 9)), 0, 6, 12)
 
 numbers = st.integers(0, 2**63 - 1)
+offsets = st.integers(0, OFFSET_MAX + 1)
 items = st.builds(
     Item,
     st.just(STREAM),
     numbers,
-    st.builds(Place, numbers, numbers),
-    numbers,
-    numbers,
+    st.builds(Place, offsets, numbers),
+    offsets,
+    offsets,
     numbers,
     begins=st.just(True),
     before=st.integers(0, 2**32 - 1),
@@ -117,6 +121,8 @@ def test_a_damaged_head_is_refused() -> None:
         encode_opening(OPENING._replace(epoch=4)),
         encode_opening(OPENING._replace(local_first=7)),
         encode_opening(OPENING._replace(epoch=2**63)),
+        encode_opening(OPENING._replace(published_next=OFFSET_MAX + 2)),
+        encode_opening(OPENING._replace(ends=(EpochEnd(2, Place(0, 80), OFFSET_MAX + 2),))),
         encode_opening(OPENING._replace(ends=OPENING.ends[::-1])),
         encode_opening(OPENING._replace(ends=OPENING.ends[:1] * 2)),
         encode_opening(OPENING).replace(b":5", b":true"),
@@ -128,6 +134,19 @@ def test_a_damaged_head_is_refused() -> None:
 def test_an_opening_that_cannot_be_is_refused(said: bytes) -> None:
     with pytest.raises(Corrupt):
         decode_opening(said)
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        {"place": Place(OFFSET_MAX + 2, 64)},
+        {"committed_next": OFFSET_MAX + 2},
+        {"published_next": OFFSET_MAX + 2},
+    ],
+)
+def test_an_item_with_an_offset_that_no_stream_has_is_refused(beyond: dict[str, Any]) -> None:
+    """No checkpoint could be written that has it."""
+    assert is_refused(written(BOUNDS._replace(**beyond)))
 
 
 @pytest.mark.parametrize("said", [b"", b"{}", b"[]", b'[["no",0,0]]', b'[["ok",0]]', b"[[[],0,0]]"])
