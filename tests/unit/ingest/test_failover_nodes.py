@@ -127,6 +127,25 @@ async def test_a_claim_without_a_reply_is_made_again_before_the_stream_is_follow
     assert await three.values(heir) == [b"0", b"1", b"2", b"3"]
 
 
+async def test_after_coordination_was_away_streams_stay_with_owners_that_live(
+    three: ThreeServices,
+) -> None:
+    owner, b, c = await filled(three)
+    for node in three.nodes:
+        node.renews = False
+    three.first.time.advance(20_000)
+    b.renews = c.renews = True
+    for _ in range(25):
+        # The owner renews its lease a moment later than the others.
+        await three.step()
+        for node in (b, c):
+            await node.harness.service.replicas.failover.look()
+    owner.renews = True
+    assert await three.append(b, "3") == 3
+    record = await three.record()
+    assert (record.home, record.epoch) == (owner.node_id, 1)
+
+
 async def held(three: ThreeServices) -> tuple[Node, Node]:
     """An owner with a round that nobody else has, since both others are silent; and one of them."""
     owner, b, c = await filled(three)

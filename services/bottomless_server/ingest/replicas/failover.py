@@ -77,6 +77,9 @@ class Failover:
         self._clocks = clocks
         self._watch: Watch | None = None
         """Made at the start, when it is known which node this is."""
+        self._term: int | None = None
+        self._term_began = 0
+        """When the term of this node's lease was seen first, in ms."""
         self._claiming: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -136,6 +139,11 @@ class Failover:
         lease = self._owner.lease
         if not lease.is_live() or lease.regressed:
             # It could claim nothing, and may be the one that is cut off.
+            return
+        if lease.term != self._term:
+            self._term, self._term_began = lease.term, now
+        if now - self._term_began < lease.lease_ms:
+            # If coordination was away, so were all leases; the others renew theirs in the next moments.
             return
         try:
             await self._read(watch, now)
