@@ -37,14 +37,19 @@ from bottomless.formats.fragment import pack_fragment
 from bottomless.formats.keys import fragment_key
 from bottomless.model.chunk import AppendEntry, AppendMode, ChunkFlags
 from bottomless.model.config import StreamConfig
+from bottomless.model.drive import DriveMarker
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import fragment_info
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless.model.record import Columns
 from bottomless.model.stream import EpochStart, StreamRecord, StreamState
 from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.drives.configured import ConfiguredDrive
+from bottomless_server.drives.marked import marked_drive
 from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators.moves import Wanted, claim, enter, finish
 from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
@@ -69,6 +74,8 @@ ROUNDS: Final = 40
 CHUNKS: Final = 10
 VALUE_SIZE: Final = 4_096
 BLOCK_SIZE: Final = 1024 * 1024
+COLD: Final = 1
+"""The drive to which fragments move."""
 
 
 class CountingDrive(MemoryDrive):
@@ -139,16 +146,19 @@ class NoManifest:
 class Side:
     """One stream with so many fragments, and what is done to it."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, read: bool = True) -> None:
+        """`read`: fragments that seeks lead to are whole, and the others have entries alone."""
         self.count = count
         chance = random.Random(count)
         self.targets = chance.sample(range(100, count), ROUNDS)
         """Numbers of the fragments that seeks lead to; trims do not come so far."""
-        self._whole = set(self.targets)
+        self._whole = set(self.targets) if read else set()
         self._seeks = 0
         self.drive = CountingDrive()
         coordination = MemoryCoordination(lambda: 0)
         numbers = itertools.count(1)
+        marker = DriveMarker(COLD, Uid("c" * 32))
+        cold = ConfiguredDrive("cold", COLD, "file:///cold")
         self.context = Context(
             settings=ManifestSettings(),
             drive=self.drive,
@@ -157,6 +167,7 @@ class Side:
             owners=NobodyElse(),  # type: ignore[arg-type]
             clock=lambda: 1_000_000,
             new_uid=lambda: Uid(f"{next(numbers):032x}"),
+            table=DriveTable(self.drive, {COLD: marked_drive(MemoryDrive(), marker)}, [cold]),
         )
         self.committer: Committer
         self.next = 0
@@ -243,6 +254,23 @@ class Side:
         self._seeks += 1
         return self.targets[self._seeks % ROUNDS] * RECORDS + RECORDS // 2
 
+    async def move(self) -> None:
+        """Take a fragment to another drive, as far as that is the manifest's: enter, claim, name.
+
+        Nobody copies anything, since it would cost the same in both manifests."""
+        first = self._target() // RECORDS * RECORDS
+        wanted = Wanted(first, first + RECORDS, 0, COLD)
+        copy = (await enter(self.context, self.committer, wanted)).copy
+        claimed = await claim(self.context, self.committer, copy, "bench")
+        assert len(claimed.fragments) == 1
+        uids = [claimed.fragments[0].uid]
+        await finish(self.context, self.committer, copy, "bench", uids)
+
+    async def height(self) -> int:
+        """Of the highest group."""
+        _, root = await load_root(self.context, self.committer.record)
+        return int(root.entries["height"].max(initial=0))
+
     async def find_offset(self) -> None:
         await self.find(self._target(), None, SharedCache(64 * 1024 * 1024))
 
@@ -304,13 +332,15 @@ def _chunks(first: int) -> list[bytes]:
 class Cost:
     cpu_us: float
     requests: float
+    puts: float = 0
 
 
 async def measure(side: Side, work: Callable[[Side], Awaitable[None]]) -> Cost:
-    before, started = side.drive.requests.total(), time.process_time_ns()
+    before, puts = side.drive.requests.total(), side.drive.requests["put"]
+    started = time.process_time_ns()
     await work(side)
     spent = (time.process_time_ns() - started) / 1_000
-    return Cost(spent, side.drive.requests.total() - before)
+    return Cost(spent, side.drive.requests.total() - before, side.drive.requests["put"] - puts)
 
 
 async def compare(
@@ -331,11 +361,18 @@ async def compare(
         f"{name:<28}{low:>10.0f} µs{high:>10.0f} µs   x {high / low:4.2f}"
         f"{requests[0]:>10.1f}{requests[1]:>8.1f} requests"
     )
-    return {"name": name, "cpu_us": [low, high], "requests": requests, "rounds": rounds}
+    puts = [statistics.fmean(cost.puts for cost in found) for found in costs]
+    return {
+        "name": name,
+        "cpu_us": [low, high],
+        "requests": requests,
+        "puts": puts,
+        "rounds": rounds,
+    }
 
 
-async def run(small: int, large: int) -> list[dict[str, Any]]:
-    sides = [Side(small), Side(large)]
+async def built(small: int, large: int, *, read: bool = True) -> list[Side]:
+    sides = [Side(small, read=read), Side(large, read=read)]
     for side in sides:
         started = time.monotonic()
         await side.build()
@@ -345,6 +382,20 @@ async def run(small: int, large: int) -> list[dict[str, Any]]:
         seconds = time.monotonic() - started
         print(f"{side.count:,} fragments: {seconds:.1f} s to build; entries of the root: {shape}")
     print(f"\n{'':<28}{small:>13,}{large:>13,}   ratio")
+    return sides
+
+
+async def run_moves(small: int, large: int) -> list[dict[str, Any]]:
+    """Moves alone, of one fragment each; its first one puts the registry object, and is left out."""
+    sides = await built(small, large, read=False)
+    for side in sides:
+        await side.move()
+    result = await compare("move one fragment", sides, Side.move, ROUNDS - 1)
+    return [result | {"heights": [await side.height() for side in sides]}]
+
+
+async def run(small: int, large: int) -> list[dict[str, Any]]:
+    sides = await built(small, large)
     results = [
         await compare("open a stream", sides, Side.open),
         await compare("append one fragment", sides, Side.append),
@@ -368,11 +419,13 @@ def main() -> None:
     )
     parser.add_argument("--small", type=int, default=1_000)
     parser.add_argument("--large", type=int, default=1_050_000)
+    parser.add_argument("--moves", action="store_true", help="measure moves to another drive alone")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     given = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     print(f"Python {platform.python_version()}, {platform.machine()}")
-    results = asyncio.run(run(given.small, given.large))
+    work = run_moves if given.moves else run
+    results = asyncio.run(work(given.small, given.large))
     if given.json is not None:
         given.json.write_text(json.dumps(results, indent=1) + "\n")
 

@@ -35,6 +35,7 @@ from bench.rows import (
     startup,
     streams,
     supers,
+    tiers,
     under_load,
 )
 from bench.turns import Row
@@ -70,6 +71,7 @@ ROWS: Final[dict[str, Row]] = {
         *leaderless_commit.ROWS,
         *leaderless_data.ROWS,
         *scale.ROWS,
+        *tiers.ROWS,
         *processes.ROWS,
         *instructions.ROWS,
         *startup.ROWS,

@@ -78,6 +78,28 @@ def test_every_way_brings_the_same_rows(
     assert (counts.url_requests > 0) == (way == "presigned")
 
 
+def test_fragments_on_several_drives_are_read_directly_each_from_its_own(
+    s3_streams: S3Streams, metrics_dir: Path
+) -> None:
+    client = s3_streams.streams.client
+    tiered = s3_streams.store_fragments([30, 20, 40])
+    client.move_fragments(tiered.name, 0, 30, "shelf")
+    client.move_fragments(tiered.name, 30, 50, "cold")
+
+    def kinds() -> list[str]:
+        found = client.fragments(tiered.name, first_offset=0, next_offset=90, locations=True)
+        return [one.store["kind"] + one.store["root"][-5:] for one in found if one.store]
+
+    ends = s3_streams.prefix[-5:]
+    until(lambda: kinds() == ["fileshelf", "s3-cold", f"s3{ends}"], what="moved fragments")
+    with worker_environment(s3_streams.streams.spark, WORKERS["right"]):
+        frame = s3_streams.streams.load(tiered.name, mode="direct", metricsDir=str(metrics_dir))
+        rows = rows_of(frame)
+
+    assert [value for _, _, value in rows] == tiered.values
+    assert ways_in(sum_counts(metrics_dir)) == {"direct"}
+
+
 def test_mode_direct_says_what_is_wrong_with_the_credentials_and_what_to_do(
     s3_streams: S3Streams, stored: Stored
 ) -> None:

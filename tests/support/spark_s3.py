@@ -1,6 +1,7 @@
 """Streams whose objects lie in an S3 server, and workers that may read it or may not."""
 
 import itertools
+import json
 import secrets
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,7 +16,11 @@ from support.spark_session import Streams
 
 SMALL = {"fragment": {"target_bytes": 64 * 1024, "max_age_ms": 200}}
 """Everything is in object storage soon."""
-SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4", "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500"}
+SETTINGS = {
+    "BOTTOMLESS_MANIFEST_FANOUT": "4",
+    "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "500",
+    "BOTTOMLESS_UPLOADER_MOVE_INTERVAL_MS": "100",
+}
 
 _numbers = itertools.count()
 
@@ -69,9 +74,21 @@ def s3_streams(
 ) -> Iterator[S3Streams]:
     """One server on S3 for the tests of a file, each of which has a stream of its own."""
     prefix = f"spark/{secrets.token_hex(8)}"
-    settings = {**SETTINGS, **CREDENTIALS, "BOTTOMLESS_STORE_URL": seaweed.store_url(prefix)}
+    folder = tmp_path_factory.mktemp("spark-s3")
+    drives = {
+        "shelf": {"number": 1, "url": (folder / "shelf").as_uri()},
+        "cold": {"number": 2, "url": seaweed.store_url(f"{prefix}-cold")},
+    }
+    settings = {
+        **SETTINGS,
+        **CREDENTIALS,
+        "BOTTOMLESS_STORE_URL": seaweed.store_url(prefix),
+        "BOTTOMLESS_DRIVES": json.dumps(drives),
+    }
     with (
-        AllInOne(tmp_path_factory.mktemp("spark-s3") / "data", settings) as server,
+        AllInOne(folder / "data", settings) as server,
         Client(server.url) as client,
     ):
+        for name in drives:
+            client.register_drive(name)
         yield S3Streams(Streams(client, spark, server), seaweed, prefix)

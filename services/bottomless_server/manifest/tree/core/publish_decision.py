@@ -121,8 +121,10 @@ class Keeper:
     def _register(self, event: FragmentsRegistered, now: int) -> list[Action]:
         assert not self._in_flight, "one thing at a time"
         new = tuple({f.uid: f for f in event.fragments if not self.holds(f.uid)}.values())
+        intents = self._intents()
+        found = [(f, self._refuses(f, intents.get(f.uid), event.session)) for f in new]
         for why in Why:
-            if refused := tuple(f for f in new if self._refuses(f, event.session) is why):
+            if refused := tuple(f for f, one in found if one is why):
                 return [Refuse(refused, why)]
         firsts = {fragment.first_offset: fragment for fragment in new}
         if len(firsts) < len(new):
@@ -134,9 +136,12 @@ class Keeper:
         self._held |= firsts
         return self._arm(now)
 
-    def _refuses(self, fragment: FragmentInfo, session: str | None) -> Why | None:
-        intents = {intent.uid: intent for intent in self.record.intents}
-        intent = intents.get(fragment.uid)
+    def _intents(self) -> dict[Uid, Intent]:
+        return {intent.uid: intent for intent in self.record.intents}
+
+    def _refuses(
+        self, fragment: FragmentInfo, intent: Intent | None, session: str | None
+    ) -> Why | None:
         if session is not None and session != self.record.uploader:
             return Why.OLD_SESSION
         if intent is None or not is_meant(intent, fragment):
@@ -240,8 +245,9 @@ class Keeper:
     def _drop_refused(self) -> list[Action]:
         """Let go what the newer record does not allow; who waits for it is told why."""
         refused: list[Action] = []
+        intents = self._intents()
         for first, fragment in list(self._held.items()):
-            why = self._refuses(fragment, None)
+            why = self._refuses(fragment, intents.get(fragment.uid), None)
             if why is not None:
                 del self._held[first]
                 refused.append(Refuse((fragment,), why))
