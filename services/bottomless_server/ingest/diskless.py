@@ -20,6 +20,7 @@ from bottomless_server.ingest.front.name_watch import NameWatch
 from bottomless_server.ingest.front.names import StreamNames
 from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.leaderless.making import LeaderlessHalf
+from bottomless_server.ingest.replicas.figures import ReplicaFigures
 from bottomless_server.node.forwarded import ForwardedRequests
 from bottomless_server.node.forwarding import is_forwarded, take_forwarded
 from bottomless_server.node.room import MemoryRoom
@@ -115,4 +116,5 @@ class DisklessIngest:
             stream_count=0,
             unopened_count=0,
         )
+        yield from ReplicaFigures().metrics(0, is_full=False)
         yield from self.leaderless.metrics()

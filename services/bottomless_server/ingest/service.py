@@ -157,6 +157,7 @@ class IngestService:
             "open_streams": sum(1 for _ in self.streams.opened()),
             "unopened_streams": len(self.streams.unopened()),
             "local_bytes": self.context.disk.held,
+            "replicas": self.replicas.report(),
         }
 
     def metrics(self) -> Iterable[Metric]:
@@ -174,6 +175,7 @@ class IngestService:
             stream_count=sum(1 for _ in self.streams.opened()),
             unopened_count=len(self.streams.unopened()),
         )
+        yield from self.replicas.metrics(disk)
         yield from no_writer() if self.leaderless is None else self.leaderless.metrics()
         if isinstance(self.files, TimedFileCalls):
             yield from self.files.syncs.collect()

@@ -24,6 +24,7 @@ import structlog
 from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import NOBODY, StreamRecord
+from bottomless_server.ingest.replicas.figures import ReplicaFigures
 from bottomless_server.node.core.failover import LOOK_MS, Outcome, Watch
 from bottomless_server.node.lease import Clocks
 from bottomless_server.node.owner import Owner
@@ -70,7 +71,11 @@ class Failover:
         owned: Owned,
         followed: FollowedHere,
         clocks: Clocks,
+        figures: ReplicaFigures | None = None,
     ) -> None:
+        self._figures = figures or ReplicaFigures()
+        self._left: set[StreamId] = set()
+        """Streams whose home had no lease when their records were read last."""
         self._owner = owner
         self._owned = owned
         self._followed = followed
@@ -181,6 +186,10 @@ class Failover:
                 watch.put_off(stream_id, now)
                 continue
             record = records.get(stream_id)
+            if record is not None and record.home in dead:
+                self._left.add(stream_id)
+            else:
+                self._left.discard(stream_id)
             watch.looked(stream_id, record, now, home_live=_lives(record, dead))
 
     async def _without_lease(self, nodes: Collection[NodeId]) -> set[NodeId]:
@@ -200,6 +209,9 @@ class Failover:
             watch.claimed(stream_id, outcome, self._clocks.elapsed())
             self._wake.set()
         if outcome is Outcome.OWNED:
+            # What was given to this node was not left by anybody.
+            self._figures.failovers += stream_id in self._left
+            self._left.discard(stream_id)
             log.warning("this node owns a stream that it followed", stream_id=stream_id)
 
 

@@ -77,6 +77,11 @@ class Following:
         """A stream that is followed now."""
         return self._streams.get(stream_id)
 
+    @property
+    def count(self) -> int:
+        """How many streams are followed now."""
+        return len(self._streams)
+
     def heard(self) -> Iterator[tuple[StreamId, int]]:
         """The streams that are followed, each with the time in ms at which its owner was heard last."""
         return ((stream_id, stream.used_at) for stream_id, stream in self._streams.items())

@@ -4,9 +4,11 @@ At a stop the streams of this node are closed first, while others still answer f
 them; then nothing more is followed, and nothing more sent.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from prometheus_client.metrics_core import Metric
 
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
@@ -18,6 +20,7 @@ from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.log.segments import SegmentLog
 from bottomless_server.ingest.replicas.context import FollowingContext
 from bottomless_server.ingest.replicas.failover import Failover
+from bottomless_server.ingest.replicas.figures import ReplicaFigures
 from bottomless_server.ingest.replicas.following import Following
 from bottomless_server.ingest.replicas.held_routes import HeldRoutes
 from bottomless_server.ingest.replicas.member_routes import MemberRoutes
@@ -62,6 +65,7 @@ class SendingHalf:
         self.peers = NodePeers(coordination, secret_to_send(settings))
         memory = Memory(settings.ingest_replica_bytes_in_flight)
         self.senders = Senders(memory, clocks.monotonic, self.peers.of)
+        self.figures = ReplicaFigures()
         self._owner = owner
         self._placement = placement
         self._files = files
@@ -93,6 +97,7 @@ class SendingHalf:
             bounds=self._bounds,
             choose=self._choose,
             live_of=self._placement.living,
+            figures=self.figures,
         )
 
     async def _choose(self, record: StreamRecord, kept: Collection[NodeId]) -> tuple[NodeId, ...]:
@@ -123,6 +128,15 @@ class ReplicaHalf:
         self.following.start()
         self.failover.start(stream_ids)
         self.step_down.start()
+
+    def metrics(self, disk: DiskUse) -> Iterable[Metric]:
+        """What it measures of itself; `disk` is where logs lie."""
+        return self.sending.figures.metrics(self.following.count, is_full=disk.is_full())
+
+    def report(self) -> Mapping[str, int]:
+        """Tell of the streams with replicas, for `/readyz?verbose=1`: those that are followed here, and
+        those that are owned here by how many nodes have everything of them."""
+        return {"followed": self.following.count, **self.sending.figures.in_sync()}
 
     async def claim_nothing(self) -> None:
         """Claim nothing more, and give nothing away."""
@@ -183,10 +197,11 @@ def make_following(
     size = settings.ingest_in_flight_bytes_max
     wait_seconds = settings.ingest_in_flight_wait_ms / 1000
     room = MemoryRoom(Admission(size, size), context.clocks.monotonic, wait_seconds)
-    failover = Failover(owner, streams, following, context.clocks)
+    figures = sending.figures
+    failover = Failover(owner, streams, following, context.clocks, figures)
     following.is_held_back = failover.is_held_back
     streams.claim_failed = failover.note_failed
-    transfers = Transfers(owner, streams, sending.peers)
+    transfers = Transfers(owner, streams, sending.peers, figures)
     transfers.given_away = failover.given_away
     step_down = StepDown(transfers, streams, context.clocks, settings.ingest_replica_step_down_ms)
     return ReplicaHalf(

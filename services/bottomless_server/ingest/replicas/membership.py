@@ -60,9 +60,9 @@ class Membership:
 
     def is_right(self, holders: Holders) -> bool:
         """Whether as many hold the stream as are to, and all of them are to."""
-        lacks = len(holders.members) < self._wanted and self._choose is not None
+        lacks = len(holders.members) < self.wanted and self._choose is not None
         goes = bool(self._leaving(holders)) and self._choose is not None
-        return not lacks and not goes and len(holders.members) <= self._wanted
+        return not lacks and not goes and len(holders.members) <= self.wanted
 
     async def next(self, holders: Holders) -> tuple[NodeId, ...] | Step | None:
         """The members as they are to be next, or who is evicted before that; None if nothing can be done.
@@ -70,14 +70,14 @@ class Membership:
         Raises:
             Unavailable: coordination does not answer.
         """
-        if len(holders.members) > self._wanted:
+        if len(holders.members) > self.wanted:
             return self._fewer(holders)
-        if len(holders.members) < self._wanted:
-            return await self._more(holders, self._wanted)
+        if len(holders.members) < self.wanted:
+            return await self._more(holders, self.wanted)
         leaving = self._leaving(holders)
         if leaving and len(holders.members) == REPLICA_COUNT_MAX:
             return _without(holders, leaving[-1])
-        return await self._more(holders, self._wanted + 1) if leaving else None
+        return await self._more(holders, self.wanted + 1) if leaving else None
 
     def _fewer(self, holders: Holders) -> tuple[NodeId, ...] | Step | None:
         others = [node for node in holders.members if node != holders.mine]
@@ -103,7 +103,8 @@ class Membership:
         return sorted(leaving, key=lambda node: node not in holders.counted)
 
     @property
-    def _wanted(self) -> int:
+    def wanted(self) -> int:
+        """How many nodes are to hold the stream."""
         return self._record.config.replication.replicas
 
 

@@ -18,7 +18,7 @@ EXEC returns: that one wrote the record, so one that is still on its way finds i
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
@@ -29,6 +29,7 @@ from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.log.segments import LogBroken, SegmentLog, Unsynced
+from bottomless_server.ingest.replicas.figures import ReplicaFigures, Seen, seen_of
 from bottomless_server.ingest.replicas.membership import LOOK_SECONDS, Choose, Membership
 from bottomless_server.ingest.replicas.own_log import OwnLog
 from bottomless_server.ingest.replicas.senders import Senders
@@ -90,6 +91,7 @@ class OwnerContext:
     """None: nobody is taken in but those that a claim has chosen."""
     live_of: LiveOf | None = None
     """None: nobody is replaced by itself."""
+    figures: ReplicaFigures = field(default_factory=ReplicaFigures)
 
 
 class OtherNodes:
@@ -193,6 +195,7 @@ class OtherNodes:
             Fenced: somebody claimed the stream since.
             LogBroken: nobody waits any more, and the log is to be opened anew; outcome unknown.
         """
+        began_at = self._context.clocks.monotonic()
         self._begin()
         self._tell()
         waited = Waited(self._own.place(end), self._sent_at)
@@ -215,6 +218,8 @@ class OtherNodes:
                     await wait_for(heard, _AGAIN_SECONDS)
         finally:
             self._held, self.waiting_since = False, None
+        waits = self._context.figures.round_waits
+        waits.observe(self._context.clocks.monotonic() - began_at)
         # All that may claim the stream have it: so it is committed, and they may be told.
         self._own.told = self._own.told._replace(committed_next=self._local.synced_next)
         self._tell()
@@ -262,8 +267,15 @@ class OtherNodes:
     async def close(self) -> None:
         """Send nothing more, once nothing more is written."""
         self._context.senders.leave(self._owned.stream_id, self)
+        self._context.figures.watched.discard(self)
         if self._task is not None:
             await end_tasks(self._task)
+
+    def seen(self) -> Seen:
+        """What is seen of the stream now, for metrics."""
+        ends = {node: one.end for node, one in self._said.items()}
+        wanted = self._membership.wanted
+        return seen_of(self._local, self._holders, wanted, ends, is_held=self._held)
 
     # What other nodes say.
 
@@ -305,6 +317,7 @@ class OtherNodes:
             return
         self._begun_at = self._context.clocks.elapsed()
         self._context.senders.listen(self._owned.stream_id, self)
+        self._context.figures.watched.add(self)
         for node in self._others():
             self._follow(node)
         self._task = asyncio.create_task(endless("ingest-replica-joins", self._join), name="joins")
@@ -519,6 +532,7 @@ class OtherNodes:
                 self._not_changed(step, before, error)
                 return False
             self._take_up(record)
+        self._context.figures.note(step.do)
         log.info("a replica", does=step.do, node=node, stream_id=self._owned.stream_id)
         self._heard.fire()
         return True

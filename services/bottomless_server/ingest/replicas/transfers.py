@@ -28,6 +28,7 @@ from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.ingest.replicas.figures import ReplicaFigures
 from bottomless_server.ingest.replicas.replicator import Follower
 from bottomless_server.node.core.failover import heirs
 from bottomless_server.node.core.in_sync import Refusal, Refused
@@ -64,7 +65,14 @@ class Ways(Protocol):
 class Transfers:
     """Gives streams of this node to other nodes."""
 
-    def __init__(self, owner: Owner, streams: OwnedStreams, ways: Ways) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        streams: OwnedStreams,
+        ways: Ways,
+        figures: ReplicaFigures | None = None,
+    ) -> None:
+        self._figures = figures or ReplicaFigures()
         self._owner = owner
         self._streams = streams
         self._ways = ways
@@ -186,6 +194,7 @@ class Transfers:
                 record = await records.transfer(owned, targets[0])
         except Refused as error:
             raise _NotGiven(error) from error
+        self._figures.transfers += 1
         return str(record.owner_url)
 
     def _watch(self, stream_id: StreamId) -> None:
