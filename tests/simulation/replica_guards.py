@@ -25,10 +25,6 @@ def _yes(*_: Any) -> bool:
     return True
 
 
-def _no(*_: Any) -> bool:
-    return False
-
-
 def _nothing(*_: Any) -> None:
     pass
 
