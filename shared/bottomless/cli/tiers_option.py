@@ -12,7 +12,8 @@ Tiers = Annotated[
     typer.Option(
         metavar="DRIVE:LIMIT,…,DRIVE",
         help="Drives, the newest records' first, each but the last with age=7d, bytes=10GB or both"
-        " (a:age=7d:bytes=1GB,b); none for no tiers.",
+        " (a:age=7d:bytes=1GB,b); none for no tiers. reads=3 of a later one (b:reads=3) takes up what is"
+        " read three times within an hour.",
     ),
 ]
 _NONE: Final = "none"
@@ -50,9 +51,15 @@ def _tier_in(text: str) -> dict[str, Any]:
                 tier["max_age"] = value
             case "bytes" if value:
                 tier["max_bytes"] = number_in(value, _HINT, parse_size)
+            case "reads" if value:
+                tier["promote_after_reads"] = number_in(value, _HINT, _no_unit)
             case _:
                 raise typer.BadParameter(
-                    "after the drive of a tier come :age=7d or :bytes=10GB",
+                    "after the drive of a tier come :age=7d, :bytes=10GB or :reads=3",
                     param_hint=_HINT,
                 )
     return tier
+
+
+def _no_unit(text: str) -> int:
+    raise ValueError(f"reads is a number, and {text} is none")

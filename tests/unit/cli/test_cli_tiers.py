@@ -15,13 +15,21 @@ def test_a_policy_is_one_word() -> None:
     ]
 
 
+def test_a_tier_may_promote_what_is_read() -> None:
+    assert tiers_in("default:age=7d,cold:reads=3") == [
+        {"drive": "default", "max_age": "7d"},
+        {"drive": "cold", "promote_after_reads": 3},
+    ]
+
+
 def test_none_takes_the_tiers_away_and_nothing_said_changes_nothing() -> None:
     assert with_tiers({"labels": {}}, "none") == {"labels": {}, "tiers": []}
     assert with_tiers({"labels": {}}, None) == {"labels": {}}
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,", ":age=7d", "a:7d", "a:age=", "a:size=5", "a:bytes=many", "a:bytes="]
+    "text",
+    ["", "a,", ":age=7d", "a:7d", "a:age=", "a:size=5", "a:bytes=many", "a:bytes=", "a:reads=3d"],
 )
 def test_what_is_of_another_form_is_refused_as_wrong_usage(text: str) -> None:
     with pytest.raises(typer.BadParameter):

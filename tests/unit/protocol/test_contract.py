@@ -9,6 +9,7 @@ from openapi_schema_validator import OAS31Validator
 from bottomless.model.config import FilterConfig
 from bottomless.model.consumer import StoredOffset
 from bottomless.model.names import NodeId, Reference
+from bottomless_server.protocol.fetched import FragmentFetched, encode_fetched
 from bottomless_server.protocol.keys import encode_key
 from bottomless_server.protocol.registry import (
     NodeSaid,
@@ -112,6 +113,7 @@ def test_each_answer_fits_the_contract(operation_id: str, message: Any) -> None:
         ("add_intents", encode_intents_asked("s1", (20, 30), (1, 254))),
         ("register_fragments", encode_register("s1", [INFO, FILTERED])),
         ("abandon_intents", encode_abandon("s1", [INFO.uid])),
+        ("tell_fetched", encode_fetched([FragmentFetched(STREAM_ID, 20, 254, 1_000)])),
     ],
 )
 def test_each_question_fits_the_contract(operation_id: str, message: Any) -> None:

@@ -1,11 +1,12 @@
 """The copies of a move: whole, of what the manifest knows, under keys that only the move names."""
 
 import asyncio
+import threading
 from dataclasses import dataclass, field, replace
 
 import pytest
 from support.drives import a_table
-from support.guards import remove
+from support.guards import guarded, remove
 
 from bottomless.drives.base import Drive, DriveUnavailable, ObjectExists, ObjectMissing
 from bottomless.errors import Corrupt
@@ -253,3 +254,28 @@ async def test_copies_that_a_drive_does_not_take_leave_memory_to_uploads() -> No
     await mover.budget.take(sum(sizes) - sizes[-1])
     assert mover.share.waiting_count == len(back) - 1
     await end_tasks(task)
+
+
+@pytest.mark.parametrize(("size", "beside"), [(1 << 20, False), ((1 << 20) + 1, True)])
+async def test_the_checksum_of_a_large_object_keeps_no_append_of_the_process_waiting(
+    monkeypatch: pytest.MonkeyPatch, size: int, beside: bool
+) -> None:
+    threads = []
+    check = guarded("the CRC of a copy")
+
+    def noted(copying: Copying, data: bytes) -> None:
+        threads.append(threading.current_thread())
+        check(copying, data)
+
+    remove(monkeypatch, "the CRC of a copy", noted)
+    moving = await a_move()
+    data = bytes(size)
+    info = a_fragment(10)._replace(size=size, crc=crc32c(data), uid=Uid("f" * 32))
+    (copying,) = copies_of(STREAM, TENANT, MOVE, [info])
+    await put(moving.default, copying.source.object_key, data)
+    roomy = ByteBudget(4 * size)
+
+    await replace(moving.mover, budget=roomy, share=roomy).copy_all([copying])
+
+    assert [one is not threading.main_thread() for one in threads] == [beside]
+    assert await moving.table.of(COLD).get(copying.target.object_key) == data
