@@ -10,6 +10,7 @@ from typing import Final
 
 from support.seaweed import running_seaweed
 
+from chaos.events import REPLICA_TROUBLES, TROUBLES
 from chaos.load import Pace
 from chaos.run import REPLICATED, STREAMS, Plan, run_chaos
 
@@ -64,6 +65,7 @@ def main() -> int:
             third_node=given.nodes > 2,
             streams=REPLICATED if replicated else STREAMS,
             members=0 if replicated else 2,
+            troubles=REPLICA_TROUBLES if replicated else TROUBLES,
             lost_disks=LOST_EVERY if given.lose_disks else 0,
         )
         with running_seaweed(directory / "seaweed") as s3:

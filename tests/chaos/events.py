@@ -218,6 +218,24 @@ def node_cut_off(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
+def others_cut_off(scene: Scene) -> Iterator[None]:
+    """All ingest nodes but one are reached by nobody, for longer than an owner waits for them before it
+    gives a stream away; they reach coordination, and so does the one."""
+    ingests = scene.deployment.ingests
+    one = scene.pick(*ingests)
+    scene.story.count("the others cut off", f"but {one}")
+    trouble = scene.chance.choice((Trouble.REFUSE, Trouble.STALL, Trouble.BLACK_HOLE))
+    for name in ingests:
+        if name != one:
+            scene.deployment.links.disturb(f"*>{name}", trouble)
+    try:
+        yield
+        scene.wait(3, 6)
+    finally:
+        scene.deployment.links.calm()
+
+
+@contextmanager
 def disk_full(scene: Scene) -> Iterator[None]:
     name = scene.pick(*scene.deployment.ingests)
     disk = scene.deployment.disks[name]
@@ -273,6 +291,8 @@ TROUBLES: Final[tuple[Event, ...]] = (
     second_uploader,
 )
 """A deck: all of it is drawn in some order, and then shuffled anew."""
+REPLICA_TROUBLES: Final = (*TROUBLES, others_cut_off)
+"""For streams that several nodes hold."""
 
 
 def strike(scene: Scene) -> None:

@@ -99,7 +99,7 @@ class LostDisks:
 
 
 def _patch(path: str, config: Any, client: httpx.Client) -> httpx.Response:
-    return client.patch(path, json=config)
+    return client.patch(path, json=config, headers={"if-match": "*"})
 
 
 def _has_enough(record: StreamRecord, mine: NodeId, others: set[NodeId | None]) -> bool:

@@ -62,7 +62,7 @@ REPLICATED: Final = (
     StreamPlan({**REPLICATION, "fragment": LOCAL[0].config["fragment"]}, _STRICT),
     StreamPlan({**REPLICATION, "fragment": LOCAL[2].config["fragment"]}, (Mode.HIGHWATER,), 0),
     StreamPlan(
-        {**REPLICATION, "fragment": {"target_bytes": 4_194_304, "max_age_ms": 20_000}},
+        {**REPLICATION, "fragment": {"target_bytes": 4_194_304, "max_age_ms": 10_000}},
         (Mode.DENSE, Mode.TXN),
     ),
 )
@@ -107,6 +107,8 @@ class Plan:
     lost_disks: int = 0
     """Every so many kills of ingest nodes the disk of one is lost for good; 0: never. All streams that
     lie on disks have three replicas then."""
+    losses: int = 0
+    """It goes on until so many disks are lost."""
 
     @property
     def make(self) -> type[ChaosDeployment]:
@@ -322,7 +324,7 @@ def _disturb(deployment: ChaosDeployment, load: Load, plan: Plan, report: Report
         disks,
     )
     deck: list[Event] = []
-    while report.story.kills.total() < plan.kills:
+    while report.story.kills.total() < plan.kills or (disks and disks.count < plan.losses):
         if time.monotonic() - begun > plan.seconds_max or _faults(deployment, report.ledgers):
             return
         deck = deck or chance.sample(plan.troubles, len(plan.troubles))

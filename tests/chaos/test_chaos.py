@@ -16,7 +16,7 @@ from support.s3 import S3Server
 
 from chaos.deployment import INGESTS
 from chaos.events import Event, calm, node_cut_off, second_uploader
-from chaos.run import LOCAL, Plan, run_chaos
+from chaos.run import LOCAL, REPLICATED, Plan, run_chaos
 
 KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "8"))
 SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
@@ -54,6 +54,31 @@ def test_two_uploaders_of_one_stream_leave_no_gap_and_no_overlap(
     assert not report.faults
     assert report.fenced > 0, "no session of the past was refused: the dangerous path did not run"
     assert sum(one.fragment_count for one in report.checked) > 20
+
+
+@pytest.mark.timeout(900)
+def test_no_replica_loses_or_doubles_anything_while_nodes_die_and_disks_are_lost(
+    tmp_path: Path, seaweed: S3Server
+) -> None:
+    """Three nodes hold each stream; a disk is lost for good, and the files of all nodes are alike at last."""
+    plan = Plan(
+        4,
+        SEED,
+        troubles=(calm,),
+        victims=INGESTS,
+        strikes=(2,),
+        streams=REPLICATED,
+        members=0,
+        third_node=True,
+        lost_disks=2,
+        losses=1,
+    )
+    report = run_chaos(tmp_path / "run", seaweed, plan)
+    print(report)
+    assert not report.faults
+    assert report.story.kills.total() >= 4
+    assert report.story.events["disk lost for good"] >= 1
+    assert report.compared_bytes > 0
 
 
 @pytest.mark.parametrize(

@@ -47,8 +47,6 @@ _GUIDE: Final = "tests/spark/test_spark_jobs_guide.py"
 
 _OF_SUPERS: Final = "tests/journeys/test_super_produce.py::test_a_request_that_died_is_stored_once_when_it_comes_again"
 
-_REPLICAS: Final = "tests/journeys/test_replicas_failover.py"
-_REPLICA_NODES: Final = "tests/unit/ingest/test_failover_nodes.py"
 
 _CRASHES: Final = "tests/journeys/test_crash_windows.py"
 _DRIVES: Final = "tests/journeys/test_drive_kills.py"
@@ -128,15 +126,8 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
     ),
     # Three nodes as processes, with their disks; in one process they are in a run of everything.
-    f"{_REPLICAS}::test_another_node_goes_on_when_the_owner_is_killed_and_each_record_is_there_once": (
-        f"{_REPLICA_NODES}::test_another_node_goes_on_when_the_lease_of_the_owner_is_gone"
-    ),
-    f"{_REPLICAS}::test_nothing_is_lost_with_the_disk_of_the_owner": (
-        f"{_REPLICA_NODES}::test_another_node_goes_on_when_the_lease_of_the_owner_is_gone"
-    ),
-    f"{_REPLICAS}::test_a_stream_is_given_to_another_node_under_load": (
-        f"{_REPLICA_NODES}::test_a_transfer_has_another_node_go_on_at_once"
-    ),
+    # Three nodes under load, each trouble once.
+    "tests/journeys/test_replica_troubles.py": "tests/journeys/test_replica_losses.py",
     # The three points of a deletion at which it may die are all in a run of everything.
     "tests/journeys/test_scenarios_deletion.py::test_a_deletion_goes_on_after_kill_9_at_any_moment": (
         f"{_CRASHES}::test_a_deletion_that_died_is_finished_after_the_restart"

@@ -34,6 +34,12 @@ RUNS: Final[dict[str, Run]] = {
         *("chaos", "--kills", "1000", "--pause", "0.2"),
         tests="tests/chaos/test_chaos.py",
     ),
+    "replica-chaos": _module(
+        "500 kills of services of streams that three nodes hold, with disks that are lost for good",
+        *("chaos", "--nodes", "3", "--replicas", "3", "--lose-disks", "--kills", "500"),
+        tests="tests/chaos/test_chaos.py"
+        "::test_no_replica_loses_or_doubles_anything_while_nodes_die_and_disks_are_lost",
+    ),
     "kills": _test(
         "200 deaths of everything, and of each service",
         "tests/journeys/test_kill.py tests/journeys/test_kill_staged.py",
