@@ -503,6 +503,24 @@ async def test_a_chunk_that_the_index_knows_and_that_is_bad_is_damage_too(
     assert follower.files() == owner.files
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_chunk_that_went_bad_where_it_was_long_synced_is_damage_too(
+    follower: FollowerNode, monkeypatch: pytest.MonkeyPatch, guarded: bool
+) -> None:
+    """The checkpoint says that it was synced, and the index where the next one begins."""
+    if not guarded:
+        remove(monkeypatch, "the checksums of a log before it counts as held", lambda _: True)
+    owner = an_owner(50, 60, 70)
+    await follower.copy(owner)
+    await follower.following.let_go(STREAM)
+    follower.die()
+    fd = follower.disk.open(segment_path(stream_dir(ROOT, STREAM), 0))
+    follower.disk.pwritev(fd, [b"\xff\xff"], 110)
+    follower.disk.fdatasync(fd)
+    await follower.copy(owner)
+    assert (follower.files() == owner.files) == guarded
+
+
 async def test_it_frees_what_is_published_and_begins_where_the_owner_begins(
     follower: FollowerNode,
 ) -> None:

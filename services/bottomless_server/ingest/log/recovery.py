@@ -91,8 +91,13 @@ def recover(
     stream_id: StreamId,
     elapsed: int,
     cut_at: tuple[int, int] | None = None,
+    *,
+    believes_index: bool = True,
 ) -> Recovered:
     """Recover one stream's directory; in a worker thread.
+
+    Unless it `believes_index`, every chunk is walked with its checksums, also below the checkpoint's
+    synced position. An owner does without: it reads all of its log next, for what it knows of producers.
 
     `cut_at` is a segment and a position from which on nothing may be believed, although its
     checksums match: what a failed sync left there may be in memory only.
@@ -108,7 +113,7 @@ def recover(
         data = read_file(files, directory / CHECKPOINT_NAME, CHECKPOINT_SIZE + 1)
         checkpoint = decode_checkpoint(data)
         _check(checkpoint.stream_id == stream_id, "the checkpoint is another stream's")
-    found = _Recovery(files, directory, stream_id, elapsed, checkpoint, cut_at)
+    found = _Recovery(files, directory, stream_id, elapsed, checkpoint, cut_at, believes_index)
     if firsts and found.is_unborn(firsts[-1]):
         files.unlink(segment_path(directory, firsts.pop()))
         files.fsync_dir(directory)
@@ -134,6 +139,7 @@ class _Recovery:
     elapsed: int
     checkpoint: Checkpoint | None
     cut_at: tuple[int, int] | None
+    believes_index: bool
     segments: list[Segment] = field(default_factory=list)
     next_offset: int = 0
     last_timestamp: int = 0
@@ -273,6 +279,8 @@ class _Recovery:
     def _believed(self, stored: bytes, first_offset: int, synced: int) -> list[ChunkPlace]:
         """Places below the synced position, if the index names them without a gap."""
         places: list[ChunkPlace] = []
+        if not self.believes_index:
+            return places
         position, offset = HEADER_SIZE, first_offset
         view = memoryview(stored)
         while position < synced:

@@ -23,6 +23,7 @@ Nothing in S3 or in coordination is changed here.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -71,6 +72,8 @@ class LogOpener:
         self._context = context
         self._stream_id = stream_id
         self._files = LogFiles(context.files, context.data_dir, stream_id)
+        self._verified = False
+        """Whether all that lies here was read since this process began, and was good."""
 
     async def open(
         self, opening: Opening, told: int, cut_at: tuple[int, int] | None
@@ -100,7 +103,9 @@ class LogOpener:
         """
         hops, elapsed = self._context.hops, self._context.clocks.elapsed()
         try:
-            found = await hops.call(self._files.find, elapsed, cut_at)
+            found = await hops.call(
+                partial(self._files.find, elapsed, cut_at, verified=is_verified(self._verified))
+            )
         except (Corrupt, OSError) as error:
             raise _storage_failed("a replica cannot be read") from error
         if found.damaged:
@@ -128,11 +133,14 @@ class LogOpener:
         """What lies here; a damaged log is put aside, unless this node is counted on."""
         hops, elapsed = self._context.hops, self._context.clocks.elapsed()
         try:
-            found = await hops.call(self._files.find, elapsed, cut_at)
+            found = await hops.call(
+                partial(self._files.find, elapsed, cut_at, verified=is_verified(self._verified))
+            )
         except Corrupt as error:
             log.error("a replica is damaged", stream_id=self._stream_id, error=str(error))  # noqa: TRY400
         else:
             if not found.damaged:
+                self._verified = True
                 return found
         known = Held(await hops.call(self._files.noted_epoch))
         if following.is_fenced(known, opening.epoch):
@@ -192,6 +200,13 @@ class LogOpener:
         if plan.cut is not None:
             await hops.call(files.cut, *plan.cut)
             await reach("ingest.replica.after-cut")
+
+
+@guard("the checksums of a log before it counts as held")
+def is_verified(verified: bool) -> bool:
+    """Whether a log need not be read whole before its owner is told what it holds: an index says where
+    chunks are and not what became of them, and nobody else looks before this node is counted on."""
+    return verified
 
 
 @guard("the record before a damaged log is put aside")

@@ -63,14 +63,17 @@ class LogFiles:
         self.calls = files
         self._data_dir = data_dir
 
-    def find(self, elapsed: int, cut_at: tuple[int, int] | None) -> Found:
-        """Recover what lies here; nothing is believed from the place `cut_at` on.
+    def find(self, elapsed: int, cut_at: tuple[int, int] | None, *, verified: bool = True) -> Found:
+        """Recover what lies here; nothing is believed from the place `cut_at` on. What was not `verified`
+        since this process began is read whole, with all checksums.
 
         Raises:
             Corrupt: it is damaged where nothing can be told of it.
             OSError
         """
-        recovered = recover(self.calls, self.directory, self.stream_id, elapsed, cut_at)
+        recovered = recover(
+            self.calls, self.directory, self.stream_id, elapsed, cut_at, believes_index=verified
+        )
         committed = min(told_committed(recovered.checkpoint), recovered.next_offset)
         return Found(recovered, held_of(recovered.segments, recovered.epoch, committed))
 
