@@ -76,9 +76,11 @@ SETTINGS: Final = {
     "BOTTOMLESS_INGEST_RENEW_MS": str(int(LEASE_SECONDS * 1000) // 3),
     "BOTTOMLESS_INGEST_FORWARD_MS": str(int(LEASE_SECONDS * 1000) + 1_000),
     "BOTTOMLESS_INGEST_LOCAL_KEEP_MS": "300",
-    # Of streams with replicas: who comes back counts soon, and who is cut off gives up soon.
+    # Of streams with replicas: who lives is not evicted, though the machine has much to do; who comes
+    # back counts soon, and who is cut off gives up soon.
+    "BOTTOMLESS_INGEST_REPLICA_WAIT_MS": "2000",
     "BOTTOMLESS_INGEST_REPLICA_JOIN_MS": "300",
-    "BOTTOMLESS_INGEST_REPLICA_STEP_DOWN_MS": "2000",
+    "BOTTOMLESS_INGEST_REPLICA_STEP_DOWN_MS": "4000",
     "BOTTOMLESS_READER_CACHE_BYTES": str(1 << 20),
     "BOTTOMLESS_READER_ROOT_TTL_MS": "100",
     "BOTTOMLESS_UPLOADER_RETRY_MAX_SECONDS": "0.5",

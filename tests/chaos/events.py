@@ -230,7 +230,7 @@ def others_cut_off(scene: Scene) -> Iterator[None]:
             scene.deployment.links.disturb(f"*>{name}", trouble)
     try:
         yield
-        scene.wait(3, 6)
+        scene.wait(4, 8)
     finally:
         scene.deployment.links.calm()
 

@@ -55,7 +55,10 @@ class LostDisks:
         return None
 
     def heal(self) -> None:
-        """Have three nodes hold each stream again. All of them run, and nothing is in the way."""
+        """Have living nodes hold each stream again. All of them run, and nothing is in the way.
+
+        They may not all be in sync yet; whether enough are is looked at before the next loss.
+        """
         if not self._healed:
             for ledger in self._ledgers:
                 self._replace(ledger)
@@ -84,14 +87,14 @@ class LostDisks:
             return not lost() & set(record_of(self._deployment, ledger).in_sync)
 
         def is_whole() -> bool:
-            return set(record_of(self._deployment, ledger).in_sync) == living
+            return set(record_of(self._deployment, ledger).members) == living
 
         if lost():
             until(is_let_go, HEAL_SECONDS, f"a lost node of {ledger.name} to be evicted")
             self._configure(ledger, replicas - 1)
             until(lambda: not lost(), HEAL_SECONDS, f"a lost node of {ledger.name} to go")
             self._configure(ledger, replicas)
-        until(is_whole, HEAL_SECONDS, f"all nodes to hold {ledger.name}")
+        until(is_whole, HEAL_SECONDS, f"all nodes to be members of {ledger.name}")
 
     def _configure(self, ledger: Ledger, replicas: int) -> None:
         config = {"replication": {"replicas": replicas}}

@@ -126,6 +126,20 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
     ),
     # Three nodes as processes, with their disks; in one process they are in a run of everything.
+    # Not seen often enough yet on a machine that does much else.
+    "tests/journeys/test_replica_losses.py": (
+        "tests/unit/ingest/test_failover_nodes.py"
+        "::test_another_node_goes_on_when_the_lease_of_the_owner_is_gone"
+    ),
+    "tests/linearizability/test_replicas.py": (
+        "tests/linearizability/test_linearizability.py"
+        "::test_histories_with_lost_answers_and_deaths_are_linearizable[local]"
+    ),
+    "tests/chaos/test_chaos.py"
+    "::test_no_replica_loses_or_doubles_anything_while_nodes_die_and_disks_are_lost": (
+        "tests/chaos/test_chaos.py"
+        "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
+    ),
     # Three nodes under load, each trouble once.
     "tests/journeys/test_replica_troubles.py": "tests/journeys/test_replica_losses.py",
     # The three points of a deletion at which it may die are all in a run of everything.

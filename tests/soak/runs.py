@@ -181,7 +181,7 @@ RUNS: Final[dict[str, Run]] = {
     ),
     "histories": _test(
         "50 histories of clients, looked at for an order",
-        "tests/linearizability/test_linearizability.py",
+        "tests/linearizability/test_linearizability.py tests/linearizability/test_replicas.py",
         BOTTOMLESS_TEST_ROUNDS="50",
     ),
     "left-out": Run(

@@ -36,6 +36,8 @@ SETTINGS: Final = {
     "BOTTOMLESS_INGEST_LEASE_MS": "3000",
     "BOTTOMLESS_INGEST_LEASE_MARGIN_MS": "300",
     "BOTTOMLESS_INGEST_RENEW_MS": "500",
+    # Nobody is evicted who lives, also on a machine on which a process stands still for seconds.
+    "BOTTOMLESS_INGEST_REPLICA_WAIT_MS": "3000",
     "BOTTOMLESS_INGEST_REPLICA_JOIN_MS": "100",
     "BOTTOMLESS_READER_ROOT_TTL_MS": "50",
     "BOTTOMLESS_UPLOADER_NODES_MS": "300",

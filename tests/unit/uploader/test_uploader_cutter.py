@@ -161,6 +161,20 @@ def test_a_stuck_stream_remembers_a_bounded_number_of_commits() -> None:
     assert cutter.decide(now=500) == Fetch(0, 1_000)
 
 
+def test_a_stuck_stream_that_begins_again_after_each_part_of_what_was_due_has_one_mark_of_it() -> (
+    None
+):
+    """Uploads fail again and again under a stream that grows: found by chaos."""
+    cutter = a_cutter()
+    for n in range(10 * SEEN_COUNT_MAX):
+        cutter.commit_seen(a_commit(10 * n + 10, log_end=n + 1), now=n * 100)
+    for end in (5, 4, 3):
+        cutter.chunks_fetched(fetched(0, end, 1_000, end))
+        cut(cutter, now=100_000)
+        cutter.restart(0)
+        assert cutter.decide(now=0) == Fetch(0, 1_000)
+
+
 def test_what_was_gathered_and_dropped_is_fetched_again() -> None:
     cutter = a_cutter()
     cutter.commit_seen(a_commit(100, 5_000), 0)

@@ -103,7 +103,7 @@ class Cutter:
         """Begin again where the manifest ends; what was fetched, or cut but not applied, is
         forgotten.
         """
-        if published_next < self._cut_next:
+        if published_next < self._cut_next and not self._is_overdue():
             # It was due once, so it is due at once.
             self._seen.insert(0, Seen(self._cut_next, _LONG_AGO))
         self._cut_next = self._gathered_next = published_next
@@ -112,6 +112,10 @@ class Cutter:
         self._dry = False
         self._forget_marks()
         self.check()
+
+    def _is_overdue(self) -> bool:
+        """Whether an earlier restart left a mark. It reaches further than what is cut, or it were gone."""
+        return bool(self._seen) and self._seen[0].at == _LONG_AGO
 
     def commit_seen(self, commit: CommitSeen, now: int) -> None:
         known = max(self._commit.committed_next, self._cut_next)
