@@ -141,7 +141,10 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
     ),
     # Three nodes under load, each trouble once.
-    "tests/journeys/test_replica_troubles.py": "tests/journeys/test_replica_losses.py",
+    "tests/journeys/test_replica_troubles.py": (
+        "tests/unit/ingest/test_failover_nodes.py"
+        "::test_another_node_goes_on_when_the_lease_of_the_owner_is_gone"
+    ),
     # The three points of a deletion at which it may die are all in a run of everything.
     "tests/journeys/test_scenarios_deletion.py::test_a_deletion_goes_on_after_kill_9_at_any_moment": (
         f"{_CRASHES}::test_a_deletion_that_died_is_finished_after_the_restart"
