@@ -21,6 +21,7 @@ NOT_HERE: Final = {
     "accept_gap": "there is no hole",
     "change_owner": "the stream has one node",
     "add_replica": "there is one node",
+    "evacuate_node": "no node has this id",
     "remove_replica": "no node holds the stream",
     "take_over_queues": "there is no home that is gone",
     "rebuild": "coordination is not lost",

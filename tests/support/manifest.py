@@ -261,6 +261,7 @@ class KnownOwners:
         self.on_change: Callable[[MemberChange, NodeId], Awaitable[None]] | None = None
         self.held_by: dict[str, HeldThere] = {}
         """What nodes say that they hold, by their addresses."""
+        self.on_transfer: Callable[[], Awaitable[None]] | None = None
         self.closing = True
         """Whether they answer when they are asked to stop."""
 
@@ -299,6 +300,8 @@ class KnownOwners:
     ) -> None:
         del url, timeout_seconds
         self.given.append((stream_id, node))
+        if self.on_transfer is not None:
+            await self.on_transfer()
 
     async def change_members(
         self,

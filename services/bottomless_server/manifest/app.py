@@ -44,6 +44,7 @@ from bottomless_server.manifest.removal.retention_operations import register_ret
 from bottomless_server.manifest.removal.retention_timer import RetentionTimer
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.streams.deletion import Deletions
+from bottomless_server.manifest.streams.node_moves import NodeMoves
 from bottomless_server.manifest.streams.replica_members import register_member_changes
 from bottomless_server.manifest.streams.replicas import register_owner_changes
 from bottomless_server.manifest.streams.super_deletion import SuperDeletions
@@ -95,6 +96,7 @@ class ManifestService:
         register_home_operations(self._operations, self._mutators, self._registry)
         register_owner_changes(self._operations, self._registry)
         register_member_changes(self._operations, self._registry)
+        NodeMoves(context, self._operations)
         register_gc(self._operations)
         register_verify(self._operations)
         self._regression = Regression(context, self._take_up)

@@ -2,22 +2,24 @@
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Final
+from typing import Final, NamedTuple
 
-import structlog
-
-from bottomless.errors import Corrupt
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.node.core.placement import Candidate, chosen
-from bottomless_server.stores.ingest_nodes import live_nodes
-from bottomless_server.stores.node_facts import decode_facts, facts_key
-
-log = structlog.get_logger(__name__)
+from bottomless_server.stores.ingest_nodes import known_nodes
 
 _KEPT_SECONDS: Final = 1.0
 """How long it is remembered which nodes live: a start that claims thousands of streams asks once."""
+
+
+class Seen(NamedTuple):
+    """A node that lives and can follow logs."""
+
+    candidate: Candidate
+    usable: bool
+    """Whether it may be chosen; no operator has it emptied."""
 
 
 class Placement:
@@ -28,7 +30,7 @@ class Placement:
         self._coordination = coordination
         self._monotonic = monotonic
         self._asking = asyncio.Lock()
-        self._found: list[Candidate] = []
+        self._found: list[Seen] = []
         self._good_until = monotonic()
 
     async def choose(
@@ -46,7 +48,7 @@ class Placement:
         wanted = record.config.replication.replicas - len(taken)
         if wanted <= 0:
             return ()
-        live = await self._live()
+        live = [one.candidate for one in await self._live() if one.usable]
         known = {one.node_id: one for one in live}
         holders = [known.get(node, Candidate(node, "")) for node in taken]
         return chosen(record.stream_id, holders, live, wanted)
@@ -58,25 +60,19 @@ class Placement:
         Raises:
             CoordinationUnavailable
         """
-        live = {one.node_id for one in await self._live()}
+        live = {one.candidate.node_id for one in await self._live()}
         return live & set(nodes)
 
-    async def _live(self) -> list[Candidate]:
+    async def _live(self) -> list[Seen]:
         async with self._asking:
             if self._monotonic() >= self._good_until:
                 self._found = await self._ask()
                 self._good_until = self._monotonic() + _KEPT_SECONDS
             return self._found
 
-    async def _ask(self) -> list[Candidate]:
-        nodes = await live_nodes(self._coordination)
-        values = await self._coordination.get_many([facts_key(node.node_id) for node in nodes])
-        found = []
-        for node, value in zip(nodes, values, strict=True):
-            if value is None:
-                continue
-            try:
-                found.append(Candidate(node.node_id, decode_facts(value).zone))
-            except Corrupt as error:
-                log.warning("a node is not chosen", node=node.node_id, error=str(error))
-        return found
+    async def _ask(self) -> list[Seen]:
+        return [
+            Seen(Candidate(one.node_id, one.facts.zone), one.is_usable)
+            for one in await known_nodes(self._coordination)
+            if one.live and one.facts is not None
+        ]

@@ -6,19 +6,51 @@ An entry says where a node is and nothing of whether it lives: that is what its 
 (`node_key`). A node enters itself when it takes its lease and takes itself out when it stops;
 one that was killed stays in, without a lease, until it is back. Nothing depends on an entry
 but who is asked: a wrong one costs a question that nobody answers. What a node says of itself beside
-that (node_facts.py) is written and removed with its entry.
+that (node_facts.py) is written and removed with its entry, and so goes the mark of an operator who has
+it emptied.
 """
 
 from typing import Final, NamedTuple
 
+from bottomless.errors import Corrupt
 from bottomless.model.names import NodeId
 from bottomless_server.coordination.base import Changes, Coordination, Member
-from bottomless_server.stores.node_facts import NodeFacts, encode_facts, facts_key
+from bottomless_server.stores.node_facts import (
+    NodeFacts,
+    decode_facts,
+    emptied_key,
+    encode_facts,
+    facts_key,
+)
 from bottomless_server.stores.streams import node_key
 
 NODES_KEY: Final = "bottomless:nodes"
 NODE_COUNT_MAX: Final = 1_000
 """Nodes that are ever looked at; some hundred bytes each."""
+
+
+class KnownNode(NamedTuple):
+    """A node that has entered itself, and what is known of it."""
+
+    node_id: NodeId
+    live: bool
+    """Whether its lease is held."""
+    emptied: bool
+    """Whether an operator has it emptied."""
+    facts: NodeFacts | None
+    """What it says of itself; None of an older release, or if that is damaged."""
+
+    @property
+    def state(self) -> str:
+        """What it is, in a word."""
+        if not self.live:
+            return "away"
+        return "emptied" if self.emptied else "live"
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether streams may be put there."""
+        return self.live and not self.emptied and self.facts is not None
 
 
 class IngestNode(NamedTuple):
@@ -69,6 +101,46 @@ async def live_nodes(coordination: Coordination) -> list[IngestNode]:
     return [node for node, value in zip(nodes, held, strict=True) if value is not None]
 
 
+async def known_nodes(coordination: Coordination) -> list[KnownNode]:
+    """All nodes that have entered themselves and did not leave, whether they live or not.
+
+    Raises:
+        CoordinationUnavailable
+    """
+    members = await coordination.members(NODES_KEY, b"", NODE_COUNT_MAX)
+    # After an address changed a node may stand there twice for a moment.
+    ids = list(dict.fromkeys(_parse(member).node_id for member in members))
+    keys = [key(node) for key in (node_key, emptied_key, facts_key) for node in ids]
+    values = await coordination.get_many(keys) if keys else []
+    count = len(ids)
+    return [
+        KnownNode(
+            node,
+            live=values[number] is not None,
+            emptied=values[count + number] is not None,
+            facts=_facts_in(values[2 * count + number]),
+        )
+        for number, node in enumerate(ids)
+    ]
+
+
+async def mark_emptied(coordination: Coordination, node_id: NodeId) -> None:
+    """Have nothing put on a node any more, until it stops. Idempotent.
+
+    Raises:
+        As `announce`.
+    """
+    marked = Changes({emptied_key(node_id): b"1"})
+    await coordination.transact([emptied_key(node_id)], lambda _: (marked, None))
+
+
+def _facts_in(value: bytes | None) -> NodeFacts | None:
+    try:
+        return None if value is None else decode_facts(value)
+    except Corrupt:
+        return None
+
+
 async def _enter(
     coordination: Coordination, node_id: NodeId, node: IngestNode | None, facts: NodeFacts | None
 ) -> None:
@@ -83,5 +155,8 @@ async def _enter(
     said = None if facts is None else encode_facts(facts)
     if members or said != await coordination.get(facts_key(node_id)):
         # Nobody else enters this node: its directory is locked. So nothing is watched for.
-        changes = Changes({facts_key(node_id): said}, members=members)
+        values = {facts_key(node_id): said}
+        if node is None:
+            values[emptied_key(node_id)] = None
+        changes = Changes(values, members=members)
         await coordination.transact([node_key(node_id)], lambda _: (changes, None))

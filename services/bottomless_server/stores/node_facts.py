@@ -1,6 +1,7 @@
 """What an ingest node says of itself to those that choose nodes for replicas, and to those that send.
 
 bottomless:node-facts:{node_id}    its address, its zone and its release, as JSON
+bottomless:node-emptied:{node_id}  there if an operator has it emptied: it is chosen for nothing
 
 A node writes it in the transaction in which it enters itself among the nodes, and takes it out with
 that entry. One that was killed leaves it, so it says nothing of whether the node lives: that is what
@@ -32,6 +33,11 @@ class NodeFacts(NamedTuple):
 def facts_key(node_id: NodeId) -> str:
     """The key of the facts of a node."""
     return f"bottomless:node-facts:{node_id}"
+
+
+def emptied_key(node_id: NodeId) -> str:
+    """The key of the mark of a node that is emptied; it goes when the node stops."""
+    return f"bottomless:node-emptied:{node_id}"
 
 
 def encode_facts(facts: NodeFacts) -> bytes:

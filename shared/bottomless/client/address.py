@@ -174,6 +174,11 @@ def replica_path(name: str, node: str) -> str:
     return f"{stream_path(name)}/replicas/{check_id(node)}"
 
 
+def evacuation_path(node: str) -> str:
+    """Make the path by which an operator has a node emptied."""
+    return f"/v1/admin/nodes/{check_id(node)}/evacuate"
+
+
 def gap_path(name: str) -> str:
     """Make the path by which an operator accepts a gap in a stream."""
     return f"/v1/admin/streams/{check_stream(name)}/gap"

@@ -12,6 +12,7 @@ from bottomless.client.address import (
     check_stream,
     drive_lost_path,
     drive_path,
+    evacuation_path,
     gap_path,
     lease_path,
     operation_path,
@@ -202,6 +203,25 @@ class UpkeepCalls(Wire):
             Fenced: `home-live`: the node is the owner.
         """
         return await self._send_json("DELETE", replica_path(name, node))
+
+    async def list_nodes(self) -> list[dict[str, Any]]:
+        """List the ingest nodes: `node`, `zone`, `release` and `state` of each."""
+        items: list[dict[str, Any]] = members(await self._send("GET", "/v1/nodes"))["items"]
+        return items
+
+    async def evacuate_node(self, node: str) -> dict[str, Any]:
+        """Have other nodes hold all that a node holds of streams with replicas; returns an operation.
+
+        Nothing is put on the node any more until it stops.
+
+        Raises:
+            NotFound: there is no such node.
+        """
+        return await self._send_json("POST", evacuation_path(node), {})
+
+    async def rebalance_nodes(self) -> dict[str, Any]:
+        """Spread the streams with replicas over the nodes that live, each by one step; returns an operation."""
+        return await self._send_json("POST", "/v1/admin/rebalance", {})
 
     async def accept_gap(self, name: str, next_offset: int) -> dict[str, Any]:
         """Give up the offsets before `next_offset`, where the owner's log begins.

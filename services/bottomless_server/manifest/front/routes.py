@@ -29,6 +29,7 @@ from bottomless_server.manifest.removal.lease_routes import add_lease_routes
 from bottomless_server.manifest.removal.retention_routes import add_retention_routes
 from bottomless_server.manifest.removal.retirement_routes import add_retirement_routes
 from bottomless_server.manifest.streams.deletion import Deletions
+from bottomless_server.manifest.streams.node_routes import add_node_routes
 from bottomless_server.manifest.streams.replica_routes import add_replica_routes
 from bottomless_server.manifest.streams.stream_routes import add_stream_routes
 from bottomless_server.manifest.streams.super_deletion import SuperDeletions
@@ -75,5 +76,6 @@ def public_api(
     add_wal_routes(api, context)
     add_drive_routes(api, context)
     add_replica_routes(api, context, registry, operations)
+    add_node_routes(api, context, operations)
     add_retirement_routes(api, context, operations, mutators)
     return api

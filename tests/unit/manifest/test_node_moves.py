@@ -1,0 +1,177 @@
+"""The ingest nodes as an operator sees them, one that is emptied, and streams that are spread."""
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from support.manifest import NODE, STREAM, ManifestHarness, a_record
+from unit.manifest.test_manifest_api import running
+from unit.manifest.test_stream_replicas import an_operation
+
+from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.names import NodeId, StreamId, StreamName
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.streams.node_moves import Move, is_held_by, leaves, spreads
+from bottomless_server.node.core.failover import heirs
+from bottomless_server.node.core.placement import Candidate, chosen
+from bottomless_server.node.placement import Placement
+from bottomless_server.protocol.members import MemberChange
+from bottomless_server.stores.ingest_nodes import (
+    IngestNode,
+    announce,
+    known_nodes,
+    mark_emptied,
+    withdraw,
+)
+from bottomless_server.stores.node_facts import NodeFacts
+from bottomless_server.stores.streams import node_key
+
+B, C, D = (NodeId(letter * 32) for letter in "bcd")
+ALL: Final = (NODE, B, C, D)
+CONFIG: Final = StreamConfig(replication=ReplicationConfig(replicas=3))
+LIVE: Final = [Candidate(node, "") for node in ALL]
+
+
+def held(*members: NodeId, home: NodeId = NODE, **changes: object) -> StreamRecord:
+    given = {"config": CONFIG, "home": home, "members": members, "in_sync": members}
+    return a_record(**{**given, **changes})
+
+
+def test_a_stream_is_given_away_or_another_node_takes_the_place() -> None:
+    ours = held(NODE, B, C)
+    first, second = heirs(ours)
+    assert leaves(ours, NODE, {B, C}) == Move(True, first)
+    assert leaves(ours, NODE, {second}) == Move(True, second)
+    assert leaves(ours, NODE, {D}) is None
+    assert leaves(ours, B, {NODE, C}) == Move(False, B)
+    # Its owner is away: somebody goes on first.
+    assert leaves(ours, B, {C}) is None
+    assert leaves(ours, D, {NODE}) is None
+    assert is_held_by(ours, B)
+    assert not is_held_by(replace(ours, dirty=False), B)
+    assert not is_held_by(ours, D)
+
+
+def test_streams_that_are_spread_step_by_step_come_to_rest() -> None:
+    record, steps = held(NODE, B, C), 0
+    while (move := spreads(record, LIVE)) is not None:
+        steps += 1
+        assert steps < 10
+        if move.gives:
+            record = replace(record, home=move.node)
+        else:
+            kept = [one for one in record.members if one != move.node]
+            owner = Candidate(NodeId(str(record.home)), "")
+            (comes, *_) = (
+                one for one in chosen(STREAM, [owner], LIVE, 3) if one not in record.members
+            )
+            record = replace(record, members=(*kept, comes), in_sync=(*kept, comes))
+    assert record.home == heirs(replace(record, home=None))[0]
+    owner = Candidate(NodeId(str(record.home)), "")
+    assert {*chosen(STREAM, [owner], LIVE, 2), record.home} == set(record.members)
+
+
+def test_a_stream_stays_of_which_all_is_published_or_that_one_node_holds() -> None:
+    assert spreads(replace(held(NODE, B, C), dirty=False), LIVE) is None
+    assert spreads(held(members=(), in_sync=()), LIVE) is None
+    assert spreads(held(NODE, B, C), [Candidate(B, "")]) is None
+
+
+async def a_harness(*records: StreamRecord) -> ManifestHarness:
+    """Four nodes, of which one is away, and these streams."""
+    harness = ManifestHarness()
+    for node in ALL:
+        url = f"unix:///{node[0]}.sock"
+        facts = NodeFacts(url, "east" if node == B else "", "0.1.0")
+        await announce(harness.coordination, IngestNode(node, url), facts)
+        if node != D:
+            harness.coordination.write(Changes({node_key(node): b"x"}))
+    for record in records:
+        await harness.streams.create(record)
+    return harness
+
+
+async def test_nodes_are_listed_with_what_each_is() -> None:
+    harness = await a_harness()
+    await mark_emptied(harness.coordination, C)
+    async with running(harness) as service:
+        told = (await service.public.get("/v1/nodes")).json()["items"]
+    assert {one["node"]: one["state"] for one in told} == {
+        NODE: "live",
+        B: "live",
+        C: "emptied",
+        D: "away",
+    }
+    assert {one["node"]: one["zone"] for one in told}[B] == "east"
+
+
+async def test_a_node_that_is_emptied_is_chosen_for_nothing_until_it_stops() -> None:
+    harness = await a_harness()
+    coordination = harness.coordination
+    record = held(NODE)
+
+    async def choices() -> set[NodeId]:
+        return set(await Placement(coordination, lambda: 0.0).choose(record, NODE))
+
+    assert await choices() == {B, C}
+    await mark_emptied(coordination, C)
+    assert await choices() == {B}
+    # It lives all the same: nobody has to take its place for that.
+    assert await Placement(coordination, lambda: 0.0).living([B, C, D]) == {B, C}
+    await withdraw(coordination, C)
+    await announce(coordination, IngestNode(C, "unix:///c"), NodeFacts("unix:///c", "", "0.1.0"))
+    assert {one.node_id for one in await known_nodes(coordination) if one.emptied} == set()
+    assert await choices() == {B, C}
+
+
+async def test_all_that_other_nodes_can_hold_leaves_a_node() -> None:
+    harness = await a_harness(held(NODE, B, C))
+
+    async def gone() -> None:
+        await harness.streams.update(
+            STREAM, lambda record: replace(record, home=B, members=(B, C), in_sync=(B, C))
+        )
+
+    harness.owners.on_transfer = gone
+    async with running(harness) as service:
+        begun = await service.public.post(f"/v1/admin/nodes/{NODE}/evacuate", json={})
+        told = await an_operation(service, begun)
+        assert told["state"] == "succeeded", told
+        assert (told["result"]["moved"], told["result"]["alone"]) == (1, 0)
+        missing = await service.public.post(f"/v1/admin/nodes/{'e' * 32}/evacuate", json={})
+    assert harness.owners.given == [(STREAM, heirs(held(NODE, B, C))[0])]
+    assert (missing.status_code, missing.json()["code"]) == (404, "not-found")
+
+
+async def test_a_member_is_replaced_and_a_stream_of_one_node_stays() -> None:
+    alone = replace(held(home=C), members=(), in_sync=(), config=StreamConfig())
+    other = replace(alone, stream_id=StreamId(STREAM[:-1] + "2"), name=StreamName("other"))
+    harness = await a_harness(held(NODE, B, C), other)
+
+    async def change(what: MemberChange, node: NodeId) -> None:
+        assert (what, node) == ("replace", C)
+        await harness.streams.update(
+            STREAM, lambda record: replace(record, members=(NODE, B), in_sync=(NODE, B))
+        )
+
+    harness.owners.on_change = change
+    async with running(harness) as service:
+        begun = await service.public.post(f"/v1/admin/nodes/{C}/evacuate", json={})
+        told = await an_operation(service, begun)
+    assert told["state"] == "succeeded", told
+    assert (told["result"]["replaced"], told["result"]["alone"]) == (1, 1)
+
+
+@pytest.mark.parametrize("places", [0, 1])
+async def test_streams_are_spread_by_one_step_each(places: int) -> None:
+    record = held(NODE, B, C)
+    owner = heirs(replace(record, home=None))[0]
+    harness = await a_harness(replace(record, home=owner) if places else record)
+    async with running(harness) as service:
+        told = await an_operation(
+            service, await service.public.post("/v1/admin/rebalance", json={})
+        )
+    assert told["state"] == "succeeded"
+    wanted = 0 if places or owner == NODE else 1
+    assert told["result"] == {"streams": 1, "moved": wanted, "replaced": 0}
