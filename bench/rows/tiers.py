@@ -140,9 +140,11 @@ def moving(side: Side) -> Runner:
 
 def uploading(side: Side, account: Account, endpoint: str) -> Runner:
     """Puts the same objects, read from the directory, by a client that knows nothing of us."""
-    paths = sorted((side.ours.data_dir / "objects").rglob("*.fragment"))
+    objects = side.ours.data_dir / "objects"
 
     def run(_: float) -> Figure:
+        # Not once for all rounds: what has moved away and back has another name.
+        paths = sorted(objects.rglob("*.fragment"))
         with account.client(endpoint) as client, ThreadPoolExecutor(MOVES_IN_FLIGHT) as pool:
 
             def put(path: Path) -> int:
@@ -256,7 +258,7 @@ ROWS: Final = (
         (
             Goal("≥ 0.6 x plain upload", lambda sides: ratios(sides, MOVE, PLAIN), at_least=0.6),
             Goal("p99 of appends beside a move: ≤ 1.1 x that alone", _p99_ratios, at_most=1.1),
-            _known("GETs beside one of each fragment: ≤ 4 a move", "gets beside", 4),
+            _known("GETs beside one of each fragment: ≤ 12 a move", "gets beside", 12),
             _known("PUTs beside one of each fragment: ≤ 2 a move", "puts beside", 2),
             _known("GETs per GiB", "gets per GiB", None),
             _known("PUTs per GiB", "puts per GiB", None),

@@ -40,6 +40,24 @@ async def _require_as_named(copying: Copying, data: bytes | memoryview) -> None:
         await asyncio.to_thread(require_as_named, copying, data)
 
 
+class HeldObject:
+    """The bytes of an object as a source: a drive takes them block by block, and serves others in between.
+
+    As parts in memory they would be summed, joined and handed to a socket as a whole, and appends of
+    the same process would wait for that."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._data = memoryview(data)
+
+    @property
+    def size(self) -> int:
+        return self._data.nbytes
+
+    async def read_into(self, position: int, buffer: memoryview) -> None:
+        """Copy bytes from `position` on; nothing is waited for."""
+        buffer[:] = self._data[position : position + len(buffer)]
+
+
 @dataclass(frozen=True)
 class Mover:
     """Copies objects, so many at a time and so fast, within the memory that it shares with uploads."""
@@ -87,7 +105,7 @@ class Mover:
                 await put_object(
                     target,
                     copying.target.object_key,
-                    [data],
+                    HeldObject(data),
                     copying.crc,
                     deadline_seconds=self.put_seconds,
                     waits=self.put_waits,
