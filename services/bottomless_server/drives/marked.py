@@ -31,6 +31,7 @@ from bottomless.formats.drive_objects import DRIVE_MARKER_KEY, decode_marker
 from bottomless.guards import guard
 from bottomless.model.drive import DriveMarker
 from bottomless.model.object_facts import ObjectFacts
+from bottomless_server.drives.answering import answering
 
 FindMarker: TypeAlias = Callable[[], Awaitable[DriveMarker]]
 """Finds out which marker a drive has to show; raises DriveUnavailable while it has to show none."""
@@ -85,7 +86,7 @@ class MarkedDrive:
         `name` is what the settings call it, and what is said where it is away.
         """
         self._name = name
-        self._drive = drive
+        self._drive = answering(drive)
         self._marker = marker if isinstance(marker, DriveMarker) else None
         self._find = None if isinstance(marker, DriveMarker) else marker
         # A bucket is there or says that it is not: only what is missing in it asks for a look.
@@ -100,6 +101,12 @@ class MarkedDrive:
             Corrupt: it is damaged.
         """
         await self._wanted(anew=True)
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether this process knows which marker the drive has to show: it is in the registry, as one
+        that is used, or was when it was asked first."""
+        return self._marker is not None
 
     @property
     def unmarked(self) -> Drive:

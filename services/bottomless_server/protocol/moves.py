@@ -58,6 +58,8 @@ class MoveFound(NamedTuple):
     stream_id: StreamId
     copy: int
     """The number of the move."""
+    drives: tuple[int, ...] = ()
+    """The drives between which it goes; none where an older release has not said it."""
 
 
 class MovesFound(NamedTuple):
@@ -113,7 +115,10 @@ def encode_give_up(copy: int) -> dict[str, Any]:
 
 
 def encode_found(moves: Iterable[MoveFound], after: str | None) -> dict[str, Any]:
-    items = [{"stream_id": one.stream_id, "move": copy_text(one.copy)} for one in moves]
+    items = [
+        {"stream_id": one.stream_id, "move": copy_text(one.copy), "drives": list(one.drives)}
+        for one in moves
+    ]
     return {"items": items, "after": after}
 
 
@@ -122,7 +127,11 @@ def decode_found(body: Any) -> MovesFound:
     after = body["after"]
     return MovesFound(
         tuple(
-            MoveFound(parse_stream_id(string(one["stream_id"])), parse_copy(string(one["move"])))
+            MoveFound(
+                parse_stream_id(string(one["stream_id"])),
+                parse_copy(string(one["move"])),
+                tuple(number(each) for each in one.get("drives", ())),
+            )
             for one in body["items"]
         ),
         None if after is None else parse_stream_id(string(after)),

@@ -177,7 +177,7 @@ def create_service(
     downloads = Downloads(
         reader,
         roots,
-        drive,
+        table or DriveTable.of_one(drive),
         blocks,
         patience,
         piece_size=settings.reader_block_bytes,

@@ -1,20 +1,21 @@
 """Fragments as they are, byte ranges of them: for Spark and whoever reads objects through HTTP."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import pairwise
 from typing import NamedTuple
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from bottomless.drives.base import Drive, ObjectMissing
-from bottomless.errors import Code, Corrupt, NotFound
+from bottomless.drives.base import ObjectMissing
+from bottomless.errors import Code, Corrupt, NotFound, StoreError
 from bottomless.formats.keys import FragmentPlace, fragment_key, fragment_place
 from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.fragment import parse_fragment_id
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import FullName, StreamId, Uid
+from bottomless_server.drives.table import DriveTable
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.core.byte_range import ByteRange
 from bottomless_server.reader.page_reader import PageReader
@@ -43,7 +44,7 @@ class Downloads:
         self,
         reader: PageReader,
         roots: Roots,
-        drive: Drive,
+        drives: DriveTable,
         blocks: Blocks,
         patience: Patience,
         *,
@@ -52,7 +53,7 @@ class Downloads:
     ) -> None:
         self._reader = reader
         self._roots = roots
-        self._drive = drive
+        self._drives = drives
         self._blocks = blocks
         self._patience = patience
         self._piece_size = piece_size
@@ -107,11 +108,9 @@ class Downloads:
             # Perhaps in a root that was published since.
             state = await self._roots.refreshed(stream_id)
         if first_offset < state.first_offset:
-            # Out of the stream, but there until its grace ends, for those who planned with it. On
-            # which drive nobody says any more: one that was moved is not found.
-            key = fragment_key(stream_id, first_offset, uid, stream.tenant)
-            place = FragmentPlace(DEFAULT_NUMBER, key)
-            return Download(stream_id, fragment_id, place, await self._size_of(key))
+            # Out of the stream, but there until its grace ends, for those who planned with it.
+            place, size = await self._passed(stream, first_offset, uid)
+            return Download(stream_id, fragment_id, place, size)
         tree = await self._roots.tree(stream, state)
         async for leaf in self._roots.leaves(tree, first_offset):
             if leaf["kind"] != EntryKind.FRAGMENT:
@@ -123,11 +122,30 @@ class Downloads:
             break
         raise _not_found()
 
-    async def _size_of(self, object_key: str) -> int:
-        try:
-            return (await self._drive.head(object_key)).size
-        except ObjectMissing as error:
-            raise _not_found() from error
+    async def _passed(
+        self, stream: StreamFacts, first_offset: int, uid: Uid
+    ) -> tuple[FragmentPlace, int]:
+        """Find a fragment that the manifest does not name any more: on which drive it lies, and under
+        the number of which move, nobody says, so all drives are looked at.
+
+        Raises:
+            NotFound: `fragment-not-found`: it is on none of them.
+            DriveUnavailable, DriveRefused: it is not on those that are there.
+        """
+        key = fragment_key(stream.stream_id, first_offset, uid, stream.tenant)
+        with suppress(ObjectMissing):
+            size = (await self._drives.of(DEFAULT_NUMBER).head(key)).size
+            return FragmentPlace(DEFAULT_NUMBER, key), size
+        unseen: StoreError | None = None
+        for number in self._drives.numbers:
+            try:
+                async for facts in self._drives.of(number).list(key.removesuffix(".fragment")):
+                    return FragmentPlace(number, facts.object_key), facts.size
+            except StoreError as error:
+                # On one that is not registered, or not any more, nothing is.
+                if number == DEFAULT_NUMBER or self._drives.marked(number).is_registered:
+                    unseen = unseen or error
+        raise unseen or _not_found()
 
 
 class PiecesResponse(StreamingResponse):

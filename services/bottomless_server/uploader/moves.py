@@ -13,16 +13,20 @@ names the copies (`finish`). After a crash, or a lost reply, at any moment:
                             to do here
 
 While it copies a session says again and again that it is at the move. One that hears that it is not
-any more stops; what it puts until then are the same bytes as those of the session that took over.
+any more, or could not say it for as long as after which another one may be, stops; what it puts until
+then are the same bytes as those of the session that took over. A move from or to a drive that this
+process does not know is left to others.
 """
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import structlog
 
 from bottomless.errors import Fenced, NotFound, StoreError
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless.model.tiers import copy_text
 from bottomless_server.protocol.moves import MoveClaimed, MoveFound
@@ -41,6 +45,8 @@ LOOK_SECONDS: Final = 60.0
 """How late a move is taken up, and how long one waits that failed."""
 RENEW_SECONDS: Final = 15.0
 """How often a session says that it is at a move; a quarter of the time after which it is taken over."""
+TAKE_OVER_SECONDS: Final = 60.0
+"""After so long without a word of a session the manifest gives its move to another one."""
 _LOOKING: Final = "moves"
 
 
@@ -56,14 +62,17 @@ class Moves:
         in_flight: int,
         look_seconds: float = LOOK_SECONDS,
         renew_seconds: float = RENEW_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`session` is of this run alone; `in_flight` bounds the moves that are under way at once."""
+        """`session` is of this run alone; `in_flight` bounds the moves that are under way at once. `clock`
+        tells seconds that nobody sets."""
         self._manifest = manifest
         self._mover = mover
         self._session = session
         self._in_flight = asyncio.Semaphore(in_flight)
         self._look_seconds = look_seconds
         self._renew_seconds = renew_seconds
+        self._clock = clock
         self._failures = Failures()
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self.counts = MoveCounts()
@@ -73,7 +82,16 @@ class Moves:
         try:
             await endless("uploader-moves", self._look_once)
         finally:
-            await end_tasks(*self._under_way.values())
+            await self.end()
+
+    async def end(self) -> None:
+        """End what is under way; each move is left as it is."""
+        await end_tasks(*self._under_way.values())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any move is under way."""
+        return bool(self._under_way)
 
     def report(self) -> Mapping[str, Any]:
         """What failed at the last try, by the move."""
@@ -99,7 +117,7 @@ class Moves:
         waiting = set()
         while True:
             found = await self._manifest.find_moves(self._session, after)
-            for move in found.moves:
+            for move in filter(self._is_able, found.moves):
                 waiting.add(_name_of(move))
                 await self._begin(move)
             after = found.after
@@ -107,6 +125,10 @@ class Moves:
                 break
         for what in self._failures.report().keys() - waiting - {_LOOKING}:
             self._failures.clear(what)
+
+    def _is_able(self, found: MoveFound) -> bool:
+        """Whether this process reaches the drives of a move; another one may."""
+        return set(found.drives) <= set(self._mover.drives.numbers)
 
     async def settle(self) -> None:
         """Wait until nothing is under way that was begun before."""
@@ -142,7 +164,7 @@ class Moves:
             self._failures.clear(_name_of(found))
 
     async def _carry_out(self, found: MoveFound) -> None:
-        stream_id, copy = found
+        stream_id, copy = found.stream_id, found.copy
         claimed = await self._manifest.claim_move(stream_id, copy, self._session)
         await reach("uploader.move.after-claim")
         if not claimed.fragments:
@@ -180,20 +202,30 @@ class Moves:
 
     async def _keep(self, stream_id: StreamId, copy: int) -> None:
         """Say that this session is at a move, until it is not, or the stream is gone: what is put after
-        its deletion was swept would stay for ever."""
+        its deletion was swept would stay for ever. So, too, until nobody has heard it for too long."""
+        heard_at = self._clock()
 
         async def say() -> float | None:
+            nonlocal heard_at
+            said_at = self._clock()
             try:
                 await self._manifest.claim_move(stream_id, copy, self._session)
             except (Fenced, NotFound):
                 return None
             except StoreError as error:
-                # It may be another's after a while; the last step tells, and until then no harm is done.
                 log.warning("could not keep a move", stream_id=stream_id, code=error.code)
+                return None if is_overdue(self._clock() - heard_at) else self._renew_seconds
+            heard_at = said_at
             return self._renew_seconds
 
         await asyncio.sleep(self._renew_seconds)
         await endless("uploader-keeps-move", say)
+
+
+@guard("the end of a mover that nobody hears")
+def is_overdue(seconds: float) -> bool:
+    """Whether a session has not been heard of for so long that another one may be at its move."""
+    return seconds >= TAKE_OVER_SECONDS
 
 
 def _name_of(found: MoveFound) -> str:

@@ -10,8 +10,8 @@ from bottomless.formats.stream_record import SERVED, TIERS, decode_record
 from bottomless.model.limits import MOVE_COUNT_MAX
 from bottomless.model.stream import Lease
 from bottomless.model.tiers import Move
+from bottomless_server.manifest.common.held_moves import TAKE_OVER_MS
 from bottomless_server.manifest.mutators import moves, retention
-from bottomless_server.manifest.mutators.moves import TAKE_OVER_MS
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.removal.range_leases import give_back, grant
 from bottomless_server.manifest.tree.committer import Committer
@@ -90,6 +90,38 @@ async def test_a_move_that_means_nothing_is_refused(wanted: tuple[int, int, int,
     moving = await a_moving_stream(3)
     with pytest.raises(InvalidRequest):
         await moving.enter(*wanted)
+
+
+async def taken_over_by_a_set_clock(moving: Moving) -> bool:
+    """Whether another session gets a live one's move when the wall clock was set forward."""
+    number = await moving.enter(0, 30)
+    await moving.copy(number, "m1")
+    moving.harness.clock.skew_ms += 10 * TAKE_OVER_MS
+    try:
+        await moving.copy(number, "m2")
+    except Fenced:
+        return False
+    return True
+
+
+async def test_a_clock_that_was_set_gives_nobody_the_move_of_another_session() -> None:
+    assert not await taken_over_by_a_set_clock(await a_moving_stream(3))
+
+
+async def test_a_clock_that_was_set_back_leaves_a_move_to_a_dead_session_no_longer() -> None:
+    moving = await a_moving_stream(3)
+    number = await moving.enter(0, 30)
+    await moving.copy(number, "m1")
+    moving.harness.clock.skew_ms -= 10 * TAKE_OVER_MS
+    moving.harness.clock.now += TAKE_OVER_MS
+    await moving.copy(number, "m2")
+
+
+async def test_without_the_time_that_a_move_is_left_to_its_session_two_are_at_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guards.remove(monkeypatch, "the time that a move is left to its session", lambda _: True)
+    assert await taken_over_by_a_set_clock(await a_moving_stream(3))
 
 
 async def test_another_session_takes_a_move_over_after_a_minute_and_not_before() -> None:
@@ -332,6 +364,8 @@ async def test_a_crash_at_any_step_of_a_move_leaves_it_done_or_not() -> None:
             await moving.check_all_named_is_there()
             await moving.reopen()
             for move in (await moving.harness.record()).moves:
+                # From when somebody else sees the move its session has a minute.
+                moving.harness.context.held_moves.note(move)
                 moving.harness.clock.now += TAKE_OVER_MS
                 await moving.copy(move.copy, "m2")
                 await moving.finish(move.copy, "m2")

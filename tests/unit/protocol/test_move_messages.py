@@ -63,7 +63,7 @@ def test_the_number_of_a_move_survives_what_json_does_to_numbers(copy: int, sess
     done = FinishAsked.model_validate(encode_finish(session, copy, uids))
     assert (done.session, int(done.move, 16), done.uids) == (session, copy, uids)
     assert int(GiveUpAsked.model_validate(encode_give_up(copy)).move, 16) == copy
-    found = (MoveFound(STREAM, copy),)
+    found = (MoveFound(STREAM, copy, (0, 7)),)
     assert decode_found(encode_found(found, STREAM)) == (found, STREAM)
     assert decode_found(encode_found((), None)) == ((), None)
 

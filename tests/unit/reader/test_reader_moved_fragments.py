@@ -17,6 +17,7 @@ from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.drives.table import DriveTable
 from bottomless_server.tree.rebalance import SealedNode
 from bottomless_server.tree.relocate import Relocation, relocate
+from bottomless_server.tree.retention import Below, Cut, cut_front, find_cut
 
 COLD, COPY = 7, 0xFEED
 
@@ -24,9 +25,10 @@ COLD, COPY = 7, 0xFEED
 class Moved:
     """Four fragments of ten records; those from 10 to 30 are on another drive, and nowhere else."""
 
-    def __init__(self, harness: ReaderHarness, cold: Drive) -> None:
+    def __init__(self, harness: ReaderHarness, cold: Drive, unmarked: Drive) -> None:
         self.harness = harness
         self.cold = cold
+        self.unmarked = unmarked
 
     async def prepare(self) -> None:
         harness = self.harness
@@ -68,7 +70,7 @@ async def moved() -> AsyncIterator[Moved]:
     drive = WatchedDrive()
     table = await a_table(drive, COLD)
     harness = OnTwoDrives(drive, table)
-    one = Moved(harness, table.of(COLD))
+    one = Moved(harness, table.of(COLD), table.marked(COLD).unmarked)
     await one.prepare()
     yield one
     await harness.aclose()
@@ -112,3 +114,43 @@ async def test_what_is_on_a_drive_that_is_away_is_unavailable_and_not_missing(
     assert answer.status_code == 503, answer.text
     assert answer.json()["code"] == Code.OBJECT_STORE_UNAVAILABLE.value
     assert shown(await harness.read(0, limit=10)) == harness.texts(0, 10)
+
+
+async def test_a_fragment_that_moved_is_downloaded_after_the_manifest_has_left_it(
+    moved: Moved,
+) -> None:
+    harness = moved.harness
+    harness.node = cut_front(harness.node, find_all_below(harness, 20)).root
+    await harness.publish(harness.node)
+    info = harness.fragments[1]
+
+    answer = await harness.get(f"/fragments/{info.fragment_id}")
+    assert answer.status_code == 200, answer.text
+    assert crc32c(answer.content) == info.crc
+
+    cold = moved.unmarked
+    assert await cold.delete([facts.object_key async for facts in cold.list()]) == {}
+    answer = await harness.get(f"/fragments/{info.fragment_id}")
+    assert answer.status_code == 503, answer.text
+
+
+async def test_a_fragment_that_is_nowhere_is_not_found_once_all_drives_have_said_so(
+    moved: Moved,
+) -> None:
+    harness = moved.harness
+    harness.node = cut_front(harness.node, find_all_below(harness, 20)).root
+    await harness.publish(harness.node)
+    info = harness.fragments[1]
+    await moved.cold.delete(
+        [fragment_place(STREAM_ID, info._replace(drive=COLD, copy=COPY), TENANT_DEFAULT).object_key]
+    )
+    answer = await harness.get(f"/fragments/{info.fragment_id}")
+    assert answer.status_code == 404, answer.text
+
+
+def find_all_below(harness: ReaderHarness, offset: int) -> Cut:
+    """The cut that a trim below an offset makes of a root without groups."""
+    with pytest.raises(StopIteration) as ended:
+        next(find_cut(harness.node, Below(offset)))
+    cut: Cut = ended.value.value
+    return cut

@@ -1,13 +1,15 @@
 """Moves by an uploader and a manifest over HTTP: crashes, lost replies, another session, uploads first."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from support import guards
 from support.asgi import on_tcp
 from support.manifest import STREAM, ManifestHarness
 from support.moving import HOT, TENANT, Moving
@@ -27,11 +29,11 @@ from bottomless_server.drives.local import LocalDrive
 from bottomless_server.drives.marked import marked_drive
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.table import DriveTable
+from bottomless_server.manifest.common.held_moves import TAKE_OVER_MS
 from bottomless_server.manifest.front.internal_routes import internal_api
 from bottomless_server.manifest.keys.keys import Keys
 from bottomless_server.manifest.keys.root_key import RootKey
 from bottomless_server.manifest.mutators import retention
-from bottomless_server.manifest.mutators.moves import TAKE_OVER_MS
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.protocol.moves import CLAIM, FINISH
@@ -90,7 +92,12 @@ class Stage:
         self.manifest = ManifestCalls(self.peer)
 
     def moves(
-        self, session: str, *, renew_seconds: float = 600.0, table: DriveTable | None = None
+        self,
+        session: str,
+        *,
+        renew_seconds: float = 600.0,
+        table: DriveTable | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> Moves:
         """Another run of an uploader."""
         mover = Mover(
@@ -102,7 +109,14 @@ class Stage:
             clock=lambda: 0.0,
             put_seconds=600,
         )
-        return Moves(self.manifest, mover, session, in_flight=2, renew_seconds=renew_seconds)
+        return Moves(
+            self.manifest,
+            mover,
+            session,
+            in_flight=2,
+            renew_seconds=renew_seconds,
+            clock=clock,
+        )
 
     async def carry_out(self, moves: Moves) -> None:
         await moves.look()
@@ -378,3 +392,74 @@ async def test_where_no_stream_can_have_a_move_none_is_looked_at() -> None:
             await manifest.claim_move(STREAM, 1, "m1")
         await manifest.aclose()
     await mutators.aclose()
+
+
+async def test_a_move_between_drives_that_an_uploader_does_not_know_is_left_to_others(
+    tmp_path: Path,
+) -> None:
+    async with a_stage(tmp_path) as stage:
+        await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
+        without = DriveTable(stage.table.of(HOT), {ATTIC: stage.table.marked(ATTIC)})
+        moves = stage.moves("m1", table=without)
+
+        await stage.carry_out(moves)
+
+        (move,) = (await stage.moving.harness.record()).moves
+        assert move.session is None
+        assert moves.counts.failures == 0
+        await stage.carry_out(stage.moves("m2"))
+        await stage.check_moved_to(SHELF)
+
+
+async def copies_while_nobody_answers(stage: Stage, passed_seconds: float) -> bool:
+    """Whether an uploader still copies after so long without a manifest."""
+    await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
+    standing = DyingDrive(stage.shelf, 0)
+    marked = marked_drive(standing, DriveMarker(SHELF, Uid(f"{SHELF:032x}")))
+    now = 0.0
+    moves = stage.moves(
+        "m1",
+        renew_seconds=0.001,
+        table=DriveTable(stage.table.of(HOT), {SHELF: marked}),
+        clock=lambda: now,
+    )
+    peer = stage.peer
+    asked = 0
+    call = peer.call
+
+    async def unanswered(*_: Any, **__: Any) -> PeerAnswer:
+        nonlocal asked
+        asked += 1
+        raise Unavailable("nobody answers")
+
+    await moves.look()
+    await asyncio.wait_for(standing.stands.wait(), 240)
+    peer.call = unanswered  # type: ignore[method-assign]
+    now = passed_seconds
+    before = asked
+    await eventually(lambda: asked >= before + 2 or not moves.is_busy)
+    busy = moves.is_busy
+    peer.call = call  # type: ignore[method-assign]
+    if busy:
+        await moves.end()
+    return busy
+
+
+async def test_a_mover_that_nobody_hears_stops_when_another_may_be_at_its_move(
+    tmp_path: Path,
+) -> None:
+    async with a_stage(tmp_path) as stage:
+        assert not await copies_while_nobody_answers(stage, 60.0)
+
+
+async def test_a_mover_goes_on_while_its_word_still_counts(tmp_path: Path) -> None:
+    async with a_stage(tmp_path) as stage:
+        assert await copies_while_nobody_answers(stage, 59.9)
+
+
+async def test_without_that_end_it_copies_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guards.remove(monkeypatch, "the end of a mover that nobody hears", lambda _: False)
+    async with a_stage(tmp_path) as stage:
+        assert await copies_while_nobody_answers(stage, 10_000.0)

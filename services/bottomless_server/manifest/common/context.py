@@ -13,6 +13,7 @@ from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.table import DriveTable
 from bottomless_server.manifest.common.drive_states import DriveStates
 from bottomless_server.manifest.common.groups import Groups
+from bottomless_server.manifest.common.held_moves import HeldMoves
 from bottomless_server.manifest.common.metrics import ManifestCounts
 from bottomless_server.manifest.common.owners import Owners
 from bottomless_server.manifest.common.quotas import Quotas
@@ -55,6 +56,7 @@ class Context:
     quotas: Quotas = field(init=False)
     registry_objects: RegistryObjects = field(init=False)
     drive_states: DriveStates = field(init=False)
+    held_moves: HeldMoves = field(init=False)
 
     def __post_init__(self, table: DriveTable | None) -> None:
         trusted = TrustedTime(
@@ -69,6 +71,7 @@ class Context:
         )
         object.__setattr__(self, "registry_objects", objects)
         object.__setattr__(self, "drive_states", DriveStates(self.drive))
+        object.__setattr__(self, "held_moves", HeldMoves(self.elapsed))
 
     @property
     def served(self) -> AbstractSet[str]:

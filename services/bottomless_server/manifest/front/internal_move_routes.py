@@ -13,7 +13,6 @@ from bottomless.formats.stream_record import TIERS
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.mutators.moves import is_held
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.protocol.moves import (
     CLAIM,
@@ -90,16 +89,15 @@ async def find_moves(context: Context, asked: MovesAsked) -> MovesFound:
     stream_ids = [StreamId(member.decode("ascii", "replace")) for member in members]
     # What cannot be read has its alarm from the walk of retention.
     loaded = await context.streams.load_many(stream_ids)
-    now = context.clock()
-    found = [one for record in loaded.records for one in _waiting(record, asked.session, now)]
+    found = [one for record in loaded.records for one in _waiting(context, record, asked.session)]
     return MovesFound(tuple(found), stream_ids[-1])
 
 
-def _waiting(record: StreamRecord, session: str, now: int) -> list[MoveFound]:
+def _waiting(context: Context, record: StreamRecord, session: str) -> list[MoveFound]:
     if record.state is not StreamState.ACTIVE:
         return []
     return [
-        MoveFound(record.stream_id, move.copy)
+        MoveFound(record.stream_id, move.copy, (move.from_drive, move.to_drive))
         for move in record.moves
-        if not is_held(move, session, now)
+        if not context.held_moves.is_held(move, session)
     ]

@@ -7,7 +7,7 @@ crash, or a lost reply, all of it is done or nothing:
 1. `enter`: the record has the move, and its drives among those of the stream. Nothing is anywhere yet;
    the next uploader that asks takes it up.
 2. `claim`: it has a session too, and then the registry object names the drives. Another one takes it
-   over after a minute: both put the same bytes under the same keys, and the last step wants the session.
+   over after a minute without a word (common/held_moves.py): both put the same bytes under the same keys, and the last step wants the session.
 3. The uploader puts copies. Nobody reads them; the deleter and the collection of garbage leave them
    alone as long as the record has the move.
 4. `relocate`: groups on the way to the fragments, then a root, are put anew; then the EXEC that names
@@ -30,7 +30,7 @@ and so does whoever asks for it (streams/tier_routes.py).
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import structlog
 
@@ -56,9 +56,6 @@ from bottomless_server.stores.streams import deletes_key
 from bottomless_server.tree.relocate import Relocated, Relocation, relocate
 
 log = structlog.get_logger(__name__)
-
-TAKE_OVER_MS: Final = 60_000
-"""After so long without a word of its session another one may take up a move."""
 
 
 class Wanted(NamedTuple):
@@ -132,12 +129,13 @@ async def claim(context: Context, committer: Committer, copy: int, session: str)
 
     def take(record: StreamRecord) -> StreamRecord:
         move = move_of(record, copy)
-        if is_held(move, session, now):
+        if context.held_moves.is_held(move, session):
             raise Fenced("another session is at this move")
         taken = move._replace(session=session, at=now)
         return replace(record, moves=tuple(taken if one is move else one for one in record.moves))
 
     record = await committer.change(take)
+    context.held_moves.note(move_of(record, copy))
     await note_drives(context.registry_objects, record)
     move = move_of(record, copy)
     # What is to be copied is what would be named now: the same walk finds both.
@@ -211,12 +209,6 @@ async def give_up(context: Context, committer: Committer, copy: int) -> StreamRe
     record = await committer.change(take_out, queued)
     log.info("gave up a move", stream_id=record.stream_id, copy=copy_text(copy))
     return record
-
-
-def is_held(move: Move, session: str, now: int) -> bool:
-    """Whether another session than this one is at a move, at a time in ms since 1970."""
-    # A time that is ahead was written by a clock that was: it holds nobody up.
-    return move.session not in (None, session) and 0 <= now - move.at < TAKE_OVER_MS
 
 
 def move_of(record: StreamRecord, copy: int) -> Move:

@@ -1,0 +1,135 @@
+"""A directory that may hang, as a network mount does whose server is gone: it is away then.
+
+A call of the file system cannot be ended. So its thread is left alone, and whoever waits is told after a
+while that the drive does not answer. Where several calls hang, no further one is made until one of them
+has come back: so a mount never has more of its threads than it may, and nobody waits for what is known to
+hang. Each directory has threads of its own, so the others go on in any case.
+
+After a crash nothing differs: whoever was told that a call hangs knows nothing of what became of it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from bottomless.drives.base import Body, Drive, DriveAmbiguous, DriveUnavailable, Location
+from bottomless.errors import StoreError
+from bottomless.guards import guard
+from bottomless.model.object_facts import ObjectFacts
+
+HANGING_MAX: Final = 4
+"""Calls that may hang at once: half of the threads of a directory."""
+ANSWER_SECONDS: Final = 60.0
+"""How long a look, a read or a deletion may take; the largest object that is read takes seconds."""
+PUT_SECONDS: Final = 900.0
+"""How long a put may take: as long as one is tried at all."""
+
+_T = TypeVar("_T")
+
+
+class AnsweringDrive:
+    """A drive of which every call ends, whether it answers or not."""
+
+    def __init__(self, drive: Drive, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self._drive = drive
+        self._answer_seconds = answer_seconds
+        self._hanging: set[asyncio.Task[Any]] = set()
+
+    @property
+    def hanging_count(self) -> int:
+        """How many calls hang that somebody was told of."""
+        return len(self._hanging)
+
+    @property
+    def location(self) -> Location:
+        return self._drive.location
+
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
+        try:
+            await self._in_time(self._drive.put(object_key, body, crc), PUT_SECONDS)
+        except _Hangs as error:
+            raise DriveAmbiguous("the drive does not answer a put") from error
+
+    async def get(
+        self, object_key: str, start: int = 0, size: int | None = None
+    ) -> bytes | memoryview:
+        return await self._in_time(self._drive.get(object_key, start, size), self._answer_seconds)
+
+    async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
+        asked = self._drive.head(object_key, checksum=checksum)
+        return await self._in_time(asked, self._answer_seconds)
+
+    async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
+        listing = aiter(self._drive.list(prefix, after))
+
+        async def following() -> ObjectFacts | None:
+            return await anext(listing, None)
+
+        rests = False
+        try:
+            while (facts := await self._in_time(following(), self._answer_seconds)) is not None:
+                rests = True
+                yield facts
+                rests = False
+        finally:
+            # One that hangs is still in use, and ends by itself when its call comes back.
+            if rests and isinstance(listing, AsyncGenerator):
+                await listing.aclose()
+
+    async def delete(self, object_keys: Sequence[str]) -> dict[str, StoreError]:
+        return await self._in_time(self._drive.delete(object_keys), self._answer_seconds)
+
+    async def tidy(self, prefix: str) -> None:
+        await self._in_time(self._drive.tidy(prefix), self._answer_seconds)
+
+    @property
+    def has_own_clock(self) -> bool:
+        return self._drive.has_own_clock
+
+    async def clock(self) -> int:
+        return await self._drive.clock()
+
+    async def aclose(self) -> None:
+        await self._drive.aclose()
+
+    async def _in_time(self, call: Coroutine[Any, Any, _T], seconds: float) -> _T:
+        """What a call returns, or raises.
+
+        Raises:
+            DriveUnavailable: it hangs, or so many do that it was not made.
+        """
+        if not may_ask(len(self._hanging)):
+            call.close()
+            raise DriveUnavailable("the drive does not answer: calls of before hang")
+        task = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if task.done():
+            return task.result()
+        self._hanging.add(task)
+        task.add_done_callback(self._came_back)
+        raise _Hangs("the drive does not answer")
+
+    def _came_back(self, task: asyncio.Task[Any]) -> None:
+        self._hanging.discard(task)
+        if not task.cancelled():
+            # Nobody waits for it any more.
+            task.exception()
+
+
+class _Hangs(DriveUnavailable):
+    """A call has not come back in time."""
+
+
+@guard("no more calls than may hang")
+def may_ask(hanging: int) -> bool:
+    """Whether a drive of which so many calls hang is asked for anything."""
+    return hanging < HANGING_MAX
+
+
+def answering(drive: Drive) -> Drive:
+    """The drive, or one that ends each call if it is a directory."""
+    return AnsweringDrive(drive) if drive.location.kind == "file" else drive
