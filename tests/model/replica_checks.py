@@ -19,6 +19,7 @@ def check(world: "Replicas") -> None:
         for one, later in pairwise(node.disk.chunks):
             assert one.next_offset == later.first, "a log has a gap"
     needed = _needed(world)
+    assert world.record.dirty or not needed, "a clean stream lacks what was shown"
     for name in world.record.in_sync:
         node = world.nodes[name]
         lacking = needed - set(node.disk.chunks[: node.synced])

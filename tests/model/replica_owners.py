@@ -84,7 +84,9 @@ class Owners(Messages):
             opening=opening,
             holders=Holders.of(record, node.name),
             written=chunks[-1].end if chunks else NOWHERE,
-            waited=Waited(chunks[-1].end, self.now) if chunks else None,
+            waited=Waited(chunks[-1].end if chunks else NOWHERE, self.now)
+            if chunks or record.dirty
+            else None,
             reserved_next=record.reserved_next if record.dirty else 0,
             committed_next=record.published_next,
             shown_next=record.published_next,
@@ -160,7 +162,10 @@ class Owners(Messages):
         self.events[f"an owner decided to {step.do}"] += 1
         if step.do is Do.SHOW:
             owner.waited, owner.committed = None, owner.written
-            owner.committed_next = node.disk.chunks[-1].next_offset
+            chunks = node.disk.chunks
+            owner.committed_next = (
+                chunks[-1].next_offset if chunks else owner.opening.published_next
+            )
             self._show(node, owner)
         elif step.do is Do.SETTLE:
             self.settle(number, fate)
@@ -345,10 +350,11 @@ class Owners(Messages):
         """By an owner that has stopped; if it is refused the stream stays dirty."""
         node = self.node(number)
         owner = node.owner
-        if owner is None or not node.disk.chunks:
+        if owner is None:
             return
-        end = node.disk.chunks[-1].next_offset
-        if self.record.published_next != end or owner.waited is not None:
+        chunks, waits = node.disk.chunks, owner.waited is not None
+        end = chunks[-1].next_offset if chunks else owner.opening.published_next
+        if not in_sync.holds_all(waits=waits, committed=owner.committed, synced=owner.written):
             return
         if self.changed(node, in_sync.leave_clean, end, fate=fate) is not None:
             self.events["a stream was left clean"] += 1

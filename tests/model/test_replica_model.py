@@ -53,6 +53,7 @@ KNOWN = {
     "admission after all rounds": 3,
     "the epoch that a follower has seen": 107,
     "a follower that was told of more": 38,
+    "all that was found, shown before a stream is left": 1_268,
     "what is published stays out of a cut": 222,
     "the cut at an opening": 9,
     "the beginning of an empty log": 9,

@@ -115,6 +115,19 @@ def an_owner_comes_back_older(world: Replicas) -> None:
     with_all(world, 1, (0, 2))
 
 
+def an_owner_that_came_back_older_is_stopped(world: Replicas) -> None:
+    round_of(world, 0, (1, 2))
+    world.publish(0)
+    world.keep_copy(0)
+    round_of(world, 0, (1, 2))
+    with_all(world, 0, (1, 2))
+    world.crash(0)
+    world.come_back_older(0)
+    world.start(0)
+    world.claim(0)
+    world.leave_clean(0)
+
+
 def an_owner_has_freed_what_another_still_has(world: Replicas) -> None:
     round_of(world, 0, (1, 2))
     world.publish(0)
@@ -176,7 +189,7 @@ def lose_the_first(world: Replicas) -> None:
     world.admit(0, 2)
 
 
-def _yes(*_: object) -> bool:
+def _yes(*_: object, **__: object) -> bool:
     return True
 
 
@@ -203,6 +216,10 @@ STORIES: dict[str, tuple[Story, Callable[..., Any]]] = {
     "admission after all rounds": (a_member_is_counted_in_during_a_round, _yes),
     "the epoch that a follower has seen": (an_opening_of_the_past_arrives_late, _no),
     "a follower that was told of more": (an_owner_comes_back_older, _no),
+    "all that was found, shown before a stream is left": (
+        an_owner_that_came_back_older_is_stopped,
+        _yes,
+    ),
     "what is published stays out of a cut": (an_owner_has_freed_what_another_still_has, _no),
     "the cut at an opening": (one_comes_back_with_what_nobody_else_has, _whole),
     "the beginning of an empty log": (the_first_segment_is_lost_on_the_way, _yes),
@@ -233,7 +250,8 @@ def test_without_its_rule_a_story_breaks_what_must_hold(
     story, variant = STORIES[name]
     remove(monkeypatch, name, variant)
     with pytest.raises(
-        AssertionError, match=r"a node in sync|too few disks|the home is not|given up"
+        AssertionError,
+        match=r"a node in sync|too few disks|the home is not|given up|a clean stream",
     ):
         told(story)
 

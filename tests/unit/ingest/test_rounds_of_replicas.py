@@ -328,7 +328,7 @@ async def test_an_owner_that_waits_for_what_others_have_leaves_nothing_clean(
 async def test_without_its_guard_a_log_that_came_back_older_is_left_as_all_there_is(
     harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remove(monkeypatch, LEFT_WHOLE, lambda _: True)
+    remove(monkeypatch, LEFT_WHOLE, lambda **_: True)
     after, _ = await older(harness)
     await after.aclose()
     assert not (await after.record()).dirty

@@ -52,6 +52,7 @@ from bottomless_server.ingest.log.segments import LogBroken, SegmentLog
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.node.core.clock import commit_timestamp
+from bottomless_server.node.core.in_sync import holds_all
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.owner import Claim
 from bottomless_server.node.pulse import Pulse
@@ -299,13 +300,10 @@ class LocalAppender:
                     await self.claim.leave(self.log.synced_next, self._known_producers())
         self.advanced.fire()
 
-    @guard("all that was found, shown before a stream is left")
     def is_whole(self) -> bool:
-        """Whether the stream ends where this log does. One that failed, or that waits for other nodes,
-        may be the shorter one: a clean stream goes on from here, and the logs of others are put away."""
-        return (
-            not (self.failed or self.awaits_found) and self.log.committed_end == self.log.synced_end
-        )
+        """Whether the stream is known to end where this log does."""
+        waits = self.failed or self.awaits_found
+        return holds_all(waits=waits, committed=self.log.committed_end, synced=self.log.synced_end)
 
     @guard("the look at open commits before a stream is left")
     def is_bound(self) -> bool:

@@ -304,6 +304,17 @@ def all_have(counted: Collection[NodeId], have: Mapping[NodeId, _P], place: _P) 
     return all(node in have and have[node] >= place for node in counted)  # type: ignore[operator]
 
 
+@guard("all that was found, shown before a stream is left")
+def holds_all(*, waits: bool, committed: _P, synced: _P) -> bool:
+    """Whether a stream ends where the log of its owner does, which may be said of a stream that is left.
+
+    `waits`: what was found at the claim waits for other nodes, or the log has failed. Of a disk that came
+    back older, or empty, others have more: a clean stream would go on from here, and their logs would
+    be put away.
+    """
+    return not waits and committed == synced
+
+
 @guard("admission after all rounds")
 def may_be_admitted(have: _P | None, written: _P | None) -> bool:
     """Whether a member has answered for everything that the owner has written, and not only for
