@@ -145,8 +145,8 @@ class Ground:
 
     others: OtherDrives | None = None
     """The drives beside drive 0, if there are some."""
-    tier_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What services are set to, by their names, where there are others."""
+    settings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What services are set to by a course, by their names."""
 
     @property
     def stored(self) -> MemoryDrive | AllDrives:
@@ -312,6 +312,7 @@ def ingest_program(
             drain_seconds=10,
             **INGEST,
             **serving,
+            **ground.settings.get("ingest", {}),
         )
         stores = None
         if notes is not None:
@@ -348,7 +349,7 @@ def manifest_url() -> str:
 def manifest_program(ground: Ground) -> Program:
     def make(program: Program) -> ManifestService:
         drive = PagedDrive(ground.drive, Wire(ground.weather))
-        more = ground.tier_settings.get("manifest", {})
+        more = ground.settings.get("manifest", {})
         return create_manifest(
             ManifestSettings(data_dir=program.data_dir, **MANIFEST, **more),
             drive,
@@ -368,7 +369,7 @@ def uploader_program(
     def make(program: Program) -> Service:
         wal = WalCompaction.ONLY if only else WalCompaction.ON
         drive = PagedDrive(ground.drive, Wire(ground.weather))
-        more = ground.tier_settings.get("uploader", {})
+        more = ground.settings.get("uploader", {})
         return create_uploader(
             UploaderSettings(drain_seconds=5, uploader_wal=wal, **UPLOADER, **more),
             drive,

@@ -14,12 +14,15 @@ from simulation.replica_trouble import LostDisks
 from simulation.run import Simulation
 
 REPLICA_COUNT: Final = 3
+REPLACE_MS: Final = 4_000
+"""After so long without a lease another node takes the part of a member."""
 
 
 async def replicas_in_a_storm(simulation: Simulation) -> None:
     """Let streams with replicas live through all that befalls nodes, disks and the ways between them.
 
-    One disk may be gone for good in a run, since nobody takes the place of a member that is.
+    Disks may be gone for good, one after the other: the node that comes back in the place of one that
+    is takes its part.
 
     Raises:
         Broken: a record is lost, altered, doubled, or shown before all have it that are in sync.
@@ -28,6 +31,7 @@ async def replicas_in_a_storm(simulation: Simulation) -> None:
     disks = LostDisks(simulation.ground, simulation.losses, simulation.chance("disks"))
     simulation.trouble.also.append(disks.lose)
     simulation.trouble.only["disks"] = [disks.lose]
+    simulation.ground.settings["ingest"] = {"ingest_replica_replace_ms": REPLACE_MS}
     third = ingest_program(simulation.ground, "ingest-c")
     simulation.nodes.append(third)
     simulation.programs.append(third)

@@ -73,6 +73,13 @@ class ReplicaWatch(Watch):
             del self._known[node]
             self._gone[node] = self._ground.loop.now
 
+    def lies_elsewhere(self, node: NodeId) -> bool:
+        """Whether another node has all that counts, or the stream is clean."""
+        record = self.record()
+        if record is None or not record.dirty:
+            return True
+        return any(one != node and one in self._known for one in record.in_sync)
+
     def _tell_changes(self, record: StreamRecord) -> None:
         before, self._told = self._told, record
         if before is not None and record.in_sync == before.in_sync and record.home == before.home:

@@ -74,7 +74,7 @@ def tiers(simulation: Simulation, count: int) -> Iterator[None]:
     """Give the streams of a run policies of so many tiers."""
     ground = simulation.ground
     ground.others = others = OtherDrives(ground.weather, lambda: true_ms(ground.loop), DRIVE_COUNT)
-    ground.tier_settings = SETTINGS
+    ground.settings |= SETTINGS
     drives = [DEFAULT_NAME, *map(drive_name, others.mounts)]
 
     def configure(config: dict[str, Any], chance: random.Random) -> None:
