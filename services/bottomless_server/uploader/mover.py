@@ -44,7 +44,7 @@ class HeldObject:
     """The bytes of an object as a source: a drive takes them block by block, and serves others in between.
 
     As parts in memory they would be summed, joined and handed to a socket as a whole, and appends of
-    the same process would wait for that."""
+    the same process would wait for that (docs/decisions/0183)."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = memoryview(data)
