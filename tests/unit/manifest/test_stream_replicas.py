@@ -6,7 +6,6 @@ from typing import Any
 import httpx
 import pytest
 from support.manifest import NODE, OWNER, STREAM, ManifestHarness, a_record
-from support.waiting import eventually
 from unit.manifest.test_manifest_api import Service, running
 
 from bottomless.errors import Code, Fenced
@@ -184,10 +183,11 @@ async def test_what_its_owner_refuses_fails_and_is_not_tried_again() -> None:
 async def test_the_owner_is_asked_to_give_a_stream_away() -> None:
     harness = await a_harness()
     async with running(harness) as service:
-        accepted = await service.public.post("/v1/admin/streams/orders/owner", json={"node": B})
-        assert accepted.status_code == 202, accepted.text
-        await eventually(lambda: harness.owners.given == [(STREAM, B)])
-        again = await service.public.post("/v1/admin/streams/orders/owner", json={"node": NODE})
-        assert again.status_code == 202, again.text
+        path = "/v1/admin/streams/orders/owner"
+        told = await an_operation(service, await service.public.post(path, json={"node": B}))
+        assert told["result"]["home"] == B
+        assert told["result"]["pause_ms"] >= 0
+        again = await an_operation(service, await service.public.post(path, json={"node": NODE}))
+        assert again["result"] == {"home": NODE, "pause_ms": None}
     assert (await harness.streams.load(STREAM)).owner_url == OWNER
     assert harness.owners.given == [(STREAM, B)]

@@ -148,6 +148,7 @@ def register_owner_changes(operations: Operations, registry: Registry) -> None:
         assert operation.stream_id is not None
         node = NodeId(operation.arguments["node"])
         record = await registry.load_active(operation.stream_id)
+        pause_ms: int | None = None
         if record.home != node:
             if record.owner_url is None:
                 raise Unavailable(
@@ -155,12 +156,15 @@ def register_owner_changes(operations: Operations, registry: Registry) -> None:
                 )
             try:
                 await check_new_owner(context, record, node)
+                asked_at = context.elapsed()
                 await context.owners.transfer(
                     record.owner_url, record.stream_id, node, _GIVE_SECONDS
                 )
             except Fenced as error:
                 return Failed(error)
-        return Done({"home": node})
+            # It answers when the other node has opened the stream, or is to find it by itself.
+            pause_ms = context.elapsed() - asked_at
+        return Done({"home": node, "pause_ms": pause_ms})
 
     operations.register(CHANGE_OWNER, run)
 
