@@ -3,7 +3,7 @@
 import threading
 import time
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import httpx
 
@@ -95,8 +95,8 @@ class Steady:
         return True
 
 
-def once_done(url: str, accepted: httpx.Response) -> None:
-    """Return when an operation that was accepted has succeeded.
+def once_done(url: str, accepted: httpx.Response) -> dict[str, Any]:
+    """Return the result of an operation that was accepted, when it has succeeded.
 
     Raises:
         RuntimeError: it failed, or takes too long.
@@ -108,7 +108,8 @@ def once_done(url: str, accepted: httpx.Response) -> None:
     while True:
         found = httpx.get(path, timeout=60).raise_for_status().json()
         if found["state"] == "succeeded":
-            return
+            result: dict[str, Any] = found["result"]
+            return result
         if found["state"] == "failed" or time.monotonic() > deadline:
             raise RuntimeError(f"it does not succeed: {found}")
         # Nothing of the API waits for an operation.
