@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from bottomless.model.drive import DEFAULT_NAME
-from bottomless_server.manifest.mutators import moves
-from bottomless_server.uploader.moves import Moves
+from bottomless_server.manifest.common import held_moves
+from bottomless_server.uploader import moves
 from simulation.drives import OtherDrives, drive_name
 from simulation.programs import true_ms
 from simulation.replica_storm import replicas_in_a_storm
@@ -96,8 +96,9 @@ def tiers(simulation: Simulation, count: int) -> Iterator[None]:
     simulation.trouble.also += trouble.befall()
     simulation.trouble.only["moves"] = trouble.befall()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moves, "TAKE_OVER_MS", _TAKE_OVER_MS)
-        defaults = Moves.__init__.__kwdefaults__
+        patch.setattr(held_moves, "TAKE_OVER_MS", _TAKE_OVER_MS)
+        patch.setattr(moves, "TAKE_OVER_SECONDS", _TAKE_OVER_MS / 1000)
+        defaults = moves.Moves.__init__.__kwdefaults__
         assert defaults is not None
         patch.setitem(defaults, "renew_seconds", _RENEW_SECONDS)
         yield
