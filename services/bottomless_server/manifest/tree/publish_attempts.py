@@ -19,6 +19,8 @@ from typing import Final
 import structlog
 
 from bottomless.formats.keys import group_key, root_key
+from bottomless.guards import guard
+from bottomless.model.names import Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import CoordinationUnknown, Due
 from bottomless_server.core.not_found import stream_not_found
@@ -60,6 +62,8 @@ class Publisher:
         self.undecided: Publish | None = None
         """The reply to its EXEC was lost; until it is decided nothing else may be tried."""
         self.decide_at = 0
+        self._known: tuple[Uid | None, int] = None, 0
+        """The root that is to be put, and since when its plan is known to hold, by `elapsed`."""
 
     async def publish(self, puts: Sequence[PutGroup | PutRoot], publish: Publish) -> StreamRecord:
         """One attempt; the record that says so.
@@ -70,7 +74,11 @@ class Publisher:
             NotFound, Unavailable: certainly not published.
         """
         assert self.undecided is None, "one thing at a time"
+        if self._known[0] != publish.pointer.uid:
+            self._known = publish.pointer.uid, self._context.elapsed()
         for put in puts:
+            if isinstance(put, PutRoot):
+                await self._look_again(publish)
             await self.put_node(put, publish.base)
             if isinstance(put, PutGroup):
                 await reach("manifest.publish.after-groups")
@@ -84,6 +92,24 @@ class Publisher:
         await reach("manifest.publish.after-exec")
         self._done()
         return record
+
+    async def _look_again(self, publish: Publish) -> None:
+        """Look at the record before a root is put long after its plan was made, as after a stand-still.
+
+        What the plan names may have been given up and deleted meanwhile, with all roots that named it.
+        One that comes later would be the newest of the bucket, and a rebuild would believe it.
+
+        Raises:
+            Superseded: the plan does not hold any more.
+        """
+        now = self._context.elapsed()
+        if not is_stale(now - self._known[1], self._context.settings.manifest_upload_deadline_ms):
+            return
+        record = await self._context.streams.load(publish.base.stream_id)
+        check_active(record)
+        if not publication.all_hold(record, publish):
+            raise Superseded(record)
+        self._known = publish.pointer.uid, now
 
     async def decide(self) -> tuple[StreamRecord, bool]:
         """Find out whether a publish without a reply happened, when it cannot happen any more.
@@ -181,6 +207,13 @@ class Publisher:
         # The strays went into the queue with the same EXEC.
         self._put.clear()
         self._tried.clear()
+
+
+@guard("a look before a late root")
+def is_stale(ms: int, deadline_ms: int) -> bool:
+    """Whether a plan is so old that what it names may be deleted soon; `deadline_ms` is the time from
+    which on what was given up may be."""
+    return ms >= deadline_ms // 2
 
 
 def named(publish: Publish) -> dict[str, object]:

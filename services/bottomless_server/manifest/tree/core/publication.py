@@ -48,6 +48,12 @@ def move_holds(record: StreamRecord, publish: Publish) -> bool:
     return mine in {(move.copy, move.session) for move in record.moves}
 
 
+def all_hold(record: StreamRecord, publish: Publish) -> bool:
+    """Whether a publish could be made part of this record."""
+    holds = (version_holds, epoch_holds, intents_hold, move_holds)
+    return all(one(record, publish) for one in holds)
+
+
 def publish_in(record: StreamRecord, publish: Publish) -> StreamRecord:
     """The record with the new root in it; the conditions are the caller's."""
     past = record.past_roots if record.root is None else (*record.past_roots, record.root.uid)
