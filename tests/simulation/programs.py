@@ -145,6 +145,8 @@ class Ground:
 
     others: OtherDrives | None = None
     """The drives beside drive 0, if there are some."""
+    stages_objects: bool = False
+    """Whether nodes put what is staged of streams with replicas into the object store."""
     settings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     """What services are set to by a course, by their names."""
 
@@ -327,6 +329,7 @@ def ingest_program(
             clocks=clocks_of(program),
             forwarding=SimulatedForwarding(ground.network, name, 4.0),
             leaderless=stores,
+            drive=PagedDrive(ground.drive, Wire(ground.weather)) if ground.stages_objects else None,
         )
 
     return Program(ground, name, make, disk=disk, noted=notes == "sync")

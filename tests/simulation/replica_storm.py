@@ -31,6 +31,7 @@ async def replicas_in_a_storm(simulation: Simulation) -> None:
     disks = LostDisks(simulation.ground, simulation.losses, simulation.chance("disks"))
     simulation.trouble.also.append(disks.lose)
     simulation.trouble.only["disks"] = [disks.lose]
+    simulation.ground.stages_objects = True
     simulation.ground.settings["ingest"] = {"ingest_replica_replace_ms": REPLACE_MS}
     third = ingest_program(simulation.ground, "ingest-c")
     simulation.nodes.append(third)

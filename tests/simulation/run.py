@@ -65,8 +65,6 @@ FAR_SECONDS: Final = 60.0
 was days ahead."""
 LOOK_SECONDS: Final = 0.05
 LOCAL_WRITERS: Final = (StrictProducer, StrictProducer, PlainWriter, StagedWriter)
-REPLICATED_WRITERS: Final = (StrictProducer, StrictProducer, PlainWriter)
-"""A stream with replicas takes no staged batches."""
 LEADERLESS_WRITERS: Final = (
     StrictProducer,
     PlainWriter,
@@ -229,9 +227,7 @@ class Simulation:
         return works
 
     def _writers(self, stream: Expected) -> Sequence[_MakeWriter]:
-        if stream.leaderless:
-            return LEADERLESS_WRITERS
-        return LOCAL_WRITERS if self.replicas == 1 else REPLICATED_WRITERS
+        return LEADERLESS_WRITERS if stream.leaderless else LOCAL_WRITERS
 
     async def _compact_now(self) -> None:
         """In half of the runs somebody asks for a round; else it is time that brings one."""
