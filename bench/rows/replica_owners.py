@@ -196,8 +196,8 @@ ROWS: Final = (
         ),
         _failover,
         warms_up=False,
-        rounds_max=2,
-        guess_seconds=170,
+        rounds_max=1,
+        guess_seconds=140,
     ),
     Row(
         "replicas-move",
@@ -216,7 +216,7 @@ ROWS: Final = (
         (at_most("≤ 20 s", DRAIN, lambda figure: figure.seconds, 20, "s"),),
         _drain,
         warms_up=False,
-        rounds_max=2,
-        guess_seconds=150,
+        rounds_max=1,
+        guess_seconds=120,
     ),
 )
