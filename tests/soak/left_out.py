@@ -140,6 +140,9 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "tests/chaos/test_chaos.py"
         "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
     ),
+    "tests/journeys/test_replica_members.py": (
+        "tests/unit/ingest/test_replica_members.py::test_a_node_is_taken_in_and_another_one_let_go"
+    ),
     # Three nodes under load, each trouble once.
     "tests/journeys/test_replica_troubles.py": (
         "tests/unit/ingest/test_failover_nodes.py"

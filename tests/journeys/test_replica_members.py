@@ -1,0 +1,123 @@
+"""Nodes come to hold a stream, go, are replaced and emptied, by requests: RP8, and of RP11 the request.
+
+In `./dev soak`; in every run `unit/ingest/test_replica_members.py` and `test_forced_takeover.py` there.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.replicated import NODES, ReplicatedStream, ThreeServers, three_servers
+from support.waiting import until
+
+from bottomless import Client
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeServers]:
+    settings = {"BOTTOMLESS_INGEST_REPLICA_REPLACE_MS": "4000", "BOTTOMLESS_DRAIN_SECONDS": "5"}
+    with three_servers(tmp_path_factory.mktemp("members"), settings) as running:
+        yield running
+        running.start()
+
+
+def client_of(nodes: ThreeServers, name: str) -> Client:
+    return Client(nodes[name].url, retry_seconds=240)
+
+
+def done(client: Client, begun: dict[str, Any]) -> dict[str, Any]:
+    """The result of an operation."""
+    ended = client.wait_for_operation(begun["operation_id"], timeout_seconds=240)
+    assert ended["state"] == "succeeded", ended
+    result: dict[str, Any] = ended["result"]
+    return result
+
+
+def until_held_by(stream: ReplicatedStream, *names: str) -> None:
+    """Wait until exactly these hold it, and have everything."""
+    until(
+        lambda: stream.members() == stream.in_sync() == set(names),
+        what=f"{names} to hold it, and nobody else",
+    )
+
+
+def test_nodes_of_replicas_are_added_removed_and_emptied_by_requests(nodes: ThreeServers) -> None:
+    """RP8."""
+    stream = ReplicatedStream(nodes, "members", {"replicas": 1})
+    stream.appended("first", "0", producer="p", sequence=0)
+    owner = stream.owner
+    second, third = stream.others(owner)
+    with client_of(nodes, owner) as client:
+        for number, name in enumerate((second, third), 2):
+            node = nodes.node_id(name)
+            assert node is not None
+            told = done(client, client.add_replica("members", node))
+            assert told == {"node": node, "replicas": number}
+            stream.appended("first", str(number), producer="p", sequence=number - 1)
+        stream.require_same(*NODES)
+
+        def shown() -> bool:
+            told = client.replicas("members")["nodes"]
+            return [one["role"] for one in told] == ["owner", "in-sync", "in-sync"] and all(
+                (one["next_offset"], one["lag"], one["failing"]) == (3, 0, False) for one in told
+            )
+
+        until(shown, what="all nodes to show where their logs end")
+        listed = client.list_nodes()
+        assert {one["node"] for one in listed} == {nodes.node_id(name) for name in NODES}
+        gone = nodes.node_id(third)
+        assert gone is not None
+        assert done(client, client.remove_replica("members", gone))["replicas"] == 2
+        until_held_by(stream, owner, second)
+        assert client.describe("members")["replication"]["replicas"] == 2
+        emptied = nodes.node_id(second)
+        assert emptied is not None
+        assert done(client, client.evacuate_node(emptied))["alone"] == 0
+        until_held_by(stream, owner, third)
+        stream.appended("first", "4", producer="p", sequence=3)
+        assert stream.values("first") == ["0", "2", "3", "4"]
+        done(client, client.rebalance_nodes())
+    # It may be chosen again once it was stopped.
+    assert nodes[second].stop() == 0
+    nodes.start()
+
+
+def test_a_node_of_replicas_that_is_gone_is_replaced(nodes: ThreeServers) -> None:
+    """RP8."""
+    stream = ReplicatedStream(nodes, "replaced", {"replicas": 2})
+    stream.appended("first", "0", producer="p", sequence=0)
+    until(lambda: len(stream.in_sync()) == 2, what="two in sync")
+    owner = stream.owner
+    (other,) = stream.in_sync() - {owner}
+    (free,) = set(NODES) - {owner, other}
+    nodes[other].kill()
+    until_held_by(stream, owner, free)
+    stream.appended(owner, "1", producer="p", sequence=1)
+    nodes.start()
+    stream.require_same(owner, free)
+    assert stream.values("first") == ["0", "1"]
+
+
+def test_a_takeover_of_replicas_names_a_node_only_if_nobody_has_everything(
+    nodes: ThreeServers,
+) -> None:
+    """RP11."""
+    stream = ReplicatedStream(nodes, "taken")
+    stream.appended("first", "0", producer="p", sequence=0)
+    stream.until_in_sync(*NODES)
+    owner = stream.owner
+    home = nodes.node_id(owner)
+    assert home is not None
+    b, c = stream.others(owner)
+    path = "/v1/admin/streams/taken/takeover"
+    body = {"accept_loss": True, "expect_home": home, "node": nodes.node_id(c)}
+    with nodes[c].client() as client:
+        assert client.post(path, json=body).json()["code"] == "home-live"
+        nodes[owner].kill()
+        until(lambda: nodes.is_away(owner), what="the end of a lease")
+        refused = client.post(path, json=body).json()["code"]
+        # Another one has everything, and may own it by now.
+        assert refused in ("home-live", "in-sync-live")
+    nodes.start()
+    stream.require_same(*NODES)
+    assert stream.values(b) == ["0"]
