@@ -107,7 +107,7 @@ def _without_condemning(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_second_look(patch: pytest.MonkeyPatch) -> None:
-    async def still(_: Any, __: Any, found: Any) -> Any:
+    async def still(_: Any, __: Any, found: Any, ___: Any) -> Any:
         return found
 
     remove(patch, "the second look of a collection", still)

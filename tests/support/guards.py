@@ -5,6 +5,7 @@ Guards are found by their names (`bottomless/guards.py`), so a test does not kno
 
 import sys
 from collections.abc import Callable, Iterator
+from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from bottomless.guards import GUARDS
@@ -34,10 +35,20 @@ def _places(name: str, variant: Callable[..., Any]) -> list[tuple[Any, str, Any]
     """Where something has to stand in the place of a guard, and what."""
     places = list(_known(GUARDS[name]))
     assert places, f"nobody knows the guard: {name}"
+    _require_callable_as(GUARDS[name], variant)
     return [
         (owner, attribute, property(variant) if isinstance(known, property) else variant)
         for owner, attribute, known in places
     ]
+
+
+def _require_callable_as(guard: Callable[..., Any], variant: Callable[..., Any]) -> None:
+    """Refuse a variant that cannot be called as the guard is: the product would take the TypeError for a
+    bug of its own, and a run that fails for that would prove nothing of the guard."""
+    needed = [one for one in signature(guard).parameters.values() if one.default is Parameter.empty]
+    by_place = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    named = {one.name: one for one in needed if one.kind is Parameter.KEYWORD_ONLY}
+    signature(variant).bind(*(one for one in needed if one.kind in by_place), **named)
 
 
 def _known(function: Callable[..., Any]) -> Iterator[tuple[Any, str, Any]]:

@@ -154,9 +154,8 @@ def test_a_frozen_file_is_never_made_anew(tmp_path: Path, monkeypatch: pytest.Mo
     assert (copy / FROZEN).read_text() == (FOLDER / FROZEN).read_text()
 
 
-NEWEST = dict.fromkeys(
+NEWEST = {"drives": 3} | dict.fromkeys(
     (
-        "drives",
         "plan",
         "plan 2",
         "registry",
