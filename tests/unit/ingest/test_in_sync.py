@@ -12,7 +12,7 @@ from bottomless.errors import Fenced, StoreError, Unavailable
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
-from bottomless.model.stream import NOBODY, EpochStart, StreamRecord, StreamState
+from bottomless.model.stream import NOBODY, EpochStart, StreamRecord, StreamState, check_record
 from bottomless_server.node.core import in_sync, ownership
 from bottomless_server.node.core.in_sync import (
     Refusal,
@@ -76,6 +76,15 @@ def test_without_its_guard_the_only_log_with_everything_is_set_aside(
 ) -> None:
     remove(monkeypatch, "the log of a node that holds a stream", lambda *_: False)
     assert ownership.is_outdated(claimed_by_one_that_died(), B, HAS_ALL)
+
+
+def test_an_epoch_that_began_with_what_nobody_else_had_is_gone_with_its_owner() -> None:
+    """C had a round that the others lack, claimed, and lost its disk: found by chaos."""
+    record = claim(ALL, C, "c:1", LocalView(10, empty=False, epoch=1), home_held=False)
+    assert [one.first_offset for one in record.epochs] == [0, 10]
+    claimed = claim(record, B, "b:1", LocalView(7, empty=False, epoch=1), home_held=False)
+    check_record(claimed)
+    assert claimed.epochs == (EpochStart(1, 0), EpochStart(3, 7))
 
 
 def test_nobody_else_claims_a_dirty_stream() -> None:

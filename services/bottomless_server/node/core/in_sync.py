@@ -76,7 +76,17 @@ def claim(
     if not home_held and may_go_on(record, mine):
         # What lies here is the stream's own log, as the home's is, and is held to the same rules.
         record = replace(record, home=mine)
-    return ownership.claim(record, mine, owner_url, local, home_held=home_held)
+    claimed = ownership.claim(record, mine, owner_url, local, home_held=home_held)
+    return _without_unshown(claimed) if record.members else claimed
+
+
+def _without_unshown(claimed: StreamRecord) -> StreamRecord:
+    """The record without epochs that began after the place at which the newest begins: their owners had
+    more than all in sync, and died before anybody else had it, so nothing of these epochs was shown."""
+    first = claimed.epochs[-1].first_offset
+    return replace(
+        claimed, epochs=tuple(one for one in claimed.epochs if one.first_offset <= first)
+    )
 
 
 @guard("the in-sync set in a claim")
