@@ -54,6 +54,8 @@ SPARE: Final = "uploader-2"
 INGESTS: Final = ("ingest", "ingest-2")
 _FENCED: Final = re.compile(r"an upload session ended .*\bfenced\b", re.IGNORECASE)
 """Whatever way the log has of writing a code."""
+_BUG: Final = re.compile(r".*( met a bug|unexpected)")
+_BUG_SIZE: Final = 6_000
 MANIFEST_OF: Final = {
     **dict.fromkeys(("ingest", "uploader", QUEUES), "manifest"),
     **dict.fromkeys(("ingest-2", "ingest-3", "reader", SPARE), "manifest-2"),
@@ -306,6 +308,16 @@ class ChaosDeployment(SeparateProcesses):
                     )
                 else:
                     self.exits[name] += 1
+
+    def bugs(self) -> dict[str, str]:
+        """Of each service that met what it takes for a bug, its log from there on."""
+        logs = {name: process.log() for name, process in self.services.items()}
+        found = {name: _BUG.search(log) for name, log in logs.items()}
+        return {
+            name: logs[name][one.start() : one.start() + _BUG_SIZE]
+            for name, one in found.items()
+            if one is not None
+        }
 
     @property
     def fenced_count(self) -> int:

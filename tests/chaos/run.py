@@ -281,6 +281,8 @@ def run_chaos(directory: Path, s3: S3Server, plan: Plan) -> Report:
             print("\n".join(story.lines[-60:]))
             for name, log in deployment.log_ends().items():
                 print(f"--- {name}\n{log}")
+            for name, bug in deployment.bugs().items():
+                print(f"--- a bug of {name}\n{bug}")
     report.seconds = time.monotonic() - begun
     return report
 

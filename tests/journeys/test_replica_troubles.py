@@ -1,5 +1,5 @@
 """Three nodes that hold a stream, under strict producers, in all that may befall them: RP1, RP2, RP5 to
-RP7 and RP9. In `./dev soak`, as `test_replica_losses.py`; in every run `unit/ingest/test_failover_nodes.py`.
+RP7 and RP9. In `./dev soak`; a little of the same by `test_replica_losses.py` in every run.
 
 How long the others take is printed, and no verdict: what is checked is that all of it is there, once.
 """

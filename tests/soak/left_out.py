@@ -48,6 +48,11 @@ _GUIDE: Final = "tests/spark/test_spark_jobs_guide.py"
 _OF_SUPERS: Final = "tests/journeys/test_super_produce.py::test_a_request_that_died_is_stored_once_when_it_comes_again"
 
 
+_LOSSES: Final = "tests/journeys/test_replica_losses.py"
+_EACH_DIES: Final = (
+    "test_what_is_acknowledged_lies_on_three_disks_while_each_of_the_replicas_dies_once"
+)
+
 _CRASHES: Final = "tests/journeys/test_crash_windows.py"
 _DRIVES: Final = "tests/journeys/test_drive_kills.py"
 _MADE: Final = (
@@ -127,10 +132,15 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     ),
     # Three nodes as processes, with their disks; in one process they are in a run of everything.
     # Not seen often enough yet on a machine that does much else.
-    "tests/journeys/test_replica_losses.py": (
-        "tests/unit/ingest/test_failover_nodes.py"
-        "::test_another_node_goes_on_when_the_lease_of_the_owner_is_gone"
-    ),
+    **{
+        f"{_LOSSES}::{test}": f"{_LOSSES}::{_EACH_DIES}"
+        for test in (
+            "test_with_two_of_three_nodes_away_appends_to_replicas_wait_and_are_all_there_later",
+            "test_an_owner_of_replicas_that_slept_through_its_lease_acknowledges_nothing_of_its_own",
+            "test_nothing_is_cut_of_replicas_when_the_disk_of_their_owner_comes_back_older",
+            "test_a_first_append_is_taken_at_once_and_no_node_of_an_older_release_holds_replicas",
+        )
+    },
     "tests/linearizability/test_replicas.py": (
         "tests/linearizability/test_linearizability.py"
         "::test_histories_with_lost_answers_and_deaths_are_linearizable[local]"
@@ -144,10 +154,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "tests/unit/ingest/test_replica_members.py::test_a_node_is_taken_in_and_another_one_let_go"
     ),
     # Three nodes under load, each trouble once.
-    "tests/journeys/test_replica_troubles.py": (
-        "tests/unit/ingest/test_failover_nodes.py"
-        "::test_another_node_goes_on_when_the_lease_of_the_owner_is_gone"
-    ),
+    "tests/journeys/test_replica_troubles.py": f"{_LOSSES}::{_EACH_DIES}",
     # The three points of a deletion at which it may die are all in a run of everything.
     "tests/journeys/test_scenarios_deletion.py::test_a_deletion_goes_on_after_kill_9_at_any_moment": (
         f"{_CRASHES}::test_a_deletion_that_died_is_finished_after_the_restart"
