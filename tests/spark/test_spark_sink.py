@@ -130,6 +130,13 @@ def test_a_batch_above_the_bound_is_written_in_parts_under_one_number(
     assert (producer["producer_id"], producer["last_seq"]) == ("load.large", 0)
 
 
+def test_a_stream_with_replicas_takes_such_a_batch_too(streams: Streams) -> None:
+    """What the tasks stage, and the plan of the parts, is in the object store."""
+    name = f"sink-{next(_numbers)}"
+    streams.client.create_stream(name, {"replication": {"replicas": 3, "min_in_sync": 1}})
+    test_a_batch_above_the_bound_is_written_in_parts_under_one_number(streams, name)
+
+
 @pytest.mark.parametrize(
     ("select", "mode", "options", "sentence"),
     [

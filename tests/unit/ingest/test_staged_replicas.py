@@ -26,9 +26,14 @@ from bottomless_server.ingest.staged.commit_appends import CommitAppends
 from bottomless_server.ingest.staged.object_batches import ObjectBatches
 from unit.ingest.harness import NAME, STREAM, IngestHarness, problem
 from unit.ingest.replica_services import Node, ThreeServices
-from unit.ingest.test_staged import LARGE, body_of, commit, files, raise_epoch, stage
+from unit.ingest.test_staged import LARGE, body_of, commit, cut_off, files, raise_epoch, stage
 
-SETTINGS: Final[dict[str, Any]] = {"ingest_group_bytes_max": 4 * KIB}
+LATE_MS: Final = 600_000
+"""After so long callers are told that an outcome is unknown: no busy machine takes that long."""
+SETTINGS: Final[dict[str, Any]] = {
+    "ingest_group_bytes_max": 4 * KIB,
+    "ingest_replica_commit_ms": LATE_MS,
+}
 PRODUCER: Final = f"/v1/streams/{NAME}/producers/job"
 _T = TypeVar("_T")
 
@@ -304,12 +309,28 @@ async def held(three: ThreeServices) -> Node:
             node.address.gone = True
         return await append(*asked)
 
+    log = owner.harness.appender.log
+
+    async def is_written() -> bool:
+        return log.synced_next == 2
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CommitAppends, "append", lost_before)
-        answer = await meanwhile(three, commit(owner.harness, *ids))
+        asking = asyncio.create_task(commit(owner.harness, *ids))
+        await three.until(is_written)
+        await pass_time(three, LATE_MS)
+        answer = await meanwhile(three, asking)
     assert problem(answer) == (504, "commit-timeout")
     assert answer.json()["outcome"] == "unknown"
     return owner
+
+
+async def pass_time(three: ThreeServices, ms: int) -> None:
+    """Let much time go on, with the leases renewed."""
+    for _ in range(0, ms, 3_000):
+        three.first.time.advance(3_000)
+        for node in three.nodes:
+            await node.harness.lease.renew()
 
 
 async def again_while_held(three: ThreeServices, owner: Node) -> httpx.Response:
@@ -440,10 +461,19 @@ async def test_a_node_without_an_object_store_stages_nothing_for_a_stream_with_r
     await harness.aclose()
 
 
-async def test_a_stream_that_lies_here_alone_asks_the_store_for_nothing_of_its_own(
-    alone: IngestHarness, drive: SlowDrive
+async def test_a_stream_that_lies_here_alone_does_without_the_store(
+    alone: IngestHarness, drive: SlowDrive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also while a commit of another producer is open, of which only this disk has the rest."""
+
+    def is_away(*_: object) -> None:
+        raise DriveUnavailable("the store does not answer")
+
+    monkeypatch.setattr(drive, "list", is_away)
     drive.gets = 0
-    ids = [await stage(alone, f"{value}{LARGE}") for value in "012"]
-    assert (await commit(alone, *ids)).json()["count"] == 3
-    assert (await commit(alone, *ids)).json()["duplicates"] == 3
+    await cut_off(alone, 1)
+    ids = [await stage(alone, f"{value}{LARGE}") for value in "345"]
+    assert (await commit(alone, *ids, producer="other")).json()["count"] == 3
+    assert (await commit(alone, *ids, producer="other")).json()["duplicates"] == 3
+    await alone.service.appenders.finish_commits()
+    assert await first_letters(alone) == ["0", "3", "4", "5", "1", "2"]

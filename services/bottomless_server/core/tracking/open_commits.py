@@ -43,8 +43,8 @@ class OpenCommits:
         """Whether a name is that of the parts of an open commit."""
         return name in self._numbers
 
-    def __bool__(self) -> bool:
-        return bool(self._numbers)
+    def __len__(self) -> int:
+        return len(self._numbers)
 
     def note_part(self, name: str, number: int) -> None:
         """A part before the last is stored."""

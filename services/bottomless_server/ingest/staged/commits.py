@@ -150,11 +150,10 @@ class StagedCommits:
         stream_id, disk = appender.stream_id, self._batches
         if self._shared is None or self._has_begun_here(appender, producer_id):
             return disk
-        shared = await self._shared.get(appender)
-        is_new = open_commit(appender.tracking, producer_id) is None
-        if is_new and not appender.has_replicas and disk.has_all(stream_id, staged_ids):
-            return disk
-        return shared
+        if appender.has_replicas or open_commit(appender.tracking, producer_id) is not None:
+            return await self._shared.get(appender)
+        # Of a stream that lies here alone nothing waits for the object store, unless it has to.
+        return disk if disk.has_all(stream_id, staged_ids) else self._shared.of(appender)
 
     def _has_begun_here(self, appender: LocalAppender, producer_id: str) -> bool:
         try:
@@ -190,7 +189,12 @@ class StagedCommits:
                     await self._finish_quietly(appender, plan.producer_id)
 
     async def _shared_plans(self, appender: LocalAppender) -> list[CommitPlan]:
-        if self._shared is None or not appender.tracking.open_commits:
+        here = [
+            plan
+            for plan in self._batches.plans(appender.stream_id)
+            if progress(plan, appender.tracking).start
+        ]
+        if self._shared is None or len(appender.tracking.open_commits) <= len(here):
             return []
         try:
             return (await self._shared.get(appender)).plans

@@ -106,7 +106,7 @@ class SharedBatches:
         Raises:
             Unavailable: nothing is staged.
         """
-        return await self._of(appender).stage(frames)
+        return await self.of(appender).stage(frames)
 
     async def get(self, appender: LocalAppender) -> "ObjectBatches":
         """What is kept of a stream, with the plans of all commits that are open.
@@ -115,15 +115,16 @@ class SharedBatches:
             StoreError: they cannot be looked at now; parts of a commit are stored, so the outcome of
                 a commit is unknown.
         """
-        found = self._of(appender)
+        found = self.of(appender)
         await found.look()
         return found
 
     def drop_damaged_plan(self, appender: LocalAppender, producer_id: str) -> None:
         """Forget the plan of a producer that is to be forgotten, if it cannot be read."""
-        self._of(appender).drop_damaged_plan(producer_id)
+        self.of(appender).drop_damaged_plan(producer_id)
 
-    def _of(self, appender: LocalAppender) -> "ObjectBatches":
+    def of(self, appender: LocalAppender) -> "ObjectBatches":
+        """What is kept of a stream, perhaps without the plans of earlier claims; asks nobody."""
         found = self._claims.get(appender)
         if found is None:
             found = self._claims[appender] = ObjectBatches(self._store, appender)
