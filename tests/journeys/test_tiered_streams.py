@@ -39,6 +39,7 @@ from bottomless.spark.plan import Stored
 from bottomless.spark.store import Counts
 from bottomless.spark.ways import open_objects
 
+PAUSE_SECONDS: Final = 0.05
 SETTINGS: Final = {
     **BY_HAND,
     "BOTTOMLESS_READER_STORE_RETRY_SECONDS": "0.5",
@@ -76,14 +77,15 @@ class Reading(threading.Thread):
         self._server = server
         self._name = stream.name
         self._wanted = wanted
-        self.ends = False
+        self._ends = threading.Event()
         self.count = 0
         self.faults: list[str] = []
 
     def run(self) -> None:
         with self._server.client() as client:
             stream = Stream(client, self._name)
-            while not (self.ends or self.faults):
+            # A little apart, so that the server does something else too.
+            while not (self._ends.wait(PAUSE_SECONDS) or self.faults):
                 answer = stream.get()
                 # A busy machine lets leases lapse, which is a 503 that says so and no missing data.
                 if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
@@ -91,6 +93,10 @@ class Reading(threading.Thread):
                     if records != self._wanted:
                         self.faults.append(answer.text)
                     self.count += 1
+
+    def end(self) -> None:
+        self._ends.set()
+        self.join()
 
     def wait_whole(self) -> None:
         """Wait until a read has ended that began after this call, and was right."""
@@ -106,8 +112,7 @@ def reading(server: AllInOne, stream: Stream, wanted: list[dict[str, Any]]) -> I
     try:
         yield thread
     finally:
-        thread.ends = True
-        thread.join()
+        thread.end()
 
 
 def test_a_tiered_stream_lives_through_a_death_in_a_move_and_adds_up(
