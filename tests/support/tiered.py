@@ -134,12 +134,13 @@ class Tiers:
         )
 
     def let_sessions_lapse(self, stream_id: StreamId) -> None:
-        """Let it be long ago that an uploader said that it is at a move, while no process lives."""
+        """Let no uploader be at a move, while no process lives: else a manifest service that was started
+        gives the one that died a minute to say something."""
         with another_client(self.coordination_url) as client:
             value = client.get(stream_key(stream_id))
             assert isinstance(value, bytes)
             record = decode_record(value)
-            moves = tuple(move._replace(at=0) for move in record.moves)
+            moves = tuple(move._replace(session=None) for move in record.moves)
             client.set(stream_key(stream_id), encode_record(replace(record, moves=moves)))
 
 
