@@ -71,12 +71,14 @@ class ThreeServices:
         **settings: Any,
     ) -> None:
         """`step_down_ms`: a round that waits for so long is given up with its stream. `drive` is the
-        object store of all of them, if there is one. `replicas`: how many hold the stream at first."""
+        object store of all of them, if there is one. `replicas`: how many hold the stream at first.
+        A caller is told that its append is held after ten minutes where `settings` say nothing else:
+        ten seconds of these clocks are over before a slow disk has synced."""
         self._replicas = replicas
         self._path = path
         self._step_down_ms = step_down_ms
         self._drive = drive
-        self._settings = settings
+        self._settings = {"ingest_replica_commit_ms": 600_000, **settings}
         self._stack = AsyncExitStack()
         self.nodes: list[Node] = []
 
