@@ -1,11 +1,12 @@
 """Lines of text, and batches of the records that they make: the base of several formats.
 
-A batch is cut by count and by bytes, and where the input pauses: what is piped from something slow
-shall not wait for a full batch.
+A batch is cut by count and by bytes, and where the input pauses, or trickles: what is piped from
+something slow shall not wait for a full batch.
 """
 
 import os
 import select
+import time
 from collections.abc import Callable, Iterable, Iterator
 from io import UnsupportedOperation
 from typing import Any, BinaryIO, Final, NamedTuple
@@ -21,6 +22,8 @@ LINE_SIZE_MAX: Final = 2 * MIB
 
 _PIECE_SIZE: Final = 256 * 1024
 _PAUSE_SECONDS: Final = 0.1
+_HELD_SECONDS: Final = 0.5
+"""How long a line is held for others that come one by one, without any pause."""
 
 Encode = Callable[[bytes, int], bytes | None]
 """Makes a record from a line and its number; None for a line that holds none."""
@@ -40,7 +43,8 @@ class Batch(NamedTuple):
 
 
 def lines_of(stream: BinaryIO) -> Iterator[bytes | None]:
-    """Give the lines without their ends, and None where the input pauses.
+    """Give the lines without their ends, and None where what was given is to be sent: the input pauses,
+    or brings no more than a trickle.
 
     Raises:
         InvalidRequest: a line is longer than LINE_SIZE_MAX.
@@ -76,13 +80,21 @@ def _pieces_of(stream: BinaryIO) -> Iterator[bytes | None]:
         while piece := stream.read(_PIECE_SIZE):
             yield piece
         return
+    held_since: float | None = None
     while True:
-        if not select.select([descriptor], [], [], _PAUSE_SECONDS)[0]:
+        patience = _PAUSE_SECONDS
+        if held_since is not None:
+            left = held_since + _HELD_SECONDS - time.monotonic()
+            patience = min(patience, max(left, 0.0))
+        if not select.select([descriptor], [], [], patience)[0]:
             yield None
+            held_since = None
             select.select([descriptor], [], [])
         piece = os.read(descriptor, _PIECE_SIZE)
         if not piece:
             return
+        if held_since is None:
+            held_since = time.monotonic()
         yield piece
 
 
