@@ -153,6 +153,7 @@ class IngestService:
         if not self.started:
             return {}
         return {
+            "node": self.lease.node.node_id,
             "coordination": "lease held" if self.lease.is_live() else "lease ran out",
             "open_streams": sum(1 for _ in self.streams.opened()),
             "unopened_streams": len(self.streams.unopened()),

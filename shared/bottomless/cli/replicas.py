@@ -15,6 +15,7 @@ _COLUMNS: Final = [
     Column("NODE", lambda item: item["node"]),
     Column("ROLE", lambda item: item["role"]),
     Column("IN SYNC", lambda item: "yes" if item["in_sync"] else "no"),
+    Column("EPOCH", lambda item: _number(item["epoch"])),
     Column("NEXT OFFSET", lambda item: _number(item["next_offset"])),
     Column("LAG", lambda item: _number(item["lag"])),
     Column("DISK", lambda item: "failing" if item["failing"] else ""),

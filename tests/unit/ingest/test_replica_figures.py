@@ -68,6 +68,7 @@ async def test_a_node_that_is_away_is_seen_to_lack_what_was_written_since(
     await until_shown(three, owner, 1, "replica_in_sync", "all")
     assert shown(owner, "replica_admissions_total") >= 1
     report = await owner.harness.service.report()
+    assert report["node"] == owner.node_id
     assert report["replicas"] == {"followed": 0, "all": 1, "fewer": 0, "minimum": 0, "too-few": 0}
 
 
