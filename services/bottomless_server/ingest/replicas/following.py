@@ -172,10 +172,16 @@ class Following:
         raise Overloaded("too many replicas are in use here", retry_after_seconds=1)
 
     def _let_go(self, stream_id: StreamId) -> None:
-        stream = self._streams.pop(stream_id)
-        closing = asyncio.create_task(stream.close(), name=f"replica-end-{stream_id}")
-        self._closing[stream_id] = closing
-        closing.add_done_callback(lambda _: self._closing.pop(stream_id, None))
+        closing = self._close(stream_id, self._streams.pop(stream_id))
+        self._closing[stream_id] = asyncio.create_task(closing, name=f"replica-end-{stream_id}")
+
+    async def _close(self, stream_id: StreamId, stream: FollowedStream) -> None:
+        try:
+            await stream.close()
+        finally:
+            # Here, and not in a callback of the task: whoever asks between its end and the callback
+            # would wait for what has ended, which gives way to nobody, the callback included.
+            del self._closing[stream_id]
 
     async def _tick(self) -> float:
         now = self._context.clocks.elapsed()
