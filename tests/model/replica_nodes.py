@@ -56,7 +56,7 @@ class Owner:
     opening: Opening
     holders: Holders
     written: Place
-    """Where its log ends, synced or not; as `OtherNodes` has it."""
+    """Where its log ends, synced or not; as `Answers` has it."""
     waited: Waited | None
     """The round under way, or what was found at the claim; None if all is committed."""
     reserved_next: int

@@ -1,7 +1,7 @@
 """What owners of a stream with replicas do in `replicas.py`: claims, rounds, and who is in sync.
 
-An owner decides by `replica_waits.py` and does what `other_nodes.py` does; `admit`, `evict` and `commit`
-are for stories, which say themselves what is decided.
+An owner decides by `replica_waits.py` and does what `other_nodes.py` and `counted.py` do; `admit`, `evict`
+and `commit` are for stories, which say themselves what is decided.
 """
 
 from dataclasses import replace

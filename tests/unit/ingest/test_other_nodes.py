@@ -26,8 +26,9 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes
 from bottomless_server.coordination.memory import MemoryCoordination
 from bottomless_server.ingest.log.segments import SegmentLog, Unsynced
-from bottomless_server.ingest.replicas import other_nodes
-from bottomless_server.ingest.replicas.other_nodes import OtherNodes, OwnerContext
+from bottomless_server.ingest.replicas import joins
+from bottomless_server.ingest.replicas.other_nodes import OtherNodes
+from bottomless_server.ingest.replicas.owner_context import OwnerContext
 from bottomless_server.ingest.replicas.senders import Senders
 from bottomless_server.node.core.replica_waits import WaitBounds
 from bottomless_server.node.core.sends import Event, Memory, News
@@ -420,7 +421,7 @@ async def test_a_stream_that_lies_here_alone_is_held_by_others_as_soon_as_there_
 async def test_too_few_members_are_looked_for_again_and_take_no_append_until_then(
     three: Three, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(other_nodes, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(joins, "LOOK_SECONDS", 0.01)
     three.first = ()
     task = asyncio.create_task(three.harness.append("a"))
     await eventually(lambda: three.harness.service.streams.find(STREAM))

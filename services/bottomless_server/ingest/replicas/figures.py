@@ -1,6 +1,6 @@
 """What a node measures of replicas: of the streams that it owns, and of those that it follows.
 
-Counts go up where something is done (other_nodes.py, failover.py, transfers.py). All else is asked of the
+Counts go up where something is done (counted.py, failover.py, transfers.py). All else is asked of the
 owned streams at a scrape, so that a round pays for one observation and nothing more. Labels have few
 values: never the name of a stream.
 """

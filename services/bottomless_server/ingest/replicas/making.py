@@ -25,7 +25,8 @@ from bottomless_server.ingest.replicas.following import Following
 from bottomless_server.ingest.replicas.held_routes import HeldRoutes
 from bottomless_server.ingest.replicas.member_routes import MemberRoutes
 from bottomless_server.ingest.replicas.node_peers import NodePeers
-from bottomless_server.ingest.replicas.other_nodes import OtherNodes, OwnerContext
+from bottomless_server.ingest.replicas.other_nodes import OtherNodes
+from bottomless_server.ingest.replicas.owner_context import OwnerContext
 from bottomless_server.ingest.replicas.replica_routes import ReplicaRoutes
 from bottomless_server.ingest.replicas.senders import Senders
 from bottomless_server.ingest.replicas.step_down import StepDown

@@ -1,7 +1,8 @@
-"""The nodes that hold a stream beside its owner: who is waited for, let go, and counted in.
+"""The nodes that hold a stream beside its owner: what an appender asks of them, and what they answer.
 
 It is what an appender asks at the steps of a round (`local/replicas.py`); `node/core/replica_waits.py`
-decides, and here it is done. How many nodes there are to be is decided in membership.py.
+decides, and here it is done. counted.py writes into the record who is in sync, joins.py sees to those
+who come and go, and answers.py keeps what each node has said.
 
 In the order of a round, with what a crash of this node leaves after each step:
 
@@ -11,87 +12,34 @@ In the order of a round, with what a crash of this node leaves after each step:
 4. a silent node is evicted, by EXEC   the record names those that have it, or one more that lacks
                                        it: as in 2, since nothing was shown before the EXEC returned
 5. shown and answered                  all that the record names have it
-
-Of an EXEC without a reply nobody knows whether it was done. The node counts as in sync until another
-EXEC returns: that one wrote the record, so one that is still on its way finds it changed, and fails.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
-from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
+from bottomless.errors import Code, Fenced, Outcome, Unavailable
 from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.log.segments import LogBroken, SegmentLog, Unsynced
-from bottomless_server.ingest.replicas.figures import ReplicaFigures, Seen, seen_of
-from bottomless_server.ingest.replicas.membership import LOOK_SECONDS, Choose, Membership
+from bottomless_server.ingest.replicas.answers import Answers
+from bottomless_server.ingest.replicas.counted import Counted
+from bottomless_server.ingest.replicas.figures import Seen, seen_of
+from bottomless_server.ingest.replicas.joins import AGAIN_SECONDS, LONGEST_WAIT, Joins
 from bottomless_server.ingest.replicas.own_log import OwnLog
-from bottomless_server.ingest.replicas.senders import Senders
-from bottomless_server.node.core.in_sync import Refusal, Refused
-from bottomless_server.node.core.replica_waits import (
-    Do,
-    Holders,
-    Said,
-    Step,
-    WaitBounds,
-    Waited,
-    heard_from,
-    is_late,
-    joiner,
-    let_go,
-    next_step,
-    refuses,
-    unheard,
-)
+from bottomless_server.ingest.replicas.owner_context import OwnerContext
+from bottomless_server.node.core.replica_waits import Do, Step, Waited, is_late, next_step, refuses
 from bottomless_server.node.core.sends import Event, News, Told
-from bottomless_server.node.file_calls import FileCalls
-from bottomless_server.node.lease import Clocks
 from bottomless_server.node.owner import Claim
-from bottomless_server.node.pulse import Pulse, wait_for
-from bottomless_server.node.replica_records import Owned, ReplicaRecords
-from bottomless_server.protocol.replica import NOWHERE, Place
-from bottomless_server.runtime.base.end import end_tasks
-from bottomless_server.runtime.base.endless import endless
-from bottomless_server.runtime.base.shared_hops import SharedHops
+from bottomless_server.node.pulse import wait_for
+from bottomless_server.protocol.replica import NOWHERE
 
 log = structlog.get_logger(__name__)
 
-_AGAIN_SECONDS: Final = 0.2
-"""How long after an EXEC that failed, or before a node may join, it is decided anew."""
 _DIVERGED_SECONDS: Final = 1.0
-_LONGEST_WAIT: Final = 3_600.0
-_LOOKS: Final = 4
-_LOOKS_AT_ABSENT: Final = 20
-"""So often in the time after which a member is replaced the leases of members are looked at, and where
-one of them is silent or out of sync."""
-
-
-LiveOf = Callable[[Collection[NodeId]], Awaitable[set[NodeId]]]
-"""Finds those of some nodes whose lease is held."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerContext:
-    """What all owned streams of a process share that have other nodes."""
-
-    mine: NodeId
-    records: ReplicaRecords
-    senders: Senders
-    files: FileCalls
-    hops: SharedHops
-    clocks: Clocks
-    bounds: WaitBounds
-    choose: Choose | None = None
-    """None: nobody is taken in but those that a claim has chosen."""
-    live_of: LiveOf | None = None
-    """None: nobody is replaced by itself."""
-    figures: ReplicaFigures = field(default_factory=ReplicaFigures)
 
 
 class OtherNodes:
@@ -104,37 +52,25 @@ class OtherNodes:
         first wait."""
         self._context = context
         self._claim = claim
-        self._owned = Owned(claim.stream_id, claim.epoch)
+        self._stream_id = claim.stream_id
         told = Told(local.committed_next, record.published_next, record.version)
-        self._own = OwnLog(context.files, context.hops, local, claim.epoch, told)
+        self._own = own = OwnLog(context.files, context.hops, local, claim.epoch, told)
         self._local = local
-        self._holders = Holders.of(record, context.mine)
-        self._membership = Membership(record, context.choose)
-        self._said: dict[NodeId, Said] = {}
-        self._diverged: set[NodeId] = set()
-        self._evicting: set[NodeId] = set()
-        """Nodes whose eviction was asked for since the record was written last."""
-        self._written = self._own.end
+        self._answers = answers = Answers(own.end)
+        self._counted = counted = Counted(context, record, claim, answers)
+        self._joins = Joins(context, record, claim, counted, answers, own)
         self._begun_at = self._sent_at = context.clocks.elapsed()
         self._held = False
         self.waiting_since: int | None = None
         """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
         self._ended_at: int | None = None
-        self._heard = Pulse()
-        self._changing = asyncio.Lock()
-        """Held around each EXEC, so that one that comes later was read later."""
-        self._task: asyncio.Task[None] | None = None
-        self._doubted_members = False
-        """Whether a change of the members had no reply: the record may name others."""
-        self._looked_at: int | None = None
-        """When the leases of members were looked at last."""
 
     # What an appender asks.
 
     @property
     def in_sync_others(self) -> tuple[NodeId, ...]:
         """The nodes in sync beside this one, without those of which it is in doubt."""
-        holders = self._holders
+        holders = self._counted.holders
         out = {self._context.mine, *holders.doubted}
         return tuple(node for node in holders.in_sync if node not in out)
 
@@ -144,11 +80,11 @@ class OtherNodes:
         Raises:
             Unavailable: too few nodes are in sync, or a round is held; outcome none.
         """
-        if self._task is None:
+        if not self._joins.are_begun:
             # Nobody was asked yet to follow a stream that was opened to be read, however long ago.
             return
         now = self._context.clocks.elapsed()
-        if self._held or refuses(self._holders, self._begun_at, now, self._context.bounds):
+        if self._held or refuses(self._counted.holders, self._begun_at, now, self._context.bounds):
             raise _too_few()
 
     @guard("enough nodes in sync before a round is written")
@@ -162,8 +98,8 @@ class OtherNodes:
         # Of an empty log nothing was waited for, so nobody follows it yet.
         self._begin()
         while True:
-            heard = self._heard.next()
-            if self._holders.are_enough:
+            heard = self._answers.pulse.next()
+            if self._counted.holders.are_enough:
                 return
             self._require_claim()
             if self._ended_at is not None:
@@ -174,16 +110,16 @@ class OtherNodes:
     def send(self, written: Unsynced, /) -> None:
         """Send a round to all members; in the event loop, before the log counts it."""
         piece = self._own.written(written)
-        self._written, self._sent_at = piece.end, self._context.clocks.elapsed()
-        for node in self._others():
+        self._answers.written, self._sent_at = piece.end, self._context.clocks.elapsed()
+        for node in self._counted.others:
             sender = self._context.senders.of(node)
             if sender is not None:
-                sender.offer(self._owned.stream_id, piece)
+                sender.offer(self._stream_id, piece)
 
     @property
     def failing(self) -> tuple[NodeId, ...]:
         """Nodes that said last that they cannot store what they are sent."""
-        return tuple(node for node, one in self._said.items() if one.failed)
+        return self._answers.failing
 
     async def all_have(self, end: tuple[int, int], late: Callable[[], None], /) -> None:
         """Return when every node in sync has the log up to a segment and a position in it.
@@ -202,7 +138,7 @@ class OtherNodes:
         self.waiting_since = waited.since
         try:
             while True:
-                heard = self._heard.next()
+                heard = self._answers.pulse.next()
                 self._require_claim()
                 now = self._context.clocks.elapsed()
                 step = self._next_step(waited, now)
@@ -214,8 +150,8 @@ class OtherNodes:
                     late()
                 if step.do is Do.WAIT:
                     await wait_for(heard, self._pause(step, waited, now))
-                elif not await (self._settle() if step.do is Do.SETTLE else self._change(step)):
-                    await wait_for(heard, _AGAIN_SECONDS)
+                elif not await self._do(step):
+                    await wait_for(heard, AGAIN_SECONDS)
         finally:
             self._held, self.waiting_since = False, None
         waits = self._context.figures.round_waits
@@ -226,9 +162,7 @@ class OtherNodes:
 
     def configure(self, config: StreamConfig) -> None:
         """Go by another number of nodes from now on."""
-        self._membership.configure(config)
-        self._holders = replace(self._holders, least=config.replication.least_in_sync)
-        self._heard.fire()
+        self._joins.configure(config)
 
     async def add(self, node: NodeId) -> None:
         """Take a node in, on the word of an operator.
@@ -236,7 +170,8 @@ class OtherNodes:
         Raises:
             Fenced, Refused, StoreError
         """
-        await self._set(node, self._context.records.add_member)
+        self._begin()
+        await self._joins.add(node)
 
     async def remove(self, node: NodeId) -> None:
         """Let a node go, on the word of an operator.
@@ -244,13 +179,13 @@ class OtherNodes:
         Raises:
             Fenced, Refused, StoreError
         """
-        await self._set(node, self._context.records.remove_member)
+        self._begin()
+        await self._joins.remove(node)
 
     def replace(self, node: NodeId) -> None:
         """Have another node take the place of one."""
         self._begin()
-        self._membership.replace(node)
-        self._heard.fire()
+        self._joins.replace(node)
 
     def note_published(self, next_offset: int, version: int) -> None:
         """Note what object storage holds: other nodes need no more than what comes after it."""
@@ -262,83 +197,76 @@ class OtherNodes:
         """At a stop: a round that is held is given up, and another one after the time in which a
         silent node is let go."""
         self._ended_at = self._context.clocks.elapsed()
-        self._heard.fire()
+        self._answers.pulse.fire()
 
     async def close(self) -> None:
         """Send nothing more, once nothing more is written."""
-        self._context.senders.leave(self._owned.stream_id, self)
+        self._context.senders.leave(self._stream_id, self)
         self._context.figures.watched.discard(self)
-        if self._task is not None:
-            await end_tasks(self._task)
+        await self._joins.close()
 
     def seen(self) -> Seen:
         """What is seen of the stream now, for metrics."""
-        ends = {node: one.end for node, one in self._said.items()}
-        wanted = self._membership.wanted
-        return seen_of(self._local, self._holders, wanted, ends, is_held=self._held)
+        ends = {node: one.end for node, one in self._answers.said.items()}
+        holders, wanted = self._counted.holders, self._joins.wanted
+        return seen_of(self._local, holders, wanted, ends, is_held=self._held)
 
     # What other nodes say.
 
     def hear(self, node: NodeId, event: Event) -> None:
         """Take news of a node."""
+        answers = self._answers
         match event.news:
             case News.HAS:
-                self._has(node, NOWHERE if event.end is None else event.end)
+                end = NOWHERE if event.end is None else event.end
+                answers.note_end(node, end, self._context.clocks.elapsed())
             case News.FENCED:
-                self._fence()
-            case News.DIVERGED if node in self._holders.counted:
+                self._counted.fence()
+            case News.DIVERGED if node in self._counted.holders.counted:
                 # It may be the only one that has what was acknowledged: nobody is let go before an
                 # operator, or a transfer, has made it the owner.
-                self._diverged.add(node)
-                log.error("a replica knows more than its owner", stream_id=self._owned.stream_id)
+                answers.diverged.add(node)
+                log.error("a replica knows more than its owner", stream_id=self._stream_id)
             case News.DIVERGED:
                 # It was in sync by an older record, and is asked again; not at once, since it may take
                 # a while until it reads another one.
-                self._follow(node, _DIVERGED_SECONDS)
+                self._joins.follow(node, _DIVERGED_SECONDS)
             case News.FAILED:
                 # Nobody waits for it any longer than for one that is silent for too long.
-                self._said[node] = replace(self._said.get(node, Said()), failed=True)
-            case News.UNKNOWN if node in self._said:
-                self._said[node] = unheard(self._said[node])
-        self._heard.fire()
-
-    def _has(self, node: NodeId, end: Place) -> None:
-        one, now = self._said.get(node, Said()), self._context.clocks.elapsed()
-        self._said[node] = heard_from(one, end, self._written, now)
+                answers.note_failed(node)
+            case News.UNKNOWN:
+                answers.note_unknown(node)
+        answers.pulse.fire()
 
     # Inside.
 
-    def _others(self) -> list[NodeId]:
-        return [node for node in self._holders.members if node != self._context.mine]
-
     def _begin(self) -> None:
         """Have the other nodes follow, the first time."""
-        if self._task is not None:
+        if self._joins.are_begun:
             return
         self._begun_at = self._context.clocks.elapsed()
-        self._context.senders.listen(self._owned.stream_id, self)
+        self._context.senders.listen(self._stream_id, self)
         self._context.figures.watched.add(self)
-        for node in self._others():
-            self._follow(node)
-        self._task = asyncio.create_task(endless("ingest-replica-joins", self._join), name="joins")
-
-    def _follow(self, node: NodeId, pause: float = 0.0) -> None:
-        sender, end = self._context.senders.of(node), self._own.end
-        if sender is not None:
-            log_end = None if end == NOWHERE else end
-            sender.follow(self._owned.stream_id, self._own, log_end, self._own.told, pause)
+        self._joins.begin()
 
     def _tell(self) -> None:
-        for node in self._others():
+        for node in self._counted.others:
             sender = self._context.senders.of(node)
             if sender is not None:
-                sender.tell(self._owned.stream_id, self._own.told)
+                sender.tell(self._stream_id, self._own.told)
 
     def _next_step(self, waited: Waited, now: int) -> Step:
-        step = next_step(self._holders, self._said, waited, now, self._context.bounds)
-        if self._diverged and step.do in (Do.EVICT, Do.ADMIT, Do.SETTLE):
+        holders, said = self._counted.holders, self._answers.said
+        step = next_step(holders, said, waited, now, self._context.bounds)
+        if self._answers.diverged and step.do in (Do.EVICT, Do.ADMIT, Do.SETTLE):
             return Step(Do.WAIT)
         return step
+
+    async def _do(self, step: Step) -> bool:
+        """Do an EXEC. False: it is to be asked for again later."""
+        if step.do is Do.SETTLE:
+            return await self._joins.settle()
+        return await self._counted.change(step)
 
     def _require_claim(self) -> None:
         if self._claim.fenced:
@@ -358,235 +286,7 @@ class OtherNodes:
             times.append(waited.since + self._context.bounds.commit_ms)
         if self._ended_at is not None:
             times.append(max(self._ended_at, waited.since) + self._context.bounds.wait_ms)
-        return max(min(times) - now, 1) / 1000 if times else _LONGEST_WAIT
-
-    async def _join(self) -> float | None:
-        """Count a member in that has everything, or wait until somebody has said something."""
-        heard = self._heard.next()
-        node = self._joiner()
-        try:
-            if node is not None and await self._change(Step(Do.ADMIT, node)):
-                return 0
-            if await self._mend_members():
-                return 0
-        except Fenced:
-            return None
-        # By time alone a member joins that was evicted before.
-        out = set(self._holders.members) - set(self._holders.in_sync) | self._holders.doubted
-        is_near = any(self._has_all(one) for one in out)
-        idle = LOOK_SECONDS
-        if self._membership.is_right(self._holders) and not self._doubted_members:
-            idle = _LONGEST_WAIT if self._context.live_of is None else self._look_seconds
-        await wait_for(heard, _AGAIN_SECONDS if is_near else idle)
-        return 0
-
-    async def _mend_members(self) -> bool:
-        """Take a node in, or let one go, if there are to be more, or fewer. False: there is nothing to
-        do, or it is to be tried again later.
-
-        Raises:
-            Fenced: somebody claimed the stream since.
-        """
-        if self._diverged:
-            return False
-        if self._doubted_members:
-            return await self._settle()
-        await self._look_at_leases()
-        if self._membership.is_right(self._holders):
-            return False
-        try:
-            wanted = await self._membership.next(self._holders)
-            if wanted is None or isinstance(wanted, Step):
-                return wanted is not None and await self._change(wanted)
-            async with self._changing:
-                before = self._holders.members
-                record = await self._context.records.set_members(self._owned, wanted)
-                self._take_up(record)
-        except Fenced:
-            self._fence()
-            raise
-        except (Refused, StoreError) as error:
-            log.warning("the nodes of a stream stay as they are", error=str(error))
-            self._doubted_members = not isinstance(error, Refused)
-            return False
-        self._take_up_members(before)
-        return True
-
-    async def _set(
-        self, node: NodeId, change: Callable[[Owned, NodeId], Awaitable[StreamRecord]]
-    ) -> None:
-        """Change members and configuration by one EXEC."""
-        self._begin()
-        async with self._changing:
-            before = self._holders
-            # Counted as long as nobody knows, as in every change.
-            if node in before.counted:
-                self._holders = replace(before, doubted=before.doubted | {node})
-            try:
-                record = await change(self._owned, node)
-            except Fenced:
-                self._fence()
-                raise
-            except Refused:
-                self._holders = replace(self._holders, doubted=before.doubted)
-                raise
-            except StoreError:
-                self._doubted_members = True
-                self._heard.fire()
-                raise
-            self._take_up(record)
-            self._membership.configure(record.config)
-        self._take_up_members(before.members)
-
-    @property
-    def _look_seconds(self) -> float:
-        """How long after one look at the leases of members they are looked at again: sooner where one of
-        them is out of sync, or says nothing."""
-        are_well = all(
-            node in self._holders.in_sync and self._said.get(node, Said()).end is not None
-            for node in self._others()
-        )
-        looks = _LOOKS if are_well else _LOOKS_AT_ABSENT
-        return self._context.bounds.replace_ms / looks / 1000
-
-    async def _look_at_leases(self) -> None:
-        """Find out which members have no lease, now and then."""
-        others, live_of = self._others(), self._context.live_of
-        now, replace_ms = self._context.clocks.elapsed(), self._context.bounds.replace_ms
-        seen_at = self._looked_at
-        if live_of is None or not others:
-            return
-        if seen_at is not None and now - seen_at < self._look_seconds * 1000:
-            return
-        try:
-            live = await live_of(others)
-        except StoreError as error:
-            log.warning("the leases of members were not looked at", error=str(error))
-            return
-        self._looked_at = now
-        self._membership.looked([one for one in others if one not in live], now, replace_ms)
-
-    def _take_up_members(self, before: Collection[NodeId]) -> None:
-        now = self._holders.members
-        if set(now) == set(before):
-            return
-        log.info("nodes of a stream", nodes=now, before=before, stream_id=self._owned.stream_id)
-        for node in set(now) - set(before):
-            # It may have been a member before, and have thrown its log away since.
-            self._said.pop(node, None)
-            self._follow(node)
-        self._membership.forget(set(before) - set(now))
-        for node in set(before) - set(now):
-            self._said.pop(node, None)
-            sender = self._context.senders.of(node)
-            if sender is not None:
-                sender.leave(self._owned.stream_id)
-        self._heard.fire()
-
-    def _joiner(self) -> NodeId | None:
-        """Name a member that may be counted in, or one of which nobody knows whether it was."""
-        if self._diverged or self._claim.fenced:
-            return None
-        for node in sorted(self._holders.doubted):
-            if self._has_all(node):
-                return node
-        now, bounds = self._context.clocks.elapsed(), self._context.bounds
-        return joiner(self._holders, self._said, self._written, now, bounds)
-
-    def _has_all(self, node: NodeId) -> bool:
-        end = self._said.get(node, Said()).end
-        return end is not None and end >= self._written
-
-    def _is_known(self, do: Do, node: NodeId) -> bool:
-        """Whether the record says already, beyond doubt, what an EXEC is to write."""
-        if node in self._holders.doubted:
-            return False
-        return (node in self._holders.in_sync) is (do is Do.ADMIT)
-
-    async def _change(self, step: Step) -> bool:
-        """Do an EXEC, unless it is not wanted any more. False: it is to be asked for again later.
-
-        Raises:
-            Fenced: somebody claimed the stream since.
-        """
-        node, records = step.node, self._context.records
-        assert node is not None
-        async with self._changing:
-            before = self._holders
-            if step.do is Do.ADMIT and not self._has_all(node):
-                return False
-            if self._is_known(step.do, node):
-                return True
-            # Counted as long as nobody knows: it may be in sync before the reply is here.
-            self._holders = replace(before, doubted=before.doubted | {node})
-            try:
-                if step.do is Do.EVICT:
-                    self._evicting.add(node)
-                    record = await evicted(records, self._owned, node)
-                else:
-                    record = await records.admit(self._owned, node)
-            except Fenced:
-                self._fence()
-                raise
-            except (Refused, StoreError) as error:
-                self._not_changed(step, before, error)
-                return False
-            self._take_up(record)
-        self._context.figures.note(step.do)
-        log.info("a replica", does=step.do, node=node, stream_id=self._owned.stream_id)
-        self._heard.fire()
-        return True
-
-    async def _settle(self) -> bool:
-        """Find out who is in sync, where nobody knows. False: it is to be asked for again later.
-
-        Raises:
-            Fenced: somebody claimed the stream since.
-        """
-        async with self._changing:
-            before = self._holders
-            try:
-                record = await self._context.records.settle(self._owned)
-            except Fenced:
-                self._fence()
-                raise
-            except (Refused, StoreError) as error:
-                self._not_changed(Step(Do.SETTLE), before, error)
-                return False
-            self._take_up(record)
-            self._doubted_members = False
-            self._membership.configure(record.config)
-        self._take_up_members(before.members)
-        self._heard.fire()
-        return True
-
-    def _not_changed(self, step: Step, before: Holders, error: Refused | StoreError) -> None:
-        log.warning("a replica could not be changed", does=step.do, error=str(error))
-        if isinstance(error, Refused):
-            # Nothing was written, so what was in doubt before still is. A PATCH may have come meanwhile.
-            self._holders = replace(self._holders, doubted=before.doubted)
-            if error.refusal is Refusal.NOT_HOME:
-                self._fence()
-
-    def _take_up(self, record: StreamRecord) -> None:
-        """Go by a record that this owner has written just now, and nobody since."""
-        self._holders = Holders.of(record, self._context.mine)
-        now = self._context.clocks.elapsed()
-        for node in self._evicting - set(record.in_sync):
-            # Also one whose eviction had no reply.
-            self._said[node] = let_go(self._said.get(node, Said()), self._written, now)
-        self._evicting.clear()
-
-    def _fence(self) -> None:
-        """Nothing is shown any more; whoever waits for other nodes hears of it."""
-        self._claim.note_fence()
-        self._heard.fire()
-
-
-@guard("an eviction before a round goes on")
-async def evicted(records: ReplicaRecords, owned: Owned, node: NodeId) -> StreamRecord:
-    """The record as it is when a node is no more in sync, and cannot become the owner."""
-    return await records.evict(owned, node)
+        return max(min(times) - now, 1) / 1000 if times else LONGEST_WAIT
 
 
 def _too_few() -> Unavailable:

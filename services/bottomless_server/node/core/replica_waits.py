@@ -1,8 +1,10 @@
 """Decide what the owner of a stream with replicas does as long as a round is not on all its disks.
 
-Only `ingest/replicas/other_nodes.py` calls this. A round is shown when every node has it that is in sync. One that is silent is evicted first, by an EXEC on the record, and then the round goes on without
-it: who is in sync may become the owner, and would not have the round. Where too few would be left, the
-round is held until somebody answers, or until another member has caught up and is admitted.
+Only `ingest/replicas/` calls this: other_nodes.py for a round, joins.py for a member.
+A round is shown when every node has it that is in sync. One that is silent is evicted first, by an EXEC
+on the record, and then the round goes on without it: who is in sync may become the owner, and would not
+have the round. Where too few would be left, the round is held until somebody answers, or until another
+member has caught up and is admitted.
 
 Times are milliseconds of the monotonic clock.
 """
