@@ -23,7 +23,7 @@ OPEN = ("/", "/livez", "/readyz", "/openapi.json")
 NAMING = sorted(name for name in OPERATIONS if "{" in name)
 """Operations that name something."""
 
-OF_ALL = {"GET /v1/admin/queue-store", "GET /v1/admin/wal"}
+OF_ALL = {"GET /v1/admin/queue-store", "GET /v1/admin/wal", "GET /v1/nodes"}
 """What is told of the streams or queues of everybody, to the operator alone."""
 NAMING_NOTHING = sorted(
     name
@@ -34,7 +34,11 @@ NAMING_NOTHING = sorted(
 
 OWN = {"PUT /v1/streams/{s}", "PUT /v1/super-streams/{s}", "PUT /v1/queues/{q}"}
 """These make something of one's own where another has something of that name."""
-OPERATORS = {"DELETE /v1/admin/drives/{d}", "POST /v1/admin/drives/{d}/lost"}
+OPERATORS = {
+    "DELETE /v1/admin/drives/{d}",
+    "POST /v1/admin/drives/{d}/lost",
+    "POST /v1/admin/nodes/{node}/evacuate",
+}
 """These name what is no tenant's, and are refused to whoever is not the operator."""
 
 SECOND = sorted(

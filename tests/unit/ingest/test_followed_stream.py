@@ -1,5 +1,6 @@
 """A log that follows another one on a real directory: what it takes, and what it is when it is opened."""
 
+import asyncio
 import errno
 import os
 import random
@@ -79,6 +80,28 @@ async def test_it_goes_on_after_a_restart_where_it_ended(follower: FollowerNode)
     assert (await follower.take(owner.item(None))) == [Answer(Taken.NOT_OPEN, NOWHERE)]
     await follower.copy(owner)
     assert follower.files() == owner.files
+
+
+async def test_a_log_that_is_closed_is_in_use_no_more_from_that_moment_on(
+    follower: FollowerNode,
+) -> None:
+    """Whoever opens it anew waits for its end, and where that is over gives way to nobody."""
+    await follower.copy(an_owner(50))
+    following, loop = follower.following, asyncio.get_running_loop()
+    letting_go = asyncio.create_task(following.let_go(STREAM))
+    await asyncio.sleep(0)
+    [closing] = [one for one in asyncio.all_tasks() if one.get_name() == f"replica-end-{STREAM}"]
+    seen = []
+
+    def look() -> None:
+        seen.append((closing.done(), following.in_use(STREAM)))
+        if not letting_go.done():
+            loop.call_soon(look)
+
+    look()
+    await letting_go
+    assert (True, True) not in seen
+    assert (True, False) in seen
 
 
 async def test_what_does_not_go_on_at_its_end_is_not_taken(follower: FollowerNode) -> None:

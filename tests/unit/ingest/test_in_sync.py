@@ -222,6 +222,7 @@ def test_an_operator_takes_a_node_in_and_as_many_are_wanted_then() -> None:
     assert more.config_version == ALL.config_version + 1
     assert with_member(more, A, 1, D) == more
     alone = replace(ALL, config=StreamConfig(), members=(), in_sync=())
+    assert with_member(alone, A, 1, A) == alone
     two = with_member(alone, A, 1, B)
     assert (two.members, two.in_sync) == ((A, B), (A,))
     assert two.config.replication.replicas == 2

@@ -169,9 +169,11 @@ def with_member(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId) ->
         Refused: `not-home` or `too-many`.
     """
     check_home(record, mine, epoch)
-    if node in record.members:
+    # Of a stream with one replica the owner is all of them, and the record does not say so.
+    held = record.members or (mine,)
+    if node in held:
         return record
-    members = (*(record.members or (mine,)), node)
+    members = (*held, node)
     _require(len(members) <= REPLICA_COUNT_MAX, Refusal.TOO_MANY)
     wanted = max(record.config.replication.replicas, len(members))
     return _said(_wanting(record, wanted), members, record.in_sync or (mine,))
