@@ -203,6 +203,42 @@ async def test_an_owner_that_reaches_nobody_gives_its_place_to_one_that_lives(
         await three.aclose()
 
 
+async def test_an_owner_whose_nodes_died_keeps_its_place(tmp_path: Path) -> None:
+    """Their leases are there for a while, and one that is given the stream would own it dead."""
+    three = await ThreeServices(tmp_path, step_down_ms=5_000).start()
+    try:
+        await keeps_its_place(three)
+    finally:
+        await three.aclose()
+
+
+async def keeps_its_place(three: ThreeServices) -> None:
+    owner, b, c = three.nodes
+    assert await three.append(owner, "0") == 0
+    await three.until_all_in_sync()
+    for node in (b, c):
+        await three.cut_off(node)
+    sending = asyncio.create_task(owner.append("1"))
+    appender = owner.harness.service.streams.find(STREAM)
+    assert appender is not None
+
+    async def is_long_ago() -> bool:
+        assert (await three.record()).home == owner.node_id
+        since = appender.waiting_since
+        return since is not None and owner.harness.time.elapsed - since > 30_000
+
+    await three.until(is_long_ago)
+    for node in (b, c):
+        node.address.gone, node.renews = False, True
+
+    async def is_answered() -> bool:
+        return sending.done()
+
+    await three.until(is_answered)
+    assert sending.result().json()["first_offset"] == 1
+    assert await three.values(owner) == [b"0", b"1"]
+
+
 async def gives_its_place(three: ThreeServices) -> None:
     owner, b = await held(three)
     c = three.nodes[2]

@@ -204,7 +204,13 @@ def make_following(
     streams.claim_failed = failover.note_failed
     transfers = Transfers(owner, streams, sending.peers, figures)
     transfers.given_away = failover.given_away
-    step_down = StepDown(transfers, streams, context.clocks, settings.ingest_replica_step_down_ms)
+    step_down = StepDown(
+        transfers,
+        streams,
+        context.clocks,
+        after_ms=settings.ingest_replica_step_down_ms,
+        lease_ms=settings.ingest_lease_ms,
+    )
     return ReplicaHalf(
         sending,
         following,

@@ -7,6 +7,10 @@ and only this one does not reach them, one of them may reach the others. It find
 home when it looks at a stream whose owner is silent. What is there after a crash at each step says
 transfers.py; the round that is held is given up, and its callers know that its outcome is unknown.
 
+A node that died just before has a lease for a while, and a stream that is given to it has no owner until
+that is over. So a round waits for the length of a lease at least: whoever has one then, has renewed it
+since the round was sent.
+
 Or the disk of this node does not let it open or write a log, for so long or for good. The nodes in sync
 have everything that was acknowledged.
 """
@@ -38,14 +42,21 @@ class StepDown:
     """Looks at the streams of this node, and gives those away that cannot go on here."""
 
     def __init__(
-        self, transfers: Transfers, streams: OwnedStreams, clocks: Clocks, after_ms: int
+        self,
+        transfers: Transfers,
+        streams: OwnedStreams,
+        clocks: Clocks,
+        *,
+        after_ms: int,
+        lease_ms: int,
     ) -> None:
         """`after_ms`: how long a round waits for other nodes, or a disk fails, before a stream is given
-        away."""
+        away; a round for `lease_ms` at least, the length of the lease of a node."""
         self._transfers = transfers
         self._streams = streams
         self._clocks = clocks
         self._after_ms = after_ms
+        self._lease_ms = lease_ms
         self._again_at: dict[StreamId, int] = {}
         """Streams that were tried in the last minute, each with the end of that time."""
         self._task: asyncio.Task[None] | None = None
@@ -65,12 +76,12 @@ class StepDown:
 
     async def look(self) -> None:
         """Give those streams away that have waited for too long."""
-        now = self._clocks.elapsed()
+        now, patience = self._clocks.elapsed(), max(self._after_ms, self._lease_ms)
         self._again_at = {one: at for one, at in self._again_at.items() if at > now}
         late = [
             appender.stream_id
             for appender in self._streams.opened()
-            if (since := appender.waiting_since) is not None and now - since >= self._after_ms
+            if (since := appender.waiting_since) is not None and now - since >= patience
         ]
         due = [
             one
