@@ -102,21 +102,22 @@ class AnsweringDrive:
             call.close()
             raise DriveUnavailable("the drive does not answer: calls of before hang")
         task = asyncio.ensure_future(call)
+        task.add_done_callback(self._came_back)
         try:
             await asyncio.wait({task}, timeout=seconds)
         except asyncio.CancelledError:
+            # Its end is not waited for: a thread that hangs may never come to it.
             task.cancel()
             raise
         if task.done():
             return task.result()
         self._hanging.add(task)
-        task.add_done_callback(self._came_back)
         raise _Hangs("the drive does not answer")
 
     def _came_back(self, task: asyncio.Task[Any]) -> None:
         self._hanging.discard(task)
         if not task.cancelled():
-            # Nobody waits for it any more.
+            # Looked at, or the log would say that nobody did: whoever asked may not wait any more.
             task.exception()
 
 

@@ -1,6 +1,7 @@
 """A mount that hangs: whoever waits is told, no further call is made, and it is used when it is back."""
 
 import asyncio
+import gc
 from typing import Any
 
 import pytest
@@ -107,3 +108,27 @@ async def ask_and_be_cancelled(mount: Mount, drive: AnsweringDrive) -> None:
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
+
+
+class FailsLate(Mount):
+    """A directory of which a read that is cancelled fails."""
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> Any:
+        try:
+            return await super().get(object_key, start, size)
+        except asyncio.CancelledError:
+            raise DriveUnavailable("it failed meanwhile") from None
+
+
+async def test_what_a_call_raises_after_who_asked_was_cancelled_is_not_told_to_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mount = FailsLate()
+    before = asyncio.all_tasks()
+    await ask_and_be_cancelled(mount, AnsweringDrive(mount))
+    await eventually(lambda: asyncio.all_tasks() == before)
+    # The round of the loop in which they ended holds them until it is over.
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert caplog.text == ""

@@ -4,8 +4,13 @@ import pytest
 from support import guards
 from support.manifest import STREAM, ManifestHarness
 
+from bottomless.drives.base import DriveUnavailable
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.tree.committer import Committer
+
+
+async def refuse() -> None:
+    raise DriveUnavailable("the store is down", retryable=False)
 
 
 async def roots_after_a_stand_still(*, given_up: bool = True) -> tuple[list[str], int]:
@@ -16,9 +21,11 @@ async def roots_after_a_stand_still(*, given_up: bool = True) -> tuple[list[str]
     (uid,) = await intend(harness.context, slept, "s1", [0])
     info = await harness.put_fragment(uid, 0)
     await slept.register("s1", [info])
-    harness.drive.failing = True
+    # At once, and not at the end of the time that a put may be tried for.
+    harness.drive.before_put = refuse
     await slept.flush()
-    harness.drive.failing = False
+    assert harness.drive.before_put is None
+    assert (await harness.record()).published_next == 0
     if given_up:
         other = await Committer.open(harness.context, STREAM)
         await begin(harness.context, other, "s2")
