@@ -209,7 +209,7 @@ def make_following(
         streams,
         context.clocks,
         after_ms=settings.ingest_replica_step_down_ms,
-        lease_ms=settings.ingest_lease_ms,
+        lease_ms=settings.ingest_lease_ms + settings.ingest_lease_margin_ms,
     )
     return ReplicaHalf(
         sending,
