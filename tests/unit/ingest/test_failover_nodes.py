@@ -203,63 +203,6 @@ async def test_an_owner_that_reaches_nobody_gives_its_place_to_one_that_lives(
         await three.aclose()
 
 
-async def test_an_owner_whose_nodes_died_keeps_its_place(tmp_path: Path) -> None:
-    """Their leases are there for a while, and one that is given the stream would own it dead."""
-    three = await ThreeServices(tmp_path, step_down_ms=5_000).start()
-    try:
-        assert not await gave_to_the_dead(three)
-        b, c = three.nodes[1:]
-        b.address.gone = c.address.gone = False
-        b.renews = c.renews = True
-        # What had to wait is stored as soon as enough nodes are there.
-        assert await three.append(three.nodes[0], "2") == 2
-        assert await three.values(three.nodes[0]) == [b"0", b"1", b"2"]
-    finally:
-        await three.aclose()
-
-
-async def test_without_its_guard_a_stream_is_given_to_a_node_that_just_died(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remove(monkeypatch, "no stream for a node that died before the round", lambda after, _: after)
-    three = await ThreeServices(tmp_path, step_down_ms=5_000).start()
-    try:
-        assert await gave_to_the_dead(three)
-    finally:
-        await three.aclose()
-
-
-async def gave_to_the_dead(three: ThreeServices) -> bool:
-    """Whether an owner gives its stream away, all other nodes of which have died before its last round."""
-    owner, b, c = three.nodes
-    assert await three.append(owner, "0") == 0
-    await three.until_all_in_sync()
-    for node in (b, c):
-        await three.cut_off(node)
-    sending = asyncio.create_task(owner.append("1"))
-    step_down, looks = owner.harness.service.replicas.step_down, list[asyncio.Task[None]]()
-    appender = owner.harness.service.streams.find(STREAM)
-    assert appender is not None
-
-    async def is_given() -> bool:
-        return (await three.record()).home != owner.node_id
-
-    async def is_decided() -> bool:
-        # It looks once a second by itself, in which much more goes by of the time of this test.
-        if all(look.done() for look in looks):
-            looks.append(asyncio.create_task(step_down.look()))
-        since = appender.waiting_since
-        is_late = since is not None and owner.harness.time.elapsed - since > 30_000
-        return is_late or await is_given()
-
-    await three.until(is_decided)
-    sending.cancel()
-    for look in looks:
-        look.cancel()
-    await asyncio.gather(sending, *looks, return_exceptions=True)
-    return await is_given()
-
-
 async def gives_its_place(three: ThreeServices) -> None:
     owner, b = await held(three)
     c = three.nodes[2]

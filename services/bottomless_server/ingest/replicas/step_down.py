@@ -21,7 +21,6 @@ from typing import Final
 import structlog
 
 from bottomless.errors import StoreError
-from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.transfers import Transfers
@@ -77,8 +76,7 @@ class StepDown:
 
     async def look(self) -> None:
         """Give those streams away that have waited for too long."""
-        now = self._clocks.elapsed()
-        patience = patience_of(self._after_ms, self._lease_ms)
+        now, patience = self._clocks.elapsed(), max(self._after_ms, self._lease_ms)
         self._again_at = {one: at for one, at in self._again_at.items() if at > now}
         late = [
             appender.stream_id
@@ -103,10 +101,3 @@ class StepDown:
                     await self._transfers.give_unopened(stream_id)
             except (StoreError, Refused) as error:
                 log.warning("a stream stays here", stream_id=stream_id, error=str(error))
-
-
-@guard("no stream for a node that died before the round")
-def patience_of(after_ms: int, lease_ms: int) -> int:
-    """How long a round waits before its stream is given away, in ms: until the lease of a node that died
-    before it was sent is over."""
-    return max(after_ms, lease_ms)
