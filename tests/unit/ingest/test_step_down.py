@@ -1,0 +1,48 @@
+"""When a stream is given away whose round too few nodes have."""
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.replicas.step_down import StepDown
+from unit.ingest.harness import STREAM
+
+
+class Waiting:
+    """One stream of a node, with a round that waits since the time 0; it notes when it is given away."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.given: list[StreamId] = []
+
+    def opened(self) -> Iterator[Any]:
+        yield SimpleNamespace(stream_id=STREAM, waiting_since=0)
+
+    def failing(self, _: int) -> list[StreamId]:
+        return []
+
+    def owns(self, _: StreamId) -> bool:
+        return True
+
+    async def step_down(self, stream_id: StreamId) -> None:
+        self.given.append(stream_id)
+
+    def elapsed(self) -> int:
+        return self.now
+
+
+@pytest.mark.parametrize(("after_ms", "lease_ms"), [(5_000, 12_000), (60_000, 12_000)])
+async def test_a_round_waits_for_its_time_and_for_the_leases_of_nodes_that_died_before_it(
+    after_ms: int, lease_ms: int
+) -> None:
+    waiting = cast("Any", Waiting())
+    looking = StepDown(waiting, waiting, waiting, after_ms=after_ms, lease_ms=lease_ms)
+    waiting.now = max(after_ms, lease_ms) - 1
+    await looking.look()
+    assert waiting.given == []
+    waiting.now += 1
+    await looking.look()
+    assert waiting.given == [STREAM]
