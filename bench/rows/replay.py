@@ -20,13 +20,18 @@ LOCAL_ONLY: Final = {"fragment": {"target_bytes": 1 << 30, "max_age_ms": 86_400_
 CREDIT: Final = 50
 VALUES: Final = "ours, Arrow, columns=value"
 
+FILLED_AT_ONCE = 1_000
+"""Requests that are written out for one load: they lie in memory as often as they are sent."""
+
 
 def fill(ours: Ours, stream: str, records: int) -> int:
     """Append records of 100 bytes in batches of 1 MiB; returns how many there are."""
     request = Request(http.append(stream, http.ARROW, http.arrow_body(RECORDS_1M)), RECORDS_1M)
-    requests = [request] * max(1, records // RECORDS_1M)
-    HttpLoad(ours.port, ours.tree, requests, 1, again=False)(0)
-    return len(requests) * RECORDS_1M
+    count = max(1, records // RECORDS_1M)
+    for done in range(0, count, FILLED_AT_ONCE):
+        requests = [request] * min(FILLED_AT_ONCE, count - done)
+        HttpLoad(ours.port, ours.tree, requests, 1, again=False)(0)
+    return count * RECORDS_1M
 
 
 def pages(
