@@ -56,6 +56,7 @@ _MEMBERS: Final = {
     NodeFeatures.FILTER_SIZES: ("filters_size",),
 }
 """Members of an entry that have a meaning by a feature, and else are reserved."""
+_FILTERED: Final = (*_MEMBERS[NodeFeatures.FILTERS], *_MEMBERS[NodeFeatures.FILTER_SIZES])
 _FEATURES: Final = NodeFeatures.FILTERS | NodeFeatures.DRIVES | NodeFeatures.FILTER_SIZES
 _ALONE: Final = NodeFeatures.FILTERS | NodeFeatures.DRIVES
 """Features that a node may have without any other; each node of version 2 has one of them."""
@@ -220,6 +221,10 @@ def _of_features(entries: Entries, features: NodeFeatures) -> Entries:
 
 def _check_filters(entries: Entries, filters: Filters) -> None:
     what = "manifest node"
+    if not any(entries[name].any() for name in _FILTERED):
+        # Most nodes: what is checked below cannot be wrong where nothing is said.
+        check(what, len(filters) == 0, "blocks of filters are missing")
+        return
     counts, presence = entries["filter_blocks"].astype(np.int64), entries["filter_presence"]
     powers = (counts & (counts - 1)) == 0
     fits = bool(np.all(powers & (counts <= FILTER_BLOCK_COUNT_MAX)))
