@@ -37,7 +37,11 @@ SETTINGS: Final = {
     "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "0",
     "BOTTOMLESS_MANIFEST_DELETE_INTERVAL_MS": "100",
 }
-UNBOUNDED: Final = {"BOTTOMLESS_UPLOADER_MOVE_BYTES_PER_SECOND": str(1 << 40)}
+UNBOUNDED: Final = {
+    "BOTTOMLESS_UPLOADER_MOVE_BYTES_PER_SECOND": str(1 << 40),
+    # Copies take half of it at most: four of 64 MiB, as many as the plain upload has.
+    "BOTTOMLESS_UPLOADER_MEMORY_BYTES": str(512 << 20),
+}
 RATE: Final = 100
 """Appends a second, of one small batch each, beside a move."""
 BATCH: Final = 100
