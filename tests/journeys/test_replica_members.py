@@ -72,7 +72,7 @@ def test_nodes_of_replicas_are_added_removed_and_emptied_by_requests(nodes: Thre
         assert client.describe("members")["replication"]["replicas"] == 2
         emptied = nodes.node_id(second)
         assert emptied is not None
-        assert done(client, client.evacuate_node(emptied))["alone"] == 0
+        assert done(client, client.evacuate_node(emptied))["left"] == 0
         until_held_by(stream, owner, third)
         stream.appended("first", "4", producer="p", sequence=3)
         assert stream.values("first") == ["0", "2", "3", "4"]

@@ -45,9 +45,9 @@ def _evacuate(
     wait: Wait = False,
     output: Output = Form.TABLE,
 ) -> None:
-    """Have other nodes hold all that a node holds of streams with replicas.
+    """Have other nodes hold all that a node holds of streams.
 
-    Nothing is put on it any more until it stops. Streams with one replica stay, and are uploaded there.
+    Nothing is put on it any more until it stops. `operations show` says which streams are left, and why.
     """
     confirm(f"Have other nodes hold all that {node} holds?", yes)
     with open_client(context) as client:

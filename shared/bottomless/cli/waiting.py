@@ -102,6 +102,9 @@ class Narrator:
             words.append(f"until {rests_until}, {_left(rests_until, clock)}")
         counts = [f"{name} {value}" for name, value in progress.items() if _is_count(name, value)]
         parts = [" ".join(words), *([", ".join(counts)] if counts else [])]
+        remaining = progress.get("remaining") or []
+        if remaining:
+            parts.append(f"{remaining[0]['stream']}: {remaining[0]['why']}")
         if error:
             parts.append(f"is tried again after: {error['detail']} ({error['code']})")
         if first:

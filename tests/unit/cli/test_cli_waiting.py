@@ -51,6 +51,13 @@ def test_a_phase_is_told_once_and_then_now_and_again_with_its_counts() -> None:
     assert narrator.sentence(operation(phase="closing"), LATER + 31, NOON) is not None
 
 
+def test_what_remains_is_told_with_its_reason() -> None:
+    left = operation(held=9, left=2, remaining=[{"stream": "orders", "why": "no other node lives"}])
+    told = Narrator(0.0).sentence(left, LATER, NOON)
+    assert told is not None
+    assert "running; held 9, left 2; orders: no other node lives; Ctrl-C" in told
+
+
 def test_why_a_step_is_tried_again_is_told() -> None:
     ill = operation({"code": "object-store-unavailable", "detail": "it does not answer"})
     told = Narrator(0.0).sentence(ill, LATER, NOON)

@@ -112,6 +112,19 @@ async def test_without_its_guard_a_member_goes_before_another_has_everything(
     assert await three.next(FOUR) == (A, B, D)
 
 
+async def test_another_node_holds_what_one_node_is_to_hold_while_its_owner_gives_way() -> None:
+    one = membership(1, B, C)
+    alone = Holders(A, (A,), (A,), 1)
+    assert one.is_right(alone)
+    one.give_way()
+    assert one.replicas == 1
+    assert not one.is_right(alone)
+    assert await one.next(alone) == (A, B)
+    assert one.is_right(Holders(A, (A, B), (A,), 1))
+    # Whoever owns it then wants one.
+    assert await membership(1, C).next(Holders(B, (A, B), (B,), 1)) == (B,)
+
+
 async def test_where_nobody_chooses_nobody_is_taken_in() -> None:
     record = StreamRecord(STREAM, NAME, "default", StreamState.ACTIVE, 0, a_config(3))
     alone = Holders(A, (A,), (A,), 2)

@@ -13,6 +13,7 @@ from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.stream import StreamRecord
 from bottomless_server.protocol.members import MEMBERS, MemberChange, encode_members_asked
 from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
 from unit.ingest.harness import STREAM, problem
 from unit.ingest.replica_services import Node, ThreeServices
 
@@ -151,3 +152,52 @@ async def test_a_node_that_lives_is_replaced_if_an_operator_says_so(tmp_path: Pa
         await until_in_sync(three, owner, free)
         assert await three.append(owner, "1") == 1
         await three.until_same_files(owner, free)
+
+
+async def test_a_stream_of_one_node_leaves_it_for_another_that_has_everything(
+    tmp_path: Path,
+) -> None:
+    async with services(tmp_path, replicas=1) as three:
+        owner = three.nodes[0]
+        assert await three.append(owner, "0") == 0
+        for _ in range(2):
+            await done(owner, "replace", owner)
+        assert await three.append(owner, "1") == 1
+
+        async def has_two() -> bool:
+            return len((await three.record()).in_sync) == 2
+
+        await three.until(has_two)
+        record = await three.record()
+        assert record.config.replication.replicas == 1
+        (heir,) = (one for one in three.nodes if one.node_id in {*record.in_sync} - {owner.node_id})
+        given = await owner.harness.internal.post(
+            of_stream(TRANSFER, STREAM), json=encode_transfer_asked(heir.node_id)
+        )
+        assert given.status_code == 200, given.text
+        assert await three.append(owner, "2") == 2
+        await until_alone(three)
+        record = await three.record()
+        assert (record.home, record.members, record.config.replication.replicas) == (
+            heir.node_id,
+            (),
+            1,
+        )
+        assert await three.values(heir) == [b"0", b"1", b"2"]
+
+
+async def test_a_stream_with_half_a_commit_on_its_disk_is_not_given_away(tmp_path: Path) -> None:
+    async with services(tmp_path, replicas=2) as three:
+        owner, other, _ = await shared(three)
+        appender = owner.harness.service.streams.find(STREAM)
+        assert appender is not None
+        epoch = appender.claim.epoch
+        appender.is_bound = lambda: True  # type: ignore[method-assign]
+        given = await owner.harness.internal.post(
+            of_stream(TRANSFER, STREAM), json=encode_transfer_asked(other.node_id)
+        )
+        assert problem(given) == (503, "not-owner")
+        assert problem(await ask(owner, "replace", owner)) == (503, "not-owner")
+        # It was not even stopped for that.
+        assert (await three.record()).epoch == epoch
+        assert await three.append(owner, "1") == 1

@@ -1,7 +1,7 @@
 """The ingest nodes as an operator sees them, one that is emptied, and streams that are spread."""
 
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from support.manifest import NODE, STREAM, ManifestHarness, a_record
@@ -12,7 +12,23 @@ from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId, StreamId, StreamName
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes
-from bottomless_server.manifest.streams.node_moves import Move, is_held_by, leaves, spreads
+from bottomless_server.manifest.streams.evacuation import (
+    ALONE_AND_AWAY,
+    CATCHING_UP,
+    HEIR_GOES_ON,
+    NAMED_COUNT_MAX,
+    NO_NODE,
+    NOBODY_HAS_IT,
+    OWNER_AWAY,
+    Move,
+    end_pass,
+    is_held_by,
+    leaves,
+    not_emptied,
+    note_left,
+    reason_of,
+)
+from bottomless_server.manifest.streams.node_moves import spreads
 from bottomless_server.node.core.failover import heirs
 from bottomless_server.node.core.placement import Candidate, chosen
 from bottomless_server.node.placement import Placement
@@ -41,16 +57,58 @@ def held(*members: NodeId, home: NodeId = NODE, **changes: object) -> StreamReco
 def test_a_stream_is_given_away_or_another_node_takes_the_place() -> None:
     ours = held(NODE, B, C)
     first, second = heirs(ours)
-    assert leaves(ours, NODE, {B, C}) == Move(True, first)
-    assert leaves(ours, NODE, {second}) == Move(True, second)
-    assert leaves(ours, NODE, {D}) is None
-    assert leaves(ours, B, {NODE, C}) == Move(False, B)
+    assert leaves(ours, NODE, {B, C}, ALL) == Move(True, first)
+    assert leaves(ours, NODE, {second}, ALL) == Move(True, second)
+    assert leaves(ours, NODE, {D}, ALL) == NOBODY_HAS_IT
+    assert leaves(ours, NODE, {B, C}, {B, C}) == HEIR_GOES_ON
+    assert leaves(ours, B, {NODE, C, D}, ALL) == Move(False, B)
+    assert leaves(ours, B, {NODE, C}, {NODE, B, C}) == NO_NODE
+    # Its owner is emptied too, and lives.
+    assert leaves(ours, B, {C, D}, ALL) == Move(False, B)
     # Its owner is away: somebody goes on first.
-    assert leaves(ours, B, {C}) is None
-    assert leaves(ours, D, {NODE}) is None
+    assert leaves(ours, B, {C, D}, {B, C, D}) == OWNER_AWAY
     assert is_held_by(ours, B)
     assert not is_held_by(replace(ours, dirty=False), B)
     assert not is_held_by(ours, D)
+
+
+def test_a_stream_of_one_node_is_held_by_another_one_too_before_it_leaves() -> None:
+    alone = held(members=(), in_sync=(), config=StreamConfig())
+    assert leaves(alone, NODE, {B}, ALL) == Move(False, NODE)
+    assert leaves(alone, NODE, set(), {NODE}) == NO_NODE
+    assert leaves(alone, NODE, {B}, {B}) == ALONE_AND_AWAY
+    joining = replace(alone, members=(NODE, B), in_sync=(NODE,))
+    assert leaves(joining, NODE, {B}, ALL) == Move(False, NODE)
+    assert leaves(replace(joining, in_sync=(NODE, B)), NODE, {B}, ALL) == Move(True, B)
+    # The new owner lets the old one go, and needs no third node for it.
+    given = replace(joining, home=B, in_sync=(NODE, B))
+    assert leaves(given, NODE, {B}, ALL) == Move(False, NODE)
+
+
+def test_the_first_pass_tells_at_once_what_is_left_and_later_ones_at_their_end() -> None:
+    ours = held(NODE, B, C)
+    progress: dict[str, Any] = {"held": 0, "left": 0, "streams": 2}
+    note_left(progress, ours, NO_NODE)
+    note_left(progress, replace(ours, tenant="acme"), reason_of(Move(False, NODE)))
+    assert (progress["held"], progress["left"]) == (2, 2)
+    first, second = progress["remaining"]
+    assert first == {"stream": ours.name, "why": NO_NODE}
+    assert second == {"stream": f"acme/{ours.name}", "why": CATCHING_UP}
+    progress = end_pass(progress)
+    note_left(progress, ours, NO_NODE)
+    assert (progress["held"], progress["left"]) == (2, 2)
+    progress = end_pass(progress)
+    assert (progress["held"], progress["left"]) == (2, 1)
+    assert [one["stream"] for one in progress["remaining"]] == [ours.name]
+    assert str(not_emptied(progress)).startswith("1 stream is still on the node")
+
+
+def test_no_more_streams_are_named_than_people_read() -> None:
+    progress: dict[str, Any] = {"held": 0, "left": 0}
+    for _ in range(NAMED_COUNT_MAX + 5):
+        note_left(progress, held(NODE, B), NO_NODE)
+    assert progress["left"] == NAMED_COUNT_MAX + 5
+    assert len(progress["remaining"]) == NAMED_COUNT_MAX
 
 
 def test_streams_that_are_spread_step_by_step_come_to_rest() -> None:
@@ -138,29 +196,31 @@ async def test_all_that_other_nodes_can_hold_leaves_a_node() -> None:
         begun = await service.public.post(f"/v1/admin/nodes/{NODE}/evacuate", json={})
         told = await an_operation(service, begun)
         assert told["state"] == "succeeded", told
-        assert (told["result"]["moved"], told["result"]["alone"]) == (1, 0)
+        assert told["result"] == {"held": 1, "left": 0}
         missing = await service.public.post(f"/v1/admin/nodes/{'e' * 32}/evacuate", json={})
     assert harness.owners.given == [(STREAM, heirs(held(NODE, B, C))[0])]
     assert (missing.status_code, missing.json()["code"]) == (404, "not-found")
 
 
-async def test_a_member_is_replaced_and_a_stream_of_one_node_stays() -> None:
+async def test_a_member_is_replaced_and_a_stream_of_one_node_is_given_to_another() -> None:
     alone = replace(held(home=C), members=(), in_sync=(), config=StreamConfig())
     other = replace(alone, stream_id=StreamId(STREAM[:-1] + "2"), name=StreamName("other"))
     harness = await a_harness(held(NODE, B, C), other)
 
     async def change(what: MemberChange, node: NodeId) -> None:
         assert (what, node) == ("replace", C)
-        await harness.streams.update(
-            STREAM, lambda record: replace(record, members=(NODE, B), in_sync=(NODE, B))
-        )
+        for stream_id in (STREAM, other.stream_id):
+            await harness.streams.update(
+                stream_id,
+                lambda record: replace(record, home=NODE, members=(NODE, B), in_sync=(NODE, B)),
+            )
 
     harness.owners.on_change = change
     async with running(harness) as service:
         begun = await service.public.post(f"/v1/admin/nodes/{C}/evacuate", json={})
         told = await an_operation(service, begun)
     assert told["state"] == "succeeded", told
-    assert (told["result"]["replaced"], told["result"]["alone"]) == (1, 1)
+    assert told["result"] == {"held": 2, "left": 0}
 
 
 @pytest.mark.parametrize("places", [0, 1])

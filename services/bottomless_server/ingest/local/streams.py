@@ -487,7 +487,10 @@ class OwnedStreams:
         if appender.configure(config):
             self._changed(appender)
             return
-        # What is under way ends; then it is opened anew, also if nobody asks for it.
+        await self.reopen(appender)
+
+    async def reopen(self, appender: LocalAppender) -> None:
+        """Have a stream opened anew once what is under way has ended, also if nobody asks for it."""
         await appender.close(not_owner(), leave=False)
         self._unopened.add(appender.stream_id, self._context.clocks.elapsed())
 

@@ -66,8 +66,8 @@ class Joins:
 
     @property
     def wanted(self) -> int:
-        """How many nodes are to hold the stream."""
-        return self._membership.wanted
+        """How many nodes are to hold the stream by its configuration."""
+        return self._membership.replicas
 
     @property
     def are_begun(self) -> bool:
@@ -99,8 +99,11 @@ class Joins:
         self._answers.pulse.fire()
 
     def replace(self, node: NodeId) -> None:
-        """Have another node take the place of one."""
-        self._membership.replace(node)
+        """Have another node take the place of one: of the owner once the stream was given to that node."""
+        if node == self._context.mine:
+            self._membership.give_way()
+        else:
+            self._membership.replace(node)
         self._answers.pulse.fire()
 
     async def add(self, node: NodeId) -> None:

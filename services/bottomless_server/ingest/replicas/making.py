@@ -67,6 +67,8 @@ class SendingHalf:
         memory = Memory(settings.ingest_replica_bytes_in_flight)
         self.senders = Senders(memory, clocks.monotonic, self.peers.of)
         self.figures = ReplicaFigures()
+        self.giving_way: set[StreamId] = set()
+        """Streams that lie here alone, and are being opened anew so that another node can have them."""
         self._owner = owner
         self._placement = placement
         self._files = files
@@ -81,7 +83,7 @@ class SendingHalf:
 
     def replicate(self, record: StreamRecord, claim: Claim, local: SegmentLog) -> Replicas | None:
         """The other nodes of a stream that was just claimed; None if it is to lie here alone."""
-        if not record.is_replicated:
+        if not record.is_replicated and record.stream_id not in self.giving_way:
             return None
         return OtherNodes(self._context(), record, claim, local)
 
@@ -220,5 +222,5 @@ def make_following(
         transfers,
         TransferRoutes(owner, streams, transfers, failover),
         HeldRoutes(streams, following),
-        MemberRoutes(owner, streams),
+        MemberRoutes(owner, streams, sending.giving_way),
     )

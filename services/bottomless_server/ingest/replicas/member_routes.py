@@ -25,9 +25,11 @@ from bottomless_server.runtime.http.closed_body import read_closed_body
 class MemberRoutes:
     """What the route is made of."""
 
-    def __init__(self, owner: Owner, streams: OwnedStreams) -> None:
+    def __init__(self, owner: Owner, streams: OwnedStreams, giving_way: set[StreamId]) -> None:
+        """`giving_way`: streams that are asked about other nodes though they are to have none."""
         self._owner = owner
         self._streams = streams
+        self._giving_way = giving_way
 
     async def change(self, stream_id: str, request: Request) -> Response:
         """Take a node in, let one go, or have one replaced."""
@@ -44,18 +46,18 @@ class MemberRoutes:
 
     async def _change(self, stream_id: StreamId, change: MemberChange, node: NodeId) -> None:
         appender = await self._streams.get(stream_id)
-        replicas = appender.replicas
-        if replicas is None:
+        replicas, is_owner = appender.replicas, node == self._owner.node_id
+        if is_owner and change == "replace":
+            await self._give_way(appender)
+        elif replicas is None:
             if change == "add":
                 await self._add_to_one(appender, node)
-            elif node == self._owner.node_id:
+            elif is_owner:
                 raise Refused(Refusal.HOME)
         elif change == "add":
             await replicas.add(node)
         elif change == "remove":
             await replicas.remove(node)
-        elif node == self._owner.node_id:
-            raise Refused(Refusal.HOME)
         else:
             replicas.replace(node)
 
@@ -66,6 +68,25 @@ class MemberRoutes:
         record = await records.add_member(owned, node)
         await self._streams.configure(appender, record.config)
         await self._streams.get(appender.stream_id)
+
+    async def _give_way(self, appender: LocalAppender) -> None:
+        """Have another node hold what the owner holds, so that the stream can be given to it.
+
+        Raises:
+            Unavailable: `not-owner`: a commit is open whose rest lies on this disk; or it is not open here.
+        """
+        if appender.is_bound():
+            raise not_owner()
+        if appender.replicas is None:
+            self._giving_way.add(appender.stream_id)
+            try:
+                await self._streams.reopen(appender)
+                appender = await self._streams.get(appender.stream_id)
+            finally:
+                self._giving_way.discard(appender.stream_id)
+        if appender.replicas is None:
+            raise not_owner()
+        appender.replicas.replace(self._owner.node_id)
 
 
 def not_changed(refusal: Refusal) -> StoreError:

@@ -36,6 +36,7 @@ class Membership:
         self._asked: set[NodeId] = set()
         """Members that somebody wants replaced."""
         self._going: frozenset[NodeId] = frozenset()
+        self._gives_way = False
 
     def configure(self, config: StreamConfig) -> None:
         """Go by another configuration from now on."""
@@ -45,6 +46,11 @@ class Membership:
         """Have a member replaced, whether it lives or not."""
         self._asked.add(node)
         self._going |= {node}
+
+    def give_way(self) -> None:
+        """Have another node hold a stream of one node too, so that it may become the owner in place of this
+        one. It lets this one go then, since its configuration wants one."""
+        self._gives_way = True
 
     def forget(self, gone: Collection[NodeId]) -> None:
         """Note which nodes are no members any more; one that comes again is like any other."""
@@ -104,7 +110,12 @@ class Membership:
 
     @property
     def wanted(self) -> int:
-        """How many nodes are to hold the stream."""
+        """How many nodes are to hold the stream now."""
+        return max(self.replicas, 2) if self._gives_way else self.replicas
+
+    @property
+    def replicas(self) -> int:
+        """How many nodes are to hold the stream by its configuration."""
         return self._record.config.replication.replicas
 
 

@@ -89,6 +89,7 @@ class Transfers:
                 sync; or coordination does not answer.
             Refused: `not-in-sync` or `not-live`. The stream is open here again.
         """
+        require_unbound(self._streams.find(stream_id))
         record = await self._owner.load(stream_id)
         targets = await self._targets(record, node)
         try:
@@ -176,6 +177,7 @@ class Transfers:
         self, appender: LocalAppender, targets: Sequence[Target], node: NodeId | None
     ) -> str:
         require_all_committed(appender)
+        require_unbound(appender)
         return await self._written_down(appender, targets, node)
 
     async def _written_down(
@@ -218,6 +220,16 @@ def require_all_committed(appender: LocalAppender) -> None:
         Unavailable: `not-owner`.
     """
     if appender.failed or appender.log.committed_end != appender.log.synced_end:
+        raise not_owner()
+
+
+def require_unbound(appender: LocalAppender | None) -> None:
+    """Refuse to give a stream away with a commit that only this disk can finish, some seconds later.
+
+    Raises:
+        Unavailable: `not-owner`.
+    """
+    if appender is not None and appender.is_bound():
         raise not_owner()
 
 

@@ -4,8 +4,8 @@ Both go through all streams, a page at a time, and ask the owner of each for wha
 the stream away, or to have a member replaced. What a crash leaves at each step:
 
 1. a node is marked          it is chosen for nothing any more, until it stops
-2. an owner was asked        the stream is given, or the member is on its way out, or neither; the next
-                             pass asks again, and asking twice changes nothing more
+2. an owner was asked        the stream is given, or another node is taken in and then the member goes, or
+                             neither; the next pass asks again, and asking twice changes nothing more
 3. the page is noted         the next step begins after it
 
 An owner that dies forgets whom it was to replace: the next pass asks its heir. Nothing is taken from a
@@ -13,9 +13,9 @@ node before another one has everything.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import structlog
 
@@ -25,7 +25,16 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
-from bottomless_server.manifest.streams.replicas import not_in_sync
+from bottomless_server.manifest.streams.evacuation import (
+    OWNER_AWAY,
+    Move,
+    end_pass,
+    is_held_by,
+    leaves,
+    not_emptied,
+    note_left,
+    reason_of,
+)
 from bottomless_server.node.core.failover import heirs
 from bottomless_server.node.core.placement import Candidate, chosen
 from bottomless_server.stores.ingest_nodes import known_nodes
@@ -44,32 +53,6 @@ _PASS_MS: Final = 2_000
 _PASS_COUNT_MAX: Final = 900
 """After so many passes, half an hour at least, an operation that is not done fails."""
 _ASK_SECONDS: Final = 30.0
-
-
-class Move(NamedTuple):
-    """What is asked of the owner of a stream."""
-
-    gives: bool
-    """Whether the stream is given to the node; otherwise that member is to be replaced."""
-    node: NodeId
-
-
-def leaves(record: StreamRecord, node: NodeId, live: Collection[NodeId]) -> Move | None:
-    """What has a stream leave a node; None if nothing can, or it is not there.
-
-    `live` are the nodes that live, without the one that is emptied.
-    """
-    if record.home == node:
-        targets = [one for one in heirs(record) if one in live]
-        return Move(True, targets[0]) if targets else None
-    if node in record.members and record.home in live:
-        return Move(False, node)
-    return None
-
-
-def is_held_by(record: StreamRecord, node: NodeId) -> bool:
-    """Whether a node has to do with what of a stream is not in object storage."""
-    return record.dirty and (record.home == node or node in record.members)
 
 
 def spreads(record: StreamRecord, live: Sequence[Candidate]) -> Move | None:
@@ -98,24 +81,17 @@ class NodeMoves:
     async def evacuate(self, _: Context, operation: Operation) -> Again | Done | Failed:
         """One page of streams that are to leave a node."""
         node = NodeId(operation.arguments["node"])
-        progress = {"streams": 0, "moved": 0, "replaced": 0, "alone": 0, **operation.progress}
-        nodes = [one for one in await known_nodes(self._context.coordination) if one.is_usable]
-        live = {one.node_id for one in nodes} - {node}
+        progress = {"held": 0, "left": 0, "streams": 0, **operation.progress}
+        nodes = await known_nodes(self._context.coordination)
+        live = {one.node_id for one in nodes if one.live}
+        free = {one.node_id for one in nodes if one.is_usable} - {node}
         records = await self._page(progress)
         if records is None:
             return _next_pass(progress, self._context.clock())
-        moves = []
-        for record in records:
-            if not is_held_by(record, node):
-                continue
-            if not record.members:
-                # It lies there alone, and is uploaded there.
-                progress["alone"] += 1
-                continue
-            progress["_left"] = int(progress.get("_left", 0)) + 1
-            if (move := leaves(record, node, live)) is not None:
-                moves.append((record, move))
-        await self._do(moves, progress)
+        held = [(one, leaves(one, node, free, live)) for one in records if is_held_by(one, node)]
+        refused = await self._do([(one, move) for one, move in held if isinstance(move, Move)])
+        for record, move in held:
+            note_left(progress, record, refused.get(record.stream_id) or reason_of(move))
         return Again(progress)
 
     async def rebalance(self, _: Context, operation: Operation) -> Again | Done:
@@ -127,7 +103,10 @@ class NodeMoves:
         if records is None:
             return Done(_shown(progress))
         moves = [(one, move) for one in records if (move := spreads(one, live)) is not None]
-        await self._do(moves, progress)
+        refused = await self._do(moves)
+        for record, move in moves:
+            if record.stream_id not in refused:
+                progress["moved" if move.gives else "replaced"] += 1
         return Again(progress)
 
     async def _page(self, progress: dict[str, Any]) -> list[StreamRecord] | None:
@@ -142,13 +121,14 @@ class NodeMoves:
         progress["streams"] += len(stream_ids)
         return [one for one in loaded.records if one.state is StreamState.ACTIVE]
 
-    async def _do(
-        self, moves: Sequence[tuple[StreamRecord, Move]], progress: dict[str, Any]
-    ) -> None:
+    async def _do(self, moves: Sequence[tuple[StreamRecord, Move]]) -> dict[StreamId, str]:
+        """Ask owners for moves; those streams are returned of which it was refused, with the reason."""
         room = asyncio.Semaphore(_AT_ONCE)
+        refused: dict[StreamId, str] = {}
 
         async def ask(record: StreamRecord, move: Move) -> None:
             if record.owner_url is None:
+                refused[record.stream_id] = OWNER_AWAY
                 return
             owners, url, stream_id = self._context.owners, record.owner_url, record.stream_id
             async with room:
@@ -161,21 +141,20 @@ class NodeMoves:
                         )
                 except StoreError as error:
                     log.warning("a stream stays where it is", stream=stream_id, error=str(error))
-                    return
-            progress["moved" if move.gives else "replaced"] += 1
+                    refused[stream_id] = f"its owner answered {error.code}: {error.message}"
 
         await asyncio.gather(*(ask(record, move) for record, move in moves))
+        return refused
 
 
 def _next_pass(progress: Mapping[str, Any], now: int) -> Again | Done | Failed:
     """What comes after the last stream of a pass in which so many were left."""
-    if not progress.get("_left"):
-        return Done(_shown(progress))
-    passes = int(progress.get("_passes", 0)) + 1
-    if passes >= _PASS_COUNT_MAX:
-        return Failed(not_in_sync())
-    again = {**progress, "streams": 0, "alone": 0, "_after": "", "_left": 0, "_passes": passes}
-    return Again(again, now + _PASS_MS)
+    ended = end_pass(progress)
+    if not ended["left"]:
+        return Done({"held": ended["held"], "left": 0})
+    if ended["_passes"] >= _PASS_COUNT_MAX:
+        return Failed(not_emptied(ended))
+    return Again(ended, now + _PASS_MS)
 
 
 def _shown(progress: Mapping[str, Any]) -> dict[str, Any]:
