@@ -329,9 +329,19 @@ class _InPlace(NamedTuple):
     async def get(
         self, target: str, headers: Mapping[str, str], seconds: float
     ) -> get_in_place.InPlaceAnswer:
+        return await self._asked("GET", target, headers, seconds)
+
+    async def _asked(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        seconds: float,
+        body: bytes = b"",
+    ) -> get_in_place.InPlaceAnswer:
         path, _, query = target.partition("?")
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        sent = Request("GET", path, query.encode(), raw)
+        sent = Request(method, path, query.encode(), raw, body)
         try:
             reply = await self.network.ask(self.source, self.url, sent, seconds)
         except NoConnection as error:
@@ -340,6 +350,15 @@ class _InPlace(NamedTuple):
             raise get_in_place.BrokenOff from error
         answered = StarletteHeaders(raw=reply.headers)
         return get_in_place.InPlaceAnswer(reply.status, answered, memoryview(reply.body))
+
+    async def post(
+        self,
+        target: str,
+        headers: Mapping[str, str],
+        parts: Sequence[bytes | memoryview],
+        seconds: float,
+    ) -> get_in_place.InPlaceAnswer:
+        return await self._asked("POST", target, headers, seconds, b"".join(parts))
 
     def close(self) -> None:
         """Nothing is kept open."""

@@ -4,13 +4,16 @@ The reader and the uploader move every stored byte through here, and a general c
 three times on its way: out of the event loop, out of the parser, and together at the end. Here
 the head goes through a parser, and the body of a known size is received in its place.
 
-Only GET, of our own services and of S3 stores, and no redirects: the rest is what peers.py and
-drives/s3.py do by other clients. Why it is our own, and what it saves: decisions 28 and 42.
+An owner sends every byte of a stream with replicas through here too, to each of its nodes: parts of a
+body go out as they lie in memory.
+
+GET of our own services and of S3 stores, POST of our own, and no redirects: the rest is what peers.py
+and drives/s3.py do by other clients. Why it is our own, and what it saves: decisions 28, 42 and 190.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import httptools
@@ -41,7 +44,7 @@ class BrokenOff(Exception):
 
 
 class InPlaceClient:
-    """GETs to one address, over connections that are kept for a while."""
+    """Requests to one address, over connections that are kept for a while."""
 
     def __init__(
         self,
@@ -87,11 +90,8 @@ class InPlaceClient:
         Raises:
             NoConnection, BrokenOff, TimeoutError
         """
-        lines = {**self._own_headers, **headers}
-        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        assert head.count("\n") == len(lines), "no header has a line end in it"
         request = _Request(
-            f"GET {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1"),
+            self._head("GET", target, headers),
             silence_seconds,
             BODY_SIZE_MAX if size_max is None else size_max,
         )
@@ -105,6 +105,32 @@ class InPlaceClient:
                         if connection.heard:
                             raise
                 return await self._ask(await self._opened(), request)
+
+    async def post(
+        self,
+        target: str,
+        headers: Mapping[str, str],
+        parts: Sequence[bytes | memoryview],
+        seconds: float,
+    ) -> InPlaceAnswer:
+        """The answer to a POST, whole; the parts of its body are not copied on their way out.
+
+        It is sent once: after BrokenOff or TimeoutError nobody knows whether it was done.
+
+        Raises:
+            NoConnection, BrokenOff, TimeoutError
+        """
+        sized = {**headers, "content-length": str(sum(map(len, parts)))}
+        request = _Request(self._head("POST", target, sized), None, BODY_SIZE_MAX, parts)
+        async with asyncio.timeout(seconds):
+            async with self._room:
+                return await self._ask(self._kept() or await self._opened(), request)
+
+    def _head(self, method: str, target: str, headers: Mapping[str, str]) -> bytes:
+        lines = {**self._own_headers, **headers}
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        assert head.count("\n") == len(lines), "no header has a line end in it"
+        return f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode("latin-1")
 
     async def _ask(self, connection: "_Connection", request: "_Request") -> InPlaceAnswer:
         try:
@@ -148,7 +174,9 @@ class _Request(NamedTuple):
     head: bytes
     silence_seconds: float | None
     size_max: int
-    """Bytes of the body."""
+    """Bytes of the body of the answer."""
+    parts: Sequence[bytes | memoryview] = ()
+    """The body of the request."""
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -202,7 +230,7 @@ class _Connection(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         self._answer = loop.create_future()
         try:
-            self._transport.write(request.head)
+            self._transport.writelines([request.head, *request.parts])
             if request.silence_seconds is None:
                 return await self._answer
             return await self._answer_in_time(self._answer, request.silence_seconds)

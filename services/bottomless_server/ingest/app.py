@@ -224,7 +224,7 @@ def create_service(
     tail_api = create_internal_api(Tails(streams, feed, lease, files, readers))
     add_wal_routes(tail_api, WalCache(0) if half is None else half.writer.cache)
     frame_size_max = settings.ingest_chunk_size_max
-    add_replica_routes(tail_api, replicas.routes)
+    internal = add_replica_routes(tail_api, replicas.routes)
     add_followed_routes(tail_api, FollowedReads(replicas.following, files, readers))
     add_transfer_routes(tail_api, replicas.transfer_routes)
     add_held_routes(tail_api, replicas.held_routes)
@@ -244,7 +244,7 @@ def create_service(
     return IngestService(
         public=public.app,
         lane=public.lane,
-        tail_api=tail_api,
+        tail_api=internal,
         directory=directory,
         files=files,
         executors=(readers, executor),

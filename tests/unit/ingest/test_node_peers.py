@@ -52,7 +52,7 @@ async def test_a_node_that_moves_is_found_after_one_call_that_nobody_answers() -
     peers = NodePeers(coordination, None)
 
     async def ask() -> bytes:
-        return await peers.of(A).post("/", b"x", "text/plain", 30)
+        return await peers.of(A).post("/", [b"x"], "text/plain", 30)
 
     async with AsyncExitStack() as first:
         await is_at(coordination, await first.enter_async_context(on_tcp(says(b"one"))))  # type: ignore[arg-type]
@@ -75,6 +75,6 @@ async def test_a_node_that_does_not_say_where_it_is_is_not_reached(said: bytes |
     coordination.write(Changes({facts_key(A): said}))
     peers = NodePeers(coordination, None)
     with pytest.raises(Unavailable, match="not reached") as failed:
-        await peers.of(A).post("/", b"x", "text/plain", 30)
+        await peers.of(A).post("/", [b"x"], "text/plain", 30)
     assert failed.value.code is Code.PEER_UNAVAILABLE
     await peers.aclose()

@@ -5,7 +5,7 @@ owner stands still, so a node is silent for too long when a test says so.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -55,10 +55,14 @@ class Gate:
         self.open.set()
 
     async def post(
-        self, path: str, content: bytes, content_type: str, timeout_seconds: float
+        self,
+        path: str,
+        parts: Sequence[bytes | memoryview],
+        content_type: str,
+        timeout_seconds: float,
     ) -> bytes:
         await self.open.wait()
-        return await self._peer.post(path, content, content_type, timeout_seconds)
+        return await self._peer.post(path, parts, content_type, timeout_seconds)
 
 
 class Records(ReplicaRecords):

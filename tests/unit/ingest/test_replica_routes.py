@@ -58,12 +58,13 @@ class Served:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Served]:
+async def serving(*, by_search: bool = False) -> AsyncIterator[Served]:
+    """`by_search`: the framework finds the route, and not the shortcut."""
     follower = FollowerNode()
     api = create_api("a follower")
     room = MemoryRoom(Admission(2**20, 2**20), follower.clocks.clocks().monotonic, 0)
-    add_replica_routes(api, ReplicaRoutes(follower.following, room, lambda: NODE))
-    async with client_of(wrap(api)) as client:
+    app = add_replica_routes(api, ReplicaRoutes(follower.following, room, lambda: NODE))
+    async with client_of(wrap(api if by_search else app)) as client:
         yield Served(follower, client)
     await follower.aclose()
 
@@ -143,3 +144,29 @@ async def test_a_damaged_body_is_refused_wherever_it_is_damaged(served: Served) 
 async def test_a_body_of_another_kind_is_refused(served: Served) -> None:
     answer = await served.take(b"{}", "application/json")
     assert (answer.status_code, answer.json()["code"]) == (415, "unsupported-media-type")
+
+
+async def test_the_shortcut_answers_as_the_search_does() -> None:
+    owner = OwnerLog()
+    owner.append(50)
+    whole = b"".join(encode_items([owner.item(owner.piece(None))]))
+    said = []
+    for by_search in (False, True):
+        async with serving(by_search=by_search) as served:
+            await served.opened(owner)
+            found = []
+            for body, kind in (
+                (whole, MEDIA_TYPE),
+                (whole, MEDIA_TYPE),
+                (whole[:-1], MEDIA_TYPE),
+                (b"{}", "application/json"),
+            ):
+                answer = await served.take(body, kind)
+                problem = {**answer.json(), "request_id": ""} if answer.is_error else answer.json()
+                kept = {n: v for n, v in answer.headers.items() if n not in ("request-id", "date")}
+                found.append((answer.status_code, problem, kept))
+            other = await served.client.get(ITEMS)
+            assert (other.status_code, other.headers["allow"]) == (405, "POST")
+            said.append(found)
+    assert said[0] == said[1]
+    assert [status for status, _, _ in said[0]] == [200, 200, 422, 415]

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -35,16 +35,20 @@ class Line:
         self.loses = True
 
     async def post(
-        self, path: str, content: bytes, content_type: str, timeout_seconds: float
+        self,
+        path: str,
+        parts: Sequence[bytes | memoryview],
+        content_type: str,
+        timeout_seconds: float,
     ) -> bytes:
         fate = self._chance.random() if self.loses else 1.0
         if fate < 0.1:
             raise lost()
-        answer = await self._peer.post(path, content, content_type, timeout_seconds)
+        answer = await self._peer.post(path, parts, content_type, timeout_seconds)
         if fate < 0.2:
             raise lost()
         if fate < 0.3:
-            return await self._peer.post(path, content, content_type, timeout_seconds)
+            return await self._peer.post(path, parts, content_type, timeout_seconds)
         return answer
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from bottomless.errors import Unavailable
+from bottomless.errors import Outcome, Unavailable
 from bottomless.model.limits import MIB
 from bottomless_server.fetch import get_in_place
 from bottomless_server.runtime.peers.peers import Peer
@@ -215,3 +215,67 @@ async def test_a_connection_that_was_on_its_way_at_the_end_is_ended_too(tmp_path
             await serving.left.wait()
         await serving.aclose()
     assert serving.requests == []
+
+
+class Taking:
+    """A server that takes POSTs, and hangs up instead of answering when it is told to."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.heads: list[bytes] = []
+        self.answers = True
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError), closing(writer):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                size = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+                self.heads.append(head)
+                self.bodies.append(await reader.readexactly(size))
+                if not self.answers:
+                    return
+                writer.write(sized(b"taken"))
+
+
+@asynccontextmanager
+async def taking(path: Path) -> AsyncIterator[tuple[Taking, Peer]]:
+    server = Taking()
+    async with (
+        await asyncio.start_unix_server(server.serve, path / "s.sock", limit=64 * MIB),
+        Peer(f"unix://{path}/s.sock", name="test", timeout_seconds=30) as peer,
+    ):
+        yield server, peer
+        await peer.aclose()
+
+
+async def test_parts_are_sent_as_one_body(tmp_path: Path) -> None:
+    async with taking(tmp_path) as (server, peer):
+        bodies: list[list[bytes | memoryview]] = [[BODY, memoryview(BODY)[:5], b"end"], [b"1"], []]
+        for parts in bodies:
+            assert await peer.post("/a", parts, "text/plain", 60, {"x-y": "z"}) == b"taken"
+            assert server.bodies.pop() == b"".join(parts)
+        head = server.heads[0].lower()
+        assert head.startswith(b"post /a http/1.1\r\nhost: test\r\n")
+        assert b"content-type: text/plain\r\n" in head
+        assert b"x-y: z\r\n" in head
+
+
+async def test_a_post_is_sent_once_and_its_outcome_unknown_without_an_answer(
+    tmp_path: Path,
+) -> None:
+    async with taking(tmp_path) as (server, peer):
+        await peer.post("/", [b"one"], "text/plain", 60)
+        server.answers = False
+        with pytest.raises(Unavailable) as caught:
+            await peer.post("/", [b"two"], "text/plain", 60)
+        assert caught.value.outcome is Outcome.UNKNOWN
+        server.answers = True
+        assert await peer.post("/", [b"three"], "text/plain", 60) == b"taken"
+        assert server.bodies == [b"one", b"two", b"three"]
+
+
+async def test_nothing_was_sent_to_who_is_not_there(tmp_path: Path) -> None:
+    async with Peer(f"unix://{tmp_path}/nobody.sock", name="test") as peer:
+        with pytest.raises(Unavailable) as caught:
+            await peer.post("/", [b"one"], "text/plain", 60)
+    assert caught.value.outcome is Outcome.NONE

@@ -9,6 +9,7 @@ address of the old one, and must not be taken for it.
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from bottomless.errors import Code, Corrupt, Outcome, StoreError, Unavailable
 from bottomless.model.names import NodeId
@@ -31,7 +32,11 @@ class NodePeer:
         """Whether its address is asked for before the next call."""
 
     async def post(
-        self, path: str, content: bytes, content_type: str, timeout_seconds: float
+        self,
+        path: str,
+        parts: Sequence[bytes | memoryview],
+        content_type: str,
+        timeout_seconds: float,
     ) -> bytes:
         """Send bytes and read the answer.
 
@@ -41,7 +46,7 @@ class NodePeer:
         peer = await self._found()
         try:
             headers = {NODE_HEADER: self._node}
-            return await peer.post(path, content, content_type, timeout_seconds, headers)
+            return await peer.post(path, parts, content_type, timeout_seconds, headers)
         except StoreError as error:
             self._is_doubted |= error.code is Code.PEER_UNAVAILABLE
             raise

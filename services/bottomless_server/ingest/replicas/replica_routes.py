@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from bottomless.errors import Code, Corrupt, InvalidRequest, Outcome, Unavailable
 from bottomless.guards import guard
@@ -30,7 +30,13 @@ from bottomless_server.protocol.replica import (
     encode_answers,
     encode_open_said,
 )
-from bottomless_server.runtime.http.app import content_type, header, parse_query, read_body
+from bottomless_server.runtime.http.app import (
+    content_type,
+    header,
+    parse_query,
+    read_body,
+    with_shortcut,
+)
 from bottomless_server.runtime.http.problems import enough_memory
 
 _JSON = "application/json"
@@ -98,7 +104,8 @@ def require_meant(scope: Scope, mine: NodeId) -> None:
         )
 
 
-def add_replica_routes(api: FastAPI, routes: ReplicaRoutes) -> None:
-    """Serve them beside what `api` serves."""
+def add_replica_routes(api: FastAPI, routes: ReplicaRoutes) -> ASGIApp:
+    """Serve them beside what `api` serves; returns the application that is to be asked from now on."""
     api.add_api_route(OPEN, routes.open, methods=["POST"])
     api.add_api_route(ITEMS, routes.take, methods=["POST"])
+    return with_shortcut(api, "POST", ITEMS, routes.take)

@@ -8,7 +8,7 @@ Nothing is written here. After a crash the other logs end somewhere, and the nex
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -58,9 +58,13 @@ class Follower(Protocol):
     """The other node."""
 
     async def post(
-        self, path: str, content: bytes, content_type: str, timeout_seconds: float
+        self,
+        path: str,
+        parts: Sequence[bytes | memoryview],
+        content_type: str,
+        timeout_seconds: float,
     ) -> bytes:
-        """Send bytes and read the answer.
+        """Send bytes, which lie in parts, and read the answer.
 
         Raises:
             StoreError: what it answered; `peer-unavailable` if it does not.
@@ -198,14 +202,14 @@ class Replicator:
 
     async def _send(self, action: Send) -> list[Event]:
         items = [_item(part) for part in action.parts]
-        body = b"".join(encode_items(items))
-        answer = await self._follower.post(ITEMS, body, MEDIA_TYPE, ANSWER_SECONDS)
+        parts = encode_items(items)
+        answer = await self._follower.post(ITEMS, parts, MEDIA_TYPE, ANSWER_SECONDS)
         answers = decode_answers(answer, len(items))
         return self._sending.answered(action, answers, self._monotonic())
 
     async def _open(self, action: Open, source: Source) -> list[Event]:
         path, body = of_stream(OPEN, action.stream_id), encode_opening(source.opening())
-        answer = await self._follower.post(path, body, "application/json", ANSWER_SECONDS)
+        answer = await self._follower.post(path, [body], "application/json", ANSWER_SECONDS)
         said = decode_open_said(answer)
         return self._sending.opened(action, said.refusal, said.end, self._monotonic())
 

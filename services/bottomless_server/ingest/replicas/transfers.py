@@ -207,7 +207,7 @@ class Transfers:
         body = orjson.dumps(encode_transfer_asked(node))
         path = of_stream(TRANSFER, stream_id)
         try:
-            await self._ways.of(node).post(path, body, "application/json", _TELL_SECONDS)
+            await self._ways.of(node).post(path, [body], "application/json", _TELL_SECONDS)
         except StoreError as error:
             log.warning("a new owner was not told", stream_id=stream_id, error=str(error))
 

@@ -5,7 +5,7 @@ answers of one shape, which is `problems.py`'s. What a request carries is read b
 (parameters) and `bodies.py` (media types, bodies, JSON). Their names are exported here too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -79,6 +79,7 @@ __all__ = [
     "request_id_of",
     "send_problem",
     "text",
+    "with_shortcut",
     "wrap",
 ]
 
@@ -123,6 +124,31 @@ def create_api(title: str) -> FastAPI:
     api.add_exception_handler(ClientGone, _answer_nobody)
     api.add_exception_handler(Exception, _answer_any)
     return api
+
+
+def with_shortcut(
+    app: ASGIApp, method: str, path: str, route: Callable[[Request], Awaitable[Response]]
+) -> ASGIApp:
+    """An application of `create_api`, of which one route is found by its path alone: what one node sends
+    another for each round would else cost less than the search for who takes it. `app` serves it too,
+    and says so in its contract; its failures are the same problems."""
+
+    async def found(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != path or scope["method"] != method:
+            await app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        try:
+            response = await route(request)
+        except StoreError as error:
+            response = await _answer_store_error(request, error)
+        except ClientGone as error:
+            response = await _answer_nobody(request, error)
+        except Exception as error:  # noqa: BLE001 it is answered, and logged with its traceback
+            response = _answer_bug(request, error)
+        await response(scope, receive, send)
+
+    return found
 
 
 def wrap(app: ASGIApp) -> ASGIApp:

@@ -5,12 +5,12 @@ code, facts, outcome. So a service reads like one that calls functions, and know
 every failure whether a write may have happened. Nothing is retried here; the library asks once
 more only where a method allows it and a connection that was kept turns out to be closed.
 
-Calls go by aiohttp, of which one costs a fifth of what httpx takes; bytes are fetched by
+Calls go by aiohttp, of which one costs a fifth of what httpx takes; bytes are fetched and sent by
 `get_in_place.py`, which copies nothing on their way.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import urlencode, urlsplit
@@ -122,19 +122,29 @@ class Peer:
     async def post(
         self,
         path: str,
-        content: bytes,
+        parts: Sequence[bytes | memoryview],
         content_type: str,
         timeout_seconds: float,
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        """Send bytes and read the bytes of the answer.
+        """Send bytes, which may lie in parts, and read the bytes of the answer.
 
         Raises:
             StoreError: what the peer answered, as the class of its code.
             Unavailable: `peer-unavailable`; the outcome is unknown if they were on their way.
         """
         sent = {**passed_on(), **(headers or {}), "content-type": content_type}
-        return (await self._ask("POST", path, None, sent, content, timeout_seconds)).data
+        in_place = self._open_in_place()
+        try:
+            answer = await in_place.post(path, sent, parts, timeout_seconds)
+        except NoConnection as error:
+            raise self._unavailable(Outcome.NONE) from error
+        except (BrokenOff, TimeoutError) as error:
+            raise self._unavailable(Outcome.UNKNOWN) from error
+        data = bytes(answer.data)
+        if answer.status >= 400:
+            raise self._error("POST", answer.status, answer.headers, data)
+        return data
 
     async def fetch(
         self,
