@@ -12,9 +12,9 @@ from support.seaweed import running_seaweed
 
 from chaos.events import REPLICA_TROUBLES, TROUBLES
 from chaos.load import Pace
-from chaos.run import REPLICATED, STREAMS, Plan, run_chaos
+from chaos.run import MORE_REPLICATED, STREAMS, Plan, run_chaos
 
-LOST_EVERY: Final = 10
+LOST_EVERY: Final = 8
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument(
         "--lose-disks",
         action="store_true",
-        help=f"every {LOST_EVERY}th kill of an ingest node takes its disk along, for good",
+        help=f"every {LOST_EVERY}th kill takes the disk of an ingest node along, for good",
     )
     parser.add_argument("--directory", type=Path, help="keeps all files; it must not exist yet")
     given = parser.parse_args()
@@ -57,13 +57,14 @@ def main() -> int:
             given.seed,
             seconds_max=given.seconds,
             long=not given.short,
-            strikes=(2, 3, 5, 8),
+            # Disks go once a trouble, so that there are more troubles where some are lost.
+            strikes=(1, 2, 3, 5) if given.lose_disks else (2, 3, 5, 8),
             aloud=given.aloud,
             pace=Pace(producer_seconds=given.pause),
             growths=2,
             queues=not replicated and given.nodes == 2,
             third_node=given.nodes > 2,
-            streams=REPLICATED if replicated else STREAMS,
+            streams=MORE_REPLICATED if replicated else STREAMS,
             members=0 if replicated else 2,
             troubles=REPLICA_TROUBLES if replicated else TROUBLES,
             lost_disks=LOST_EVERY if given.lose_disks else 0,

@@ -309,11 +309,12 @@ def strike(scene: Scene) -> None:
             chance.choice((1, 1, 1, 1, 2, 2, 3, 4, len(deployment.names))), len(scene.victims)
         )
         victims = chance.sample(scene.victims, count)
+        if scene.disks is not None:
+            victims = scene.disks.choose(victims)
         story.ready_kills += sum(deployment.has_started(name) for name in victims)
         killed = deployment.kill_running(*victims)
         story.kills += killed
         story.tell(f"killed {', '.join(killed)}")
-        lost = scene.disks.take(killed) if scene.disks is not None else None
-        if lost is not None:
-            story.count("disk lost for good", lost)
+        for name in scene.disks.take(killed) if scene.disks is not None else ():
+            story.count("disk lost for good", name)
     deployment.spawn()

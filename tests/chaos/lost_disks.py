@@ -1,18 +1,20 @@
 """Disks of ingest nodes that are lost for good, never more at a time than docs/replicas.md promises.
 
 A disk goes with the process that uses it, and comes back empty: whoever starts on it is another node.
-It is taken only where each stream that has something unpublished has enough other nodes in sync whose
-disks are there, so that one may go on and the next append needs nobody back. What was lost before has
-been replaced by then, as an operator would do it.
+One is taken only where of each stream that has something unpublished another node is in sync, and the
+disks of all of those are there. Now and then two go at once: all nodes were in sync, and the third one
+has become the owner of everything, so that nothing of the two that is still under way counts.
+
+Nobody helps afterwards. Owners take in who came in place of the lost, once these have no lease for
+long (`BOTTOMLESS_INGEST_REPLICA_REPLACE_MS`), and until then nothing more is lost.
 """
 
+import random
 import shutil
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import httpx
 import orjson
 from redis.exceptions import RedisError
 from support.valkey import another_client
@@ -25,89 +27,140 @@ from bottomless_server.stores.streams import stream_key
 from chaos.deployment import ChaosDeployment
 from chaos.ledger import Ledger
 
-HEAL_SECONDS = 240.0
+HEAL_SECONDS: Final = 240.0
+PAIR_EVERY: Final = 4
+"""Of so many losses one is of two disks at once."""
 
 
 class LostDisks:
-    """Takes a disk along with every so many kills of ingest nodes."""
+    """Takes a disk along with every so many kills of services."""
 
-    def __init__(self, deployment: ChaosDeployment, ledgers: Sequence[Ledger], every: int) -> None:
+    def __init__(
+        self, deployment: ChaosDeployment, ledgers: Sequence[Ledger], every: int, seed: int
+    ) -> None:
         self.count = 0
+        """Disks that were lost."""
         self._deployment = deployment
         self._ledgers = ledgers
         self._every = every
+        self._chance = random.Random(f"{seed} disks")
         self._kills = 0
+        self._losses = 0
         self._healed = True
 
-    def take(self, killed: Mapping[str, int]) -> str | None:
-        """Hear of kills; returns the node whose disk is gone, if one was taken."""
+    @property
+    def is_due(self) -> bool:
+        """Whether the next kill of an ingest node is to take its disk along."""
+        return self._healed and self._kills >= self._every
+
+    def choose(self, victims: Sequence[str]) -> list[str]:
+        """Whom a strike is to kill: these, and an ingest node among them where a disk is due, or two
+        of those alone."""
+        ingests = self._deployment.ingests
+        if not self.is_due:
+            return [*victims]
+        if self._is_pair_due:
+            return self._chance.sample(ingests, 2)
+        if any(one in ingests for one in victims):
+            return [*victims]
+        return [*victims, self._chance.choice(ingests)]
+
+    def take(self, killed: Mapping[str, int]) -> list[str]:
+        """Hear of kills; returns the nodes whose disks are gone, if any was taken.
+
+        Raises:
+            AssertionError: the only node that was left alive does not become the owner.
+        """
+        self._kills += sum(killed.values())
+        if not self.is_due:
+            return []
         victims = [name for name in self._deployment.ingests if killed.get(name)]
-        self._kills += len(victims)
-        if self._kills < self._every or not self._healed:
-            return None
-        for name in victims:
-            if self._is_held_elsewhere(name):
-                _empty(self._deployment.data_dir(name))
-                self._kills -= self._every
-                self.count += 1
-                self._healed = False
-                return name
-        return None
+        lost = self._pair(victims) or self._one(victims)
+        for name in lost:
+            _empty(self._deployment.data_dir(name))
+        if lost:
+            self._kills -= self._every * len(lost)
+            self.count += len(lost)
+            self._losses += 1
+            self._healed = False
+        return lost
 
     def heal(self) -> None:
-        """Have living nodes hold each stream again. All of them run, and nothing is in the way.
+        """Return when living nodes hold each stream again. All of them run, and nothing is in the way.
 
-        They may not all be in sync yet; whether enough are is looked at before the next loss.
+        They may not all be in sync yet, except where the next disk is due.
         """
         if not self._healed:
             for ledger in self._ledgers:
-                self._replace(ledger)
+                until(
+                    lambda ledger=ledger: (
+                        set(record_of(self._deployment, ledger).members)  # type: ignore[misc]
+                        == self._living()
+                    ),
+                    HEAL_SECONDS,
+                    f"all nodes that live to be the members of {ledger.name}",
+                )
             self._healed = True
+        if self.is_due:
+            for ledger in self._ledgers:
+                until(
+                    lambda ledger=ledger: (
+                        set(record_of(self._deployment, ledger).in_sync)  # type: ignore[misc]
+                        == self._living()
+                    ),
+                    HEAL_SECONDS,
+                    f"all nodes to be in sync of {ledger.name}",
+                )
 
-    def _is_held_elsewhere(self, name: str) -> bool:
-        mine = node_id(self._deployment, name)
-        others = {node_id(self._deployment, one) for one in self._deployment.ingests if one != name}
-        if mine is None:
-            return False
+    @property
+    def _is_pair_due(self) -> bool:
+        # Where nothing else is in the way: a node that lives becomes the owner.
+        return self._losses % PAIR_EVERY == PAIR_EVERY - 1 and not self._deployment.troubled
+
+    def _pair(self, victims: Sequence[str]) -> list[str]:
+        """Two whose disks may go at once, since the third node owns all that is unpublished."""
+        left = [one for one in self._deployment.ingests if one not in victims]
+        if not self._is_pair_due or len(victims) != 2 or not self._deployment.has_started(*left):
+            return []
+        heir = node_id(self._deployment, left[0])
+        records = self._records()
+        if any(record.dirty and heir not in record.in_sync for record in records):
+            return []
+        for ledger in self._ledgers:
+
+            def is_taken(ledger: Ledger = ledger) -> bool:
+                record = record_of(self._deployment, ledger)
+                return record.home == heir or not record.dirty
+
+            until(is_taken, HEAL_SECONDS, f"{left[0]} alone to own {ledger.name}")
+        return [*victims]
+
+    def _one(self, victims: Sequence[str]) -> list[str]:
+        for name in victims:
+            mine = node_id(self._deployment, name)
+            others = self._living() - {mine}
+            records = self._records() if mine is not None else []
+            if records and all(_is_held(one, mine, others) for one in records if one.dirty):
+                return [name]
+        return []
+
+    def _records(self) -> list[StreamRecord]:
+        """Of all streams; none where coordination is away."""
         try:
-            records = [record_of(self._deployment, ledger) for ledger in self._ledgers]
+            return [record_of(self._deployment, ledger) for ledger in self._ledgers]
         except (RedisError, OSError):
-            return False
-        return all(not record.dirty or _has_enough(record, mine, others) for record in records)
+            return []
 
-    def _replace(self, ledger: Ledger) -> None:
-        """By fewer replicas and then as many as before: who goes is who is not in sync."""
-        living = {node_id(self._deployment, name) for name in self._deployment.ingests}
-        replicas = record_of(self._deployment, ledger).config.replication.replicas
-
-        def lost() -> set[NodeId]:
-            return set(record_of(self._deployment, ledger).members) - living
-
-        def is_let_go() -> bool:
-            return not lost() & set(record_of(self._deployment, ledger).in_sync)
-
-        def is_whole() -> bool:
-            return set(record_of(self._deployment, ledger).members) == living
-
-        if lost():
-            until(is_let_go, HEAL_SECONDS, f"a lost node of {ledger.name} to be evicted")
-            self._configure(ledger, replicas - 1)
-            until(lambda: not lost(), HEAL_SECONDS, f"a lost node of {ledger.name} to go")
-            self._configure(ledger, replicas)
-        until(is_whole, HEAL_SECONDS, f"all nodes to be members of {ledger.name}")
-
-    def _configure(self, ledger: Ledger, replicas: int) -> None:
-        config = {"replication": {"replicas": replicas}}
-        self._deployment.retried(partial(_patch, ledger.path, config))
+    def _living(self) -> set[NodeId | None]:
+        """The nodes whose disks are there."""
+        return {node_id(self._deployment, name) for name in self._deployment.ingests}
 
 
-def _patch(path: str, config: Any, client: httpx.Client) -> httpx.Response:
-    return client.patch(path, json=config, headers={"if-match": "*"})
-
-
-def _has_enough(record: StreamRecord, mine: NodeId, others: set[NodeId | None]) -> bool:
+def _is_held(record: StreamRecord, mine: NodeId | None, others: set[NodeId | None]) -> bool:
+    """Whether another disk has everything. Which one may change at any moment, for an eviction that was
+    sent before a death may land after it: so all of those have to be there, and one of them stays."""
     rest = set(record.in_sync) - {mine}
-    return rest <= others and len(rest) >= record.config.replication.least_in_sync
+    return bool(rest) and rest <= others and record.config.replication.least_in_sync > 1
 
 
 def _empty(directory: Path) -> None:

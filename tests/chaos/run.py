@@ -67,6 +67,14 @@ REPLICATED: Final = (
     ),
 )
 """Each lies on three nodes. The last one has a long tail: what is lost of it is lost for good."""
+MORE_REPLICATED: Final = (
+    *REPLICATED,
+    StreamPlan(
+        {"replication": {"replicas": 3, "min_in_sync": 3}, "fragment": LOCAL[1].config["fragment"]},
+        (Mode.TXN,),
+    ),
+)
+"""And one that takes nothing while any of its nodes is away."""
 SUPER_PARTITIONS: Final = 1
 """At first. It grows within seconds, and each partition is a stream more to look at in the end."""
 SUPER: Final = {
@@ -105,8 +113,8 @@ class Plan:
     third_node: bool = False
     """Whether there is a third ingest node, which is among the victims."""
     lost_disks: int = 0
-    """Every so many kills of ingest nodes the disk of one is lost for good; 0: never. All streams that
-    lie on disks have three replicas then."""
+    """With every so many kills of services the disk of an ingest node is lost for good; 0: never. All
+    streams that lie on disks have three replicas then."""
     losses: int = 0
     """It goes on until so many disks are lost."""
 
@@ -315,7 +323,11 @@ def _create(path: str, config: object, client: httpx.Client) -> httpx.Response:
 def _disturb(deployment: ChaosDeployment, load: Load, plan: Plan, report: Report) -> None:
     begun = time.monotonic()
     chance = random.Random(plan.seed)
-    disks = LostDisks(deployment, report.ledgers, plan.lost_disks) if plan.lost_disks else None
+    disks = (
+        LostDisks(deployment, report.ledgers, plan.lost_disks, plan.seed)
+        if plan.lost_disks
+        else None
+    )
     scene = Scene(
         deployment,
         chance,
@@ -335,7 +347,11 @@ def _disturb(deployment: ChaosDeployment, load: Load, plan: Plan, report: Report
         with trouble(scene):
             for _ in range(chance.choice(plan.strikes) if plan.victims else 0):
                 scene.wait(0.02, 1.0)
-                strike(scene)
+                try:
+                    strike(scene)
+                except AssertionError as error:
+                    deployment.faults.append(f"after {report.story.lines[-1]}: {error}")
+                    return
         report.story.tell("calm")
         _recover(deployment, report, disks)
         report.story.tell("at work again")
