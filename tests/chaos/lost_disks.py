@@ -136,7 +136,7 @@ class LostDisks:
         return [*victims]
 
     def _one(self, victims: Sequence[str]) -> list[str]:
-        for name in victims:
+        for name in self._chance.sample(victims, len(victims)):
             mine = node_id(self._deployment, name)
             others = self._living() - {mine}
             records = self._records() if mine is not None else []

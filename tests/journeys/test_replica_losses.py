@@ -1,5 +1,5 @@
-"""Three nodes that hold a stream, and what befalls them: RP2 with the real command line, RP3, RP4, RP12
-to RP14.
+"""Three nodes that hold a stream, and what befalls them: RP2 with the real command line, RP3, RP4, RP10,
+RP12 to RP14.
 
 Nothing is uploaded unless it is said, so what is read is on the disks of the nodes. How long anybody
 waits is printed, and no verdict: leases are short here, and a machine that stands still loses them.
@@ -7,19 +7,26 @@ waits is printed, and no verdict: leases are short here, and a machine that stan
 
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
-from typing import Final
+from typing import Any, Final
 
+import httpx
 import pytest
 from support.command_line import CommandLine
 from support.contract import QUICK, problem_of
-from support.replicated import NODES, ReplicatedStream, ThreeServers, three_servers
+from support.replicated import NODES, NOT_NOW, ReplicatedStream, ThreeServers, three_servers
 from support.waiting import until
+
+from bottomless.client.tables import frames_body
+from bottomless.model.rows import Rows
 
 LINES: Final = 40
 """Before the loss, and as many after it."""
+PART_SIZE: Final = 65_536
+LARGE: Final = b"x" * 40_000
+"""Two of them do not go into one part of a commit."""
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +34,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ThreeServers]:
     # A round is held for as long as a test wants it to be, and not as long as a machine stands still.
     settings = {
         "BOTTOMLESS_INGEST_REPLICA_COMMIT_MS": "2000",
-        "BOTTOMLESS_INGEST_SEGMENT_SIZE_MAX": "65536",
+        "BOTTOMLESS_INGEST_SEGMENT_SIZE_MAX": str(PART_SIZE),
+        "BOTTOMLESS_INGEST_GROUP_BYTES_MAX": str(PART_SIZE),
+        "BOTTOMLESS_FAULT_POINTS": "1",
     }
     with three_servers(tmp_path_factory.mktemp("replicas"), settings) as nodes:
         yield nodes
@@ -233,6 +242,91 @@ def test_an_owner_of_replicas_that_slept_through_its_lease_acknowledges_nothing_
     assert [one for one in values if one != "late"] == ["before", "meanwhile", "after"]
     assert values.count("late") == 1 if late == [200] else late[0] in (503, 504)
     assert values.count("late") <= 1
+
+
+class Sink:
+    """Stages batches of one stream and commits them, as a task of Spark does."""
+
+    def __init__(self, stream: ReplicatedStream) -> None:
+        self._stream = stream
+        self._number = 0
+        self._staged: list[str] = []
+
+    def stage(self, name: str, values: Sequence[bytes]) -> None:
+        """A batch of each of these, by way of a node; they are what is committed from now on."""
+        named = {"content-type": "application/vnd.bottomless.batches"}
+        self._number += 1
+        self._staged = []
+        for value in values:
+            body = frames_body(Rows([value], [0]))
+
+            def staged(body: bytes = body) -> str | None:
+                answer = self._ask(name, "staged", content=body, headers=named)
+                return None if answer is None else str(answer.json()["staged_id"])
+
+            self._staged.append(until(staged, what="a staged batch"))
+
+    def commit(self, name: str) -> dict[str, int] | None:
+        """Ask a node for the commit once; None if that is not now, or it died."""
+        named = {
+            "content-type": "application/vnd.bottomless.staged+json",
+            "producer-id": "job",
+            "txn-number": str(self._number),
+        }
+        answer = self._ask(name, "records", json={"staged": self._staged}, headers=named)
+        return None if answer is None else answer.json()
+
+    def _ask(self, name: str, what: str, **options: Any) -> httpx.Response | None:
+        try:
+            with self._stream.nodes[name].client() as client:
+                answer = client.post(f"{self._stream.path}/{what}", **options)
+        except httpx.TransportError:
+            return None
+        assert answer.is_success or answer.status_code in NOT_NOW, answer.text
+        return answer if answer.is_success else None
+
+
+def test_a_staged_commit_of_replicas_is_whole_when_their_owner_dies_after_its_first_part(
+    nodes: ThreeServers,
+) -> None:
+    """RP10: who goes on stores the other two parts, and the commit that comes again is a repeat."""
+    stream = ReplicatedStream(nodes, "staged")
+    stream.appended("first", "before", producer="p", sequence=0)
+    sink = Sink(stream)
+    values = ["before"]
+
+    def died() -> str | None:
+        """Who died in a commit. On a machine that stands still somebody else may own the stream by
+        then: the commit is whole, and the next one is tried."""
+        stream.until_in_sync(*NODES)
+        owner = stream.owner
+        records = [f"{len(values) + number} ".encode() + LARGE for number in range(3)]
+        sink.stage(stream.others(owner)[0], records)
+        nodes[owner].arm("ingest.commit.after-part")
+        values.extend(record.decode() for record in records)
+        if (
+            until(lambda: sink.commit(owner) or nodes[owner].is_dead, what="a commit or a death")
+            is True
+        ):
+            nodes[owner].wait_dead_at_fault_point()
+            return owner
+        nodes[owner].kill()
+        nodes.start()
+        return None
+
+    dead = until(died, what="a death in a commit")
+    heir = stream.until_owned(*stream.others(dead))
+    told = until(lambda: sink.commit(heir), what="the commit again")
+    assert told["count"] + told["duplicates"] == 3
+    assert told["duplicates"] >= 1, "what the dead one stored is not stored again"
+    assert stream.values(heir) == values
+
+    nodes.start()
+    sink.stage(dead, [b"one more"])
+    assert until(lambda: sink.commit(dead), what="the next commit")["count"] == 1
+    assert stream.values(dead) == [*values, "one more"]
+    stream.until_in_sync(*NODES)
+    stream.require_same(*NODES)
 
 
 def test_nothing_is_cut_of_replicas_when_the_disk_of_their_owner_comes_back_older(

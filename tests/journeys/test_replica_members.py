@@ -1,4 +1,4 @@
-"""Nodes come to hold a stream, go, are replaced and emptied, by requests: RP8, and of RP11 the request.
+"""Nodes come to hold a stream, go, are replaced and emptied, by requests: RP8; and RP11.
 
 In `./dev soak`; in every run `unit/ingest/test_replica_members.py` and `test_forced_takeover.py` there.
 """
@@ -11,6 +11,7 @@ from support.replicated import NODES, ReplicatedStream, ThreeServers, three_serv
 from support.waiting import until
 
 from bottomless import Client
+from bottomless.model.names import NodeId
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +102,7 @@ def test_a_node_of_replicas_that_is_gone_is_replaced(nodes: ThreeServers) -> Non
 def test_a_takeover_of_replicas_names_a_node_only_if_nobody_has_everything(
     nodes: ThreeServers,
 ) -> None:
-    """RP11."""
+    """RP11, refused: nobody gives up what a node has that lives."""
     stream = ReplicatedStream(nodes, "taken")
     stream.appended("first", "0", producer="p", sequence=0)
     stream.until_in_sync(*NODES)
@@ -121,3 +122,56 @@ def test_a_takeover_of_replicas_names_a_node_only_if_nobody_has_everything(
     nodes.start()
     stream.require_same(*NODES)
     assert stream.values(b) == ["0"]
+
+
+def test_what_is_left_of_replicas_is_taken_over_by_a_node_or_given_up_when_all_others_are_lost(
+    nodes: ThreeServers,
+) -> None:
+    """RP11, accepted: with a node its log goes on where it ends; without one there is a gap."""
+    kept, given_up = ReplicatedStream(nodes, "kept"), ReplicatedStream(nodes, "given-up")
+    for stream in (kept, given_up):
+        stream.appended("first", "0", "1", producer="p", sequence=0)
+        stream.until_in_sync(*NODES)
+    # It has what came before, and is not in sync. All others are gone for good.
+    nodes["third"].kill()
+    for stream in (kept, given_up):
+        stream.appended("first", "lost", producer="p", sequence=2)
+    homes = {stream: stream.record().home for stream in (kept, given_up)}
+    lost = [nodes.node_id(name) for name in ("first", "second")]
+    left = nodes.node_id("third")
+    assert set(homes.values()) <= set(lost)
+    nodes.lose("first")
+    nodes.lose("second")
+    nodes["third"].start()
+    until(lambda: not any(nodes.is_live(node) for node in lost), what="the end of all leases")
+    assert taken_over(nodes, "kept", homes[kept], left).get("gap") is None
+    gap = taken_over(nodes, "given-up", homes[given_up])["gap"]
+    nodes.start()
+    # Others come in place of the lost, and with them appends go on.
+    kept.appended("first", "new", producer="q", sequence=0)
+    assert kept.values("third") == ["0", "1", "new"]
+    kept.until_in_sync(*NODES)
+    kept.require_same(*NODES)
+    given_up.appended("first", "new", producer="q", sequence=0)
+    assert gap["first_offset"] == 0
+    assert given_up.values("third", gap["next_offset"]) == ["new"]
+
+
+def taken_over(
+    nodes: ThreeServers, stream: str, home: NodeId | None, node: NodeId | None = None
+) -> dict[str, Any]:
+    """The result of a takeover at the third node, asked for again where that one had just no lease."""
+    body = {"accept_loss": True, "expect_home": home, **({"node": node} if node else {})}
+
+    def accepted() -> dict[str, Any] | None:
+        with nodes["third"].client() as client:
+            answer = client.post(f"/v1/admin/streams/{stream}/takeover", json=body)
+        if not answer.is_success:
+            assert answer.status_code == 503 or answer.json()["code"] == "not-in-sync", answer.text
+            return None
+        with client_of(nodes, "third") as waiting:
+            begun = answer.json()["operation_id"]
+            ended = waiting.wait_for_operation(begun, timeout_seconds=240)
+        return ended["result"] if ended["state"] == "succeeded" else None
+
+    return until(accepted, what=f"a takeover of {stream}")

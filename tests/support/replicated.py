@@ -104,7 +104,11 @@ class ThreeServers:
 
     def is_away(self, name: str) -> bool:
         """Whether a node has no lease."""
-        return not self._has(f"bottomless:node:{self.node_id(name)}")
+        return not self.is_live(self.node_id(name))
+
+    def is_live(self, node: NodeId | None) -> bool:
+        """Whether a node has a lease, also one whose disk is gone."""
+        return self._has(f"bottomless:node:{node}")
 
     def says_nothing_of_itself(self, name: str) -> None:
         """Let a node look like one of the release before replicas."""
@@ -244,13 +248,13 @@ class ReplicatedStream:
 
         return append
 
-    def values(self, name: str) -> list[str]:
-        """Of all records, whose offsets follow each other, as a node shows them."""
+    def values(self, name: str, first_offset: int = 0) -> list[str]:
+        """Of all records from an offset on, which follow each other, as a node shows them."""
         found: list[str] = []
         with self.nodes[name].client() as client:
             while True:
 
-                def page(offset: int = len(found)) -> dict[str, Any] | None:
+                def page(offset: int = first_offset + len(found)) -> dict[str, Any] | None:
                     asked = {"offset": offset, "limit": 10_000}
                     answer = client.get(f"{self.path}/records", params=asked)
                     assert answer.status_code in (200, 503), answer.text
@@ -258,7 +262,7 @@ class ReplicatedStream:
 
                 got = until(page, what="a page")
                 offsets = [one["offset"] for one in got["records"]]
-                assert offsets == list(range(len(found), got["next_offset"]))
+                assert offsets == list(range(first_offset + len(found), got["next_offset"]))
                 found += [one["value"] for one in got["records"]]
                 if got["up_to_date"]:
                     return found
