@@ -83,6 +83,22 @@ def test_nodes_of_replicas_are_added_removed_and_emptied_by_requests(nodes: Thre
     nodes.start()
 
 
+def test_replicas_become_three_and_one_again_by_a_patch_under_appends(nodes: ThreeServers) -> None:
+    """RP8: 1 to 3 to 1."""
+    stream = ReplicatedStream(nodes, "patched", {"replicas": 1})
+    stream.appended("first", "0", producer="p", sequence=0)
+    with client_of(nodes, "second") as client:
+        client.update_stream("patched", {"replication": {"replicas": 3}})
+        # The owner looks when something comes.
+        stream.appended("second", "1", producer="p", sequence=1)
+        until_held_by(stream, *NODES)
+        stream.require_same(*NODES)
+        client.update_stream("patched", {"replication": {"replicas": 1}})
+        stream.appended("third", "2", producer="p", sequence=2)
+        until(lambda: len(stream.members()) <= 1, what="one node alone to hold it")
+    assert stream.values("first") == ["0", "1", "2"]
+
+
 def test_a_node_of_replicas_that_is_gone_is_replaced(nodes: ThreeServers) -> None:
     """RP8."""
     stream = ReplicatedStream(nodes, "replaced", {"replicas": 2})

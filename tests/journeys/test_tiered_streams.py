@@ -118,6 +118,7 @@ def reading(server: AllInOne, stream: Stream, wanted: list[dict[str, Any]]) -> I
 def test_a_tiered_stream_lives_through_a_death_in_a_move_and_adds_up(
     tiers: Tiers, tmp_path: Path
 ) -> None:
+    """TI1 with its preview, TI2, and TI5 without a rebuild."""
     with tiers.server.client() as client:
         stream = tiers.filled(client, 6)
         stream_id, before = id_of(stream), everything(stream)
@@ -164,6 +165,7 @@ def sizes(tiers: Tiers, stream_id: str) -> dict[str, int]:
 def test_readers_urls_and_jobs_of_a_tiered_stream_do_not_notice_its_moves(
     tiers: Tiers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """TI3."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     with tiers.server.client() as client:
@@ -212,6 +214,7 @@ def as_a_worker(item: dict[str, Any]) -> bytes:
 def test_a_mount_of_a_tiered_stream_that_goes_is_503_by_its_name_and_all_else_goes_on(
     tiers: Tiers,
 ) -> None:
+    """TI4."""
     with tiers.server.client() as client:
         stream, other = tiers.filled(client, 3), tiers.filled(client, 1)
         before = everything(stream)
@@ -256,6 +259,7 @@ def is_away(stream: Stream) -> bool:
 def test_a_tiered_stream_is_moved_by_hand_promoted_by_reads_and_leaves_a_drive(
     tiers: Tiers,
 ) -> None:
+    """TI6."""
     with tiers.server.client() as client:
         stream = tiers.filled(client, 3)
         before = everything(stream)
@@ -306,6 +310,7 @@ def retired(client: httpx.Client) -> dict[str, Any]:
 def test_a_tiered_stream_moved_away_and_back_survives_what_lands_late_of_the_first_time(
     tiers: Tiers,
 ) -> None:
+    """TI7."""
     with tiers.server.client() as client:
         stream = tiers.filled(client, 2)
         before = everything(stream)

@@ -42,6 +42,7 @@ def tiers(tmp_path_factory: pytest.TempPathFactory, seaweed: S3Server) -> Iterat
 def test_fragments_move_by_bytes_and_by_age_and_new_ones_go_to_the_first_tier(
     tiers: Tiers,
 ) -> None:
+    """TI1."""
     with tiers.server.client() as client:
         stream = tiers.filled(client, 6)
         before = everything(stream)
@@ -73,6 +74,7 @@ def test_there_is_a_death_at_every_point_of_a_move() -> None:
 
 @pytest.mark.parametrize("point", POINTS_OF_MOVES)
 def test_a_move_whose_process_died_is_ended_after_it(tiers: Tiers, point: str) -> None:
+    """TI2."""
     with tiers.server.client() as client:
         stream = tiers.filled(client, 3)
         stream_id, before = id_of(stream), everything(stream)
@@ -94,6 +96,7 @@ def test_a_move_whose_process_died_is_ended_after_it(tiers: Tiers, point: str) -
 
 
 def test_all_that_removes_and_all_that_looks_goes_through_three_drives(tiers: Tiers) -> None:
+    """TI5."""
     with tiers.server.client() as client:
         stream = tiers.filled(client, 6)
         stream_id = id_of(stream)
