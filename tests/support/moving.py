@@ -126,10 +126,10 @@ class Moving:
         return fragment_place(STREAM, info, TENANT).object_key
 
 
-async def a_moving_stream(count: int) -> Moving:
-    """A stream with so many fragments."""
+async def a_moving_stream(count: int, *others: int) -> Moving:
+    """A stream with so many fragments; `others` are drives beside the two."""
     harness = ManifestHarness()
-    table = await a_table(harness.drive, COLD)
+    table = await a_table(harness.drive, COLD, *others)
     harness.use_drives(table)
     await check_generation(harness.drive, harness.coordination)
     moving = Moving(harness, await harness.open())

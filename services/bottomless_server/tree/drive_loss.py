@@ -1,6 +1,7 @@
-"""Have a manifest say that what lay on a drive is lost: a gap in the place of each fragment.
+"""Have a manifest say that what lay on a drive is lost: a gap in the place of each fragment, but for those
+of which the same bytes are on another drive, which are named there.
 
-    descent = lose(root, number, new_uid, seal)
+    descent = lose(root, number, new_uid, seal, elsewhere)
     entry = next(descent)          the group to load
     entry = descent.send(node)     … loaded; the next one
     StopIteration.value            the manifest with gaps, and what it displaces
@@ -10,7 +11,7 @@ goes on as if it were there. One walk makes a bounded number of groups anew; `mo
 has something to do.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -18,10 +19,10 @@ from numpy.typing import NDArray
 
 from bottomless.model.drive import DEFAULT_NUMBER, MIXED
 from bottomless.model.manifest import Entries, EntryKind, Filters, GapReason, Node, taken
-from bottomless.model.names import Uid
+from bottomless.model.names import Uid, uid_from_bytes
 from bottomless_server.tree.path_copy import PathCopy
 from bottomless_server.tree.rebalance import SealedNode
-from bottomless_server.tree.retention import SUMMED, Totals
+from bottomless_server.tree.retention import SUMMED, Totals, totals
 
 GROUP_COUNT_MAX: Final = 64
 """Groups that one walk makes anew at most, but for those on the way to the last one."""
@@ -38,6 +39,17 @@ _ZEROED: Final = (
 )
 
 
+class Elsewhere(NamedTuple):
+    """Where the bytes of a fragment are beside the drive that its entry names."""
+
+    drive: int
+    copy: int
+    """What its key has there after the uid; 0 for one that was never moved."""
+
+
+_NOWHERE: Final[Mapping[Uid, Elsewhere]] = {}
+
+
 class Lost(NamedTuple):
     """A manifest with gaps where fragments were."""
 
@@ -48,7 +60,11 @@ class Lost(NamedTuple):
     displaced: tuple[np.void, ...] = ()
     """The entries, as they were, of the groups on the way: they are not named any more, which says
     nothing about what is below them."""
+    fragments: tuple[np.void, ...] = ()
+    """The entries, as they were, of the fragments that lay on the drive."""
     lost: Totals = Totals()
+    kept: Totals = Totals()
+    """What is named elsewhere now."""
     more: bool = False
     """Whether there is more on the drive than one walk changes."""
 
@@ -58,24 +74,32 @@ def lose(
     number: int,
     new_uid: Callable[[], Uid],
     seal: Callable[[Node], SealedNode],
+    elsewhere: Mapping[Uid, Elsewhere] = _NOWHERE,
     *,
     group_count_max: int = GROUP_COUNT_MAX,
 ) -> Generator[np.void, Node, Lost]:
-    """The root that has gaps in the place of live fragments on the drive of this number."""
+    """The root that has gaps in the place of live fragments on the drive of this number, and names those
+    that are `elsewhere` there."""
     assert DEFAULT_NUMBER < number < MIXED, "drive 0 is never lost"
-    path = PathCopy(_Gaps(number), new_uid, seal, group_count_max)
+    gaps = _Gaps(number, elsewhere)
+    path = PathCopy(gaps, new_uid, seal, group_count_max)
     changed = yield from path.changed(root)
     if changed is None:
         return Lost(root, more=path.more)
     groups = tuple(one for one in path.displaced if one["kind"] == EntryKind.GROUP)
-    return Lost(changed, tuple(path.groups), groups, path.changed_totals, path.more)
+    fragments = tuple(one for one in path.displaced if one["kind"] == EntryKind.FRAGMENT)
+    lost = path.changed_totals.minus(gaps.kept)
+    return Lost(changed, tuple(path.groups), groups, fragments, lost, gaps.kept, path.more)
 
 
 class _Gaps:
-    """The change of a loss: a fragment on the drive becomes a gap."""
+    """The change of a loss: a fragment on the drive becomes a gap, or is named elsewhere."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, elsewhere: Mapping[Uid, Elsewhere]) -> None:
         self._number = number
+        self._elsewhere = elsewhere
+        self.kept = Totals()
+        """What was named elsewhere so far."""
 
     def fragments_of(self, entries: Entries, floor: int) -> NDArray[np.bool_]:
         found: NDArray[np.bool_] = (
@@ -96,10 +120,16 @@ class _Gaps:
     def made_of(
         self, entries: Entries, filters: Filters, which: NDArray[np.bool_]
     ) -> tuple[Entries, Filters]:
-        made = entries.copy()
+        made, gone = entries.copy(), which.copy()
+        for at in np.flatnonzero(which).tolist():
+            place = self._elsewhere.get(uid_from_bytes(entries["uid"][at].tobytes()))
+            if place is not None:
+                made["drive"][at], made["copy"][at] = place
+                gone[at] = False
+        self.kept = self.kept.plus(totals(entries[which & ~gone]))
         for name in _ZEROED:
-            made[name][which] = 0
-        made["uid"][which] = np.void(bytes(16))
-        made["kind"][which], made["reason"][which] = EntryKind.GAP, GapReason.DAMAGED
+            made[name][gone] = 0
+        made["uid"][gone] = np.void(bytes(16))
+        made["kind"][gone], made["reason"][gone] = EntryKind.GAP, GapReason.DAMAGED
         # The blocks of filters of those that are gaps now go.
         return taken(made, filters)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from support import guards
 from support.drives import bring_back, register, take_away
+from support.guards import remove
 from support.manifest import NEIGHBOUR, NODE, OWNER, STREAM, a_record
 from support.moving import COLD, HOT, Moving, a_moving_stream
 from support.rebuilding import nothing, put_registry, rebuild
@@ -14,12 +15,14 @@ from unit.manifest.test_rebuild_drives import firsts_and_drives, lost, put_and_n
 
 from bottomless.drives.base import DriveUnavailable
 from bottomless.formats.stream_record import decode_record, encode_record, encode_registry
-from bottomless.model.names import TENANT_DEFAULT, StreamName
+from bottomless.model.names import TENANT_DEFAULT, StreamName, Uid
+from bottomless.model.stream import Intent
 from bottomless_server.manifest.mutators.sessions import begin
 from bottomless_server.manifest.mutators.takeover import take_over
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.recovery.rebuild import Rebuild
+from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
 from bottomless_server.stores.operations import OperationStore
 from bottomless_server.stores.streams import stream_key
 
@@ -107,6 +110,25 @@ async def test_a_takeover_waits_for_what_was_not_seen_and_adopts_it() -> None:
     await take_over(moving.harness.context, moving.committer, NODE, epoch)
 
     assert (await firsts_and_drives(moving))[:2] == [(0, HOT), (10, COLD)]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_takeover_adopts_it_however_many_uploads_are_under_way(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        remove(monkeypatch, "room for what a gap would cover", lambda _: INTENT_COUNT_MAX)
+    moving = await rebuilt_while_away()
+    others = tuple(
+        Intent(Uid(f"{2**64 + number:032x}"), 1_000 + number, "s9", HOT)
+        for number in range(INTENT_COUNT_MAX)
+    )
+    await moving.committer.change(lambda record: replace(record, intents=others, uploader="s9"))
+
+    epoch = (await moving.harness.record()).epoch
+    await take_over(moving.harness.context, moving.committer, NODE, epoch)
+
+    assert ((10, COLD) in await firsts_and_drives(moving)) is guarded
 
 
 async def test_without_that_wait_a_takeover_gives_up_what_lies_there(

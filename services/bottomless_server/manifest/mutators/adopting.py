@@ -4,8 +4,8 @@ A gap says that nothing is stored for its offsets, and nothing ever will be. So 
 publish one first publishes what stands before it and is durable already. In this order; after a
 crash at any step the record has no gap yet, and the same again goes on:
 
-0. Where a rebuild could not look at a drive, it is looked at now (`unseen.py`).
-1. What is registered is published, as always.
+1. What is registered is published, as always. Where a rebuild could not look at a drive, it is looked
+   at now (`unseen.py`).
 2. Fragments that are whole in the bucket under live intents, and go on from the end without
    a hole, are registered and published like those of an uploader.
 3. One EXEC names the root with the gap, if the manifest still ends where that was looked at. Where
@@ -57,13 +57,13 @@ async def publish_gap(
     Raises:
         NotFound, Unavailable, Corrupt: not now; the same again is right.
     """
-    if committer.record.unseen and await find(committer.record, committer.keeper.root) is not None:
-        await look_everywhere(context, committer)
     for _ in range(_ATTEMPT_COUNT):
         await _publish_waiting(committer)
         record, root = committer.record, committer.keeper.root
         if await find(record, root) is None:
             return
+        # Once more after what was found is published: there may have been more than fits at once.
+        await look_everywhere(context, committer)
         if run := await durable_run(context, committer, end_max):
             # Also where some were refused no gap follows yet: they are looked for once more, and
             # what is not to be had any more is not found then.

@@ -7,28 +7,36 @@ In this order; after a crash at any step the same again goes on:
    for later. From here on nothing that lies there can come into the manifest. Whoever has appended what
    an intent was about has it still, and uploads it anew.
 2. Roots in which fragments on the drive are gaps, each by one EXEC, as many as it takes: a walk makes a
-   bounded number of groups anew. Before such an EXEC groups and a root are there that nobody names, as
+   bounded number of groups anew. What is whole on another drive is named there instead: the source of a
+   move that waits for its grace, or a copy of a move away from the drive that did not come to its end.
+   Both wait to be deleted, and the deleter leaves alone what the manifest names (`removal/deleter.py`). Before such an EXEC groups and a root are there that nobody names, as
    after any publish that came to nothing. Groups that are displaced go after the grace, each as one object.
 
 Nothing is deleted from the drive, and nothing waits for it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+import numpy as np
 import structlog
 
+from bottomless.formats.keys import stream_prefix
+from bottomless.guards import guard
 from bottomless.model.manifest import Node
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, Uid, uid_from_bytes
 from bottomless.model.stream import StreamRecord, StreamState, drives_under_way
 from bottomless.model.tiers import Move
 from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.other_drives import drives_of
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.delete_queue import copies_target
+from bottomless_server.manifest.tree.core.delete_queue import copies_target, parse_delete_target
 from bottomless_server.manifest.tree.core.events import Edit, LoseDrive
 from bottomless_server.manifest.tree.core.planning import seal_node
 from bottomless_server.stores.streams import deletes_key
-from bottomless_server.tree.drive_loss import Lost, lose
+from bottomless_server.tree.drive_loss import Elsewhere, Lost, lose
 from bottomless_server.tree.retention import Totals
 
 log = structlog.get_logger(__name__)
@@ -72,36 +80,86 @@ async def give_up_uploads(context: Context, record: StreamRecord, number: int) -
         await give_up_uploads(context, left, number)
 
 
-async def lose_drive(context: Context, committer: Committer, number: int) -> Totals:
-    """Put gaps in the place of all fragments on a drive: step 2; returns what was lost.
+class Losses(NamedTuple):
+    """What became of the fragments that a stream had on a drive."""
+
+    lost: Totals
+    """Gaps are in their place."""
+    kept: Totals
+    """They were whole on another drive, and are named there."""
+
+
+async def lose_drive(context: Context, committer: Committer, number: int) -> Losses:
+    """Put gaps in the place of all fragments on a drive that are on no other one: step 2.
 
     Raises:
-        NotFound, Unavailable, Corrupt
+        NotFound, Unavailable, Corrupt: also where another drive of the stream is away, since what is
+            whole there is not lost.
     """
-    lost, more = Totals(), True
+    lost, kept, more = Totals(), Totals(), True
     while more:
         found = Lost(committer.keeper.root)
 
-        async def work_out(_: StreamRecord, root: Node) -> Edit | None:
+        async def work_out(record: StreamRecord, root: Node) -> Edit | None:
             nonlocal found
-            descent = lose(root, number, context.new_uid, seal_node)
-            found = await context.groups.descend(committer.record.tenant, root, descent)
-            return LoseDrive(found) if found.lost.fragment_count else None
+            found = await _found(context, record, root, number)
+            return LoseDrive(found) if found.fragments else None
 
         await committer.edit(work_out)
-        lost, more = lost.plus(found.lost), found.more
-    if lost.fragment_count:
-        _tell(committer.record.stream_id, number, lost)
-    return lost
+        lost, kept, more = lost.plus(found.lost), kept.plus(found.kept), found.more
+    if lost.fragment_count or kept.fragment_count:
+        _tell(committer.record.stream_id, number, lost, kept)
+    return Losses(lost, kept)
 
 
-def _tell(stream_id: StreamId, number: int, lost: Totals) -> None:
-    log.critical(
-        "records were lost with a drive",
+async def _found(context: Context, record: StreamRecord, root: Node, number: int) -> Lost:
+    descent = lose(root, number, context.new_uid, seal_node)
+    found = await context.groups.descend(record.tenant, root, descent)
+    if not found.fragments:
+        return found
+    elsewhere = await whole_elsewhere(context, record, found.fragments)
+    if not elsewhere:
+        return found
+    descent = lose(root, number, context.new_uid, seal_node, elsewhere)
+    return await context.groups.descend(record.tenant, root, descent)
+
+
+@guard("what is whole elsewhere before it is given up")
+async def whole_elsewhere(
+    context: Context, record: StreamRecord, entries: Sequence[np.void]
+) -> dict[Uid, Elsewhere]:
+    """Where the bytes of fragments are on drives that are not lost. Each object was put whole, and was
+    compared with its checksum when it was copied.
+
+    Raises:
+        DriveUnavailable, DriveRefused: one of the drives does not say.
+    """
+    sizes = {uid_from_bytes(one["uid"].tobytes()): int(one["object_size"]) for one in entries}
+    first = min(int(one["first_offset"]) for one in entries)
+    last = max(int(one["first_offset"]) for one in entries)
+    place = f"{stream_prefix(record.stream_id, record.tenant)}data/"
+    found: dict[Uid, Elsewhere] = {}
+    for number in await drives_of(context, record):
+        async for facts in context.drives.of(number).list(place, f"{place}{first:020d}"):
+            target = parse_delete_target(facts.object_key.encode("ascii", "replace"), number)
+            if target is None or target.uid is None or target.first_offset is None:
+                continue
+            if target.first_offset > last:
+                break
+            if facts.size == sizes.get(target.uid):
+                found.setdefault(target.uid, Elsewhere(number, target.copy))
+    return found
+
+
+def _tell(stream_id: StreamId, number: int, lost: Totals, kept: Totals) -> None:
+    tell = log.critical if lost.fragment_count else log.warning
+    tell(
+        "records were lost with a drive" if lost.fragment_count else "a drive was given up",
         stream_id=stream_id,
         drive=number,
         fragments=lost.fragment_count,
         records=lost.record_count,
+        kept_fragments=kept.fragment_count,
     )
 
 

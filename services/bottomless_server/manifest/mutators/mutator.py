@@ -38,7 +38,6 @@ from bottomless_server.manifest.tree.core.takeovers import GoesOn
 from bottomless_server.manifest.tree.core.tiering import Tiering
 from bottomless_server.manifest.tree.outcomes import FragmentOutcome
 from bottomless_server.protocol.uploads import Intended
-from bottomless_server.tree.retention import Totals
 
 
 class Mutator:
@@ -245,8 +244,8 @@ class Mutator:
         """
         return await self._task.run(lambda committer: moves.give_up(self._context, committer, copy))
 
-    async def lose_drive(self, number: int) -> Totals:
-        """Put gaps in the place of all fragments on a drive; returns what was lost."""
+    async def lose_drive(self, number: int) -> losing.Losses:
+        """Put gaps in the place of all fragments on a drive that are on no other one."""
         return await self._task.run(
             lambda committer: losing.lose_drive(self._context, committer, number)
         )

@@ -8,8 +8,8 @@ is still in `unseen`, and the look is made again; a crash after it leaves intent
 
 A new session makes the look if the drive is there, and does without it if not: what was acknowledged is
 with the node that appended it, or in WAL objects. A gap is different: it says that nothing is stored for
-its offsets, so before one is published the drive has to be back, or said to be lost. Until then the
-collection of garbage leaves these objects alone.
+its offsets, so before one is published the drive has to be back, or said to be lost; and what lies there
+gets intents however many the record has. Until then the collection of garbage leaves these objects alone.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ async def look_where_possible(context: Context, committer: Committer) -> None:
     """
     for number in committer.record.unseen:
         try:
-            await _look(context, committer, number)
+            await _look(context, committer, number, INTENT_COUNT_MAX)
         except StoreError as error:
             log.warning(
                 "a drive that a rebuild did not see cannot be looked at",
@@ -53,23 +53,33 @@ async def look_where_possible(context: Context, committer: Committer) -> None:
 
 @guard("all drives before a gap")
 async def look_everywhere(context: Context, committer: Committer) -> None:
-    """Look at all drives of `unseen`, before a gap says that nothing lies there.
+    """Look at all drives of `unseen`, before a gap says that nothing lies there. A drive with more than
+    fits at once stays in it; its oldest objects have intents then.
 
     Raises:
         NotFound, Unavailable: also where a drive is still away.
     """
     for number in committer.record.unseen:
-        await _look(context, committer, number)
+        held = len(committer.record.intents)
+        await _look(context, committer, number, room_for_all(held))
 
 
-async def _look(context: Context, committer: Committer, number: int) -> None:
+@guard("room for what a gap would cover")
+def room_for_all(held: int) -> int:
+    """How many intents a record may have before a gap: uploads that are under way keep no room from what
+    lies on one more drive."""
+    return held + INTENT_COUNT_MAX + 1
+
+
+async def _look(context: Context, committer: Committer, number: int, count_max: int) -> None:
+    """Give intents to what lies on a drive, up to so many in the record."""
     record = committer.record
     found = await _fragments(context.drives.marked(number), record, number)
 
     def enter(record: StreamRecord) -> StreamRecord:
         known = {intent.uid for intent in (*record.intents, *record.quarantine)}
         new = [one for one in found if one.uid not in known]
-        room = max(0, INTENT_COUNT_MAX - len(record.intents))
+        room = max(0, count_max - len(record.intents))
         # What there is no room for is looked for again when these have become something.
         unseen = record.unseen
         if len(new) <= room and len(found) <= INTENT_COUNT_MAX:

@@ -91,7 +91,7 @@ class DriveRegistration:
             Corrupt: the registry or the marker cannot be read.
         """
         setting = self._setting(name)
-        await self._require_not_lost(setting)
+        require_not_lost(_find(await load_registry(self._context.drive), setting))
         drive = self._context.drives.marked(setting.number)
         known = _find(await load_registry(self._context.drive), setting)
         if known is not None and not known.retired:
@@ -130,21 +130,14 @@ class DriveRegistration:
             code=Code.DRIVE_UNKNOWN,
         )
 
-    async def _require_not_lost(self, setting: ConfiguredDrive) -> None:
-        known = _find(await load_registry(self._context.drive), setting)
-        if known is not None and known.lost:
-            raise Exists(
-                "the drive was said to be lost, for ever: take another name and number for another "
-                "store",
-                code=Code.DRIVE_IN_USE,
-            )
-
     async def _enter(self, setting: ConfiguredDrive, row: RegisteredDrive) -> RegisteredDrive:
         """Make the registry have this row; returns what it has if somebody was faster."""
         known: list[RegisteredDrive] = []
 
         def decide(registry: DriveRegistry) -> RegisteredDrive | None:
             found = _find(registry, setting)
+            # Since it was looked at somebody may have said that it is lost.
+            require_not_lost(found)
             known[:] = [found or row]
             if found is not None and (found.drive_id != row.drive_id or found == row):
                 return None
@@ -180,6 +173,20 @@ async def require_no_first_drive(drive: Drive) -> None:
                 "name. Take another directory or prefix",
                 code=Code.DRIVE_IN_USE,
             )
+
+
+@guard("a drive is lost for ever")
+def require_not_lost(known: RegisteredDrive | None) -> None:
+    """Refuse to use a drive again of which an operator has said that it is lost.
+
+    Raises:
+        Exists
+    """
+    if known is not None and known.lost:
+        raise Exists(
+            "the drive was said to be lost, for ever: take another name and number for another store",
+            code=Code.DRIVE_IN_USE,
+        )
 
 
 @guard("a drive belongs to one deployment")

@@ -7,7 +7,9 @@ What is there after a crash at each step; the operation goes on with the next on
    again. A crash before it leaves nothing; after it the same request goes on.
 2. `streams`: of every stream, a page at a time, what is under way on the drive is given up, and fragments
    that the manifest names there become gaps (`mutators/losing.py`). Reads are told of these, as of the
-   gap of a takeover. A crash leaves some streams done, and the page is done again.
+   gap of a takeover. A crash leaves some streams done, and the page is done again. Which streams of the
+   page have something there was noted before, so that the result names them all the same; what its sums
+   lack then is what was done before the crash.
 3. `queue`: what waited to be deleted from the drive is forgotten.
 
 A stream that is being deleted needs nothing: its deletion does not ask the drive any more. One whose
@@ -40,6 +42,8 @@ from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
 from bottomless_server.manifest.registry.drive_versions import change_registry
+from bottomless_server.manifest.tree.core.on_drive import lies_on
+from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import STREAMS_KEY, deletes_key, failing_deletes_key
@@ -54,6 +58,9 @@ _NAMED_COUNT_MAX: Final = 100
 """Streams that a result names of each kind; it counts all of them."""
 _LISTS: Final = ("with_gaps", "left", "named_by_policy")
 """Streams that have gaps now, that could not be changed, and whose policy names the drive."""
+_ABOUT: Final = "_about"
+"""Streams of the page that is next that have fragments on the drive."""
+_KEPT: Final = "kept_fragment_count"
 _FOREVER: Final = 2**52
 
 log = structlog.get_logger(__name__)
@@ -83,6 +90,7 @@ class DriveLoss:
             InvalidRequest: it is drive 0; the registry has none of this name (`drive-unknown`); or
                 `confirmed` is another name.
             Exists: `drive-in-use`: the drive is there.
+            DriveUnavailable: this process cannot tell, since its settings do not name the drive.
             Overloaded, Unavailable, Corrupt
         """
         require_other_than_default(name)
@@ -102,8 +110,10 @@ class DriveLoss:
         """Refuse to give up what can be read, as of a drive whose name was mistaken."""
         if drive.lost:
             return
+        # Not below: that it is not known here does not say that it is away.
+        marked = self._context.drives.marked(drive.number)
         try:
-            await self._context.drives.marked(drive.number).look()
+            await marked.look()
         except StoreError:
             return
         raise Exists(
@@ -135,23 +145,42 @@ class DriveLoss:
             return Again({**progress, "phase": "queue"})
         stream_ids = [StreamId(member.decode("ascii")) for member in members]
         loaded = await self._context.streams.load_many(stream_ids)
+        if _ABOUT not in progress:
+            about = [one.stream_id for one in loaded.records if await self._has_some(one, number)]
+            if about:
+                return Again({**progress, _ABOUT: about})
+        about = progress.pop(_ABOUT, [])
         for stream_id in loaded.unreadable:
             _note(progress, "left", stream_id)
         for record in loaded.records:
             if record.state is StreamState.ACTIVE:
-                await self._lose(record, number, progress)
+                await self._lose(record, number, progress, noted=record.stream_id in about)
                 if any(tier.drive == name for tier in record.config.tiers):
                     _note(progress, "named_by_policy", record.name)
         streams = int(progress.get("streams", 0)) + len(stream_ids)
         return Again({**progress, "_after": stream_ids[-1], "streams": streams})
 
-    async def _lose(self, record: StreamRecord, number: int, progress: dict[str, Any]) -> None:
-        """Give up what one stream has on the drive, or note that this could not be done."""
+    async def _has_some(self, record: StreamRecord, number: int) -> bool:
+        """Whether a manifest names a fragment on the drive; not of one that cannot be read."""
+        if number not in record.drives or record.state is not StreamState.ACTIVE:
+            return False
+        try:
+            record, root = await load_root(self._context, record)
+            descent = lies_on(root, number)
+            return await self._context.groups.descend(record.tenant, root, descent)
+        except (NotFound, Corrupt):
+            return False
+
+    async def _lose(
+        self, record: StreamRecord, number: int, progress: dict[str, Any], *, noted: bool
+    ) -> None:
+        """Give up what one stream has on the drive, or note that this could not be done; `noted` if it
+        had something there."""
         if number not in record.drives:
             return
         try:
             await give_up_uploads(self._context, record, number)
-            lost = await self._mutators.of(record.stream_id).lose_drive(number)
+            losses = await self._mutators.of(record.stream_id).lose_drive(number)
         except NotFound:
             return
         except (CoordinationUnavailable, CoordinationUnknown):
@@ -164,15 +193,17 @@ class DriveLoss:
             )
             _note(progress, "left", record.stream_id)
             return
+        lost, kept = losses
         for counted, value in zip(SUMMED, lost, strict=True):
             progress[counted] = progress.get(counted, 0) + value
-        if lost.fragment_count:
+        progress[_KEPT] = progress.get(_KEPT, 0) + kept.fragment_count
+        if lost.fragment_count or (noted and not kept.fragment_count):
             _note(progress, "with_gaps", record.name)
 
 
 def _told(progress: Mapping[str, Any]) -> dict[str, Any]:
     """What the result says of the streams."""
-    counts = ("streams", *SUMMED, *(f"{what}_count" for what in _LISTS))
+    counts = ("streams", *SUMMED, _KEPT, *(f"{what}_count" for what in _LISTS))
     return {
         **{name: progress.get(name, 0) for name in counts},
         **{name: progress.get(name, []) for name in _LISTS},

@@ -5,7 +5,7 @@ A lease that is granted once the time of grace is over is no hindrance: its hold
 that names the copy. So a look at the record is enough, and nothing is condemned for it.
 
 The copy is looked at once more before its source goes: until then a disk that came back older has lost
-nothing.
+nothing. Where its drive is lost the source stays, and is named again (`mutators/losing.py`).
 """
 
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import structlog
 
+from bottomless.drives.base import DriveUnavailable
 from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.keys import fragment_place
 from bottomless.guards import guard
@@ -80,6 +81,8 @@ async def require_copy(context: Context, record: StreamRecord, entry: np.void) -
     """
     info = fragment_info(entry)
     drive, object_key = fragment_place(record.stream_id, info, record.tenant)
+    if await context.drive_states.lost([drive]):
+        raise DriveUnavailable("the copy is on a drive that is lost, so its source is kept")
     if (await context.drives.of(drive).head(object_key)).size != info.size:
         raise Corrupt("the copy of a fragment that was moved has another size")
 
