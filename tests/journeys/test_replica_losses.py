@@ -212,6 +212,25 @@ def test_with_two_of_three_nodes_away_appends_to_replicas_wait_and_are_all_there
     problem_of(stream.append(owner, "never stored"), 503, "not-enough-replicas")
     assert stream.values(owner) == ["published"]
 
+    # An owner that opens its log anew shows nothing of the tail before enough nodes have it.
+    nodes[owner].kill()
+    nodes[owner].start()
+
+    def published() -> dict[str, Any] | None:
+        with nodes[owner].client() as client:
+            answer = client.get(f"{stream.path}/records", params={"offset": "first"})
+            assert answer.status_code in (200, 503), answer.text
+            return answer.json() if answer.is_success else None
+
+    page = until(published, what="what is published")
+    assert [one["value"] for one in page["records"]] == ["published"]
+    assert (page["next_offset"], page["up_to_date"]) == (1, False)
+    with nodes[owner].client() as client:
+        tail = client.get(f"{stream.path}/records", params={"offset": 1})
+        assert (tail.status_code, tail.json()["retryable"]) == (503, True), tail.text
+        listed = client.get(f"{stream.path}/fragments").json()
+        assert (listed["object_store_next_offset"], len(listed["fragments"])) == (1, 1)
+
     nodes.start()
     stream.appended(others[0], "held", producer="p", sequence=1)
     stream.appended(others[1], "after", producer="p", sequence=2)

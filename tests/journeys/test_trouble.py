@@ -33,14 +33,15 @@ def append(client: httpx.Client, *values: str) -> httpx.Response:
 
 
 def values_of(client: httpx.Client) -> list[str]:
-    """All that is there. On a busy machine a lease may run out at any moment, which is an answer."""
+    """All that is there. On a busy machine a lease may run out at any moment, which is an answer: none,
+    or a page that does not know the end."""
 
     def page() -> httpx.Response | None:
         answer = client.get(f"{STREAM}/records", params={"offset": "first", "limit": 10_000})
         if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and answer.json()["retryable"]:
             return None
         assert answer.status_code == httpx.codes.OK, answer.text
-        return answer
+        return answer if answer.json()["up_to_date"] else None
 
     return [record["value"] for record in until(page, what="a page").json()["records"]]
 

@@ -41,6 +41,7 @@ from bottomless_server.reader.offset_routes import OffsetRoutes
 from bottomless_server.reader.owned_tail import OwnedTail
 from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.patience import Patience
+from bottomless_server.reader.published_tail import PublishedTail
 from bottomless_server.reader.record_routes import RecordRoutes
 from bottomless_server.reader.resolver import Resolver
 from bottomless_server.reader.roots import Roots
@@ -141,7 +142,7 @@ def create_service(
     nodes = IngestNodes(peers.manifest)
     reads = FollowerReads(peers.ingest, nodes) if settings.reader_followers else None
     tail = Tails(
-        OwnedTail(peers.ingest, peers.waiting, nodes, reads),
+        PublishedTail(OwnedTail(peers.ingest, peers.waiting, nodes, reads), roots),
         NoTail() if wal is None else wal.tail,
     )
     shared = SharedTail(

@@ -307,7 +307,10 @@ class Following:
 
     def remember(self, page: Page) -> None:
         """Take from a page that was read what beats say of the stream."""
-        self._committed_next, self._bounds = page.committed_next, page.bounds
+        if page.end_known:
+            self._committed_next, self._bounds = page.committed_next, page.bounds
+        else:
+            self._committed_next = max(self._committed_next, page.committed_next)
 
     async def _beat(self) -> None:
         committed_next = self._committed_next

@@ -22,6 +22,7 @@ from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import FullName, StreamId, StreamName
 from bottomless.model.offset_spec import format_timestamp
 from bottomless_server.drives.table import DriveTable
+from bottomless_server.protocol.registry import RootState
 from bottomless_server.reader.core.page import gap_reason
 from bottomless_server.reader.core.page_token import PageToken, decode_token, encode_token
 from bottomless_server.reader.core.scan import PassedOver, Scan, ScanBounds
@@ -29,7 +30,7 @@ from bottomless_server.reader.page_reader import PageReader
 from bottomless_server.reader.presigned import PresignedUrls
 from bottomless_server.reader.roots import Roots, Tree
 from bottomless_server.reader.streams import StreamFacts
-from bottomless_server.reader.tail import Tail
+from bottomless_server.reader.tail import NoOwnerAnswers, Tail
 
 _UNBOUNDED: Final = ScanBounds(2**63, 2**31, float("inf"))
 """A page of a list is bounded by its items, of which each group that is looked into gives one."""
@@ -91,10 +92,9 @@ class Listing:
     async def _fragments(
         self, stream: StreamFacts, query: ListQuery, token: PageToken | None
     ) -> dict[str, Any]:
-        bounds = await self._tail.bounds(stream)
-        state = await self._roots.current(stream.stream_id, bounds.version)
+        state, committed_next = await self._root(stream)
         first_offset, stored_next = state.first_offset, state.published_next
-        next_offset = max(bounds.committed_next, stored_next)
+        next_offset = max(committed_next, stored_next)
         if token is None:
             begin = first_offset if query.from_offset is None else query.from_offset
             end = stored_next if query.to_offset is None else min(query.to_offset, stored_next)
@@ -133,6 +133,15 @@ class Listing:
             ],
             "next_page_token": following,
         }
+
+    async def _root(self, stream: StreamFacts) -> tuple[RootState, int]:
+        """The root, at least as new as the owner knows it, and where the owner says that the stream ends:
+        0 where no owner answers, since all of the list is published."""
+        try:
+            bounds = await self._tail.bounds(stream)
+        except NoOwnerAnswers:
+            return await self._roots.refreshed(stream.stream_id), 0
+        return await self._roots.current(stream.stream_id, bounds.version), bounds.committed_next
 
     async def _items(
         self, tree: Tree, begin: int, end: int, limit: int, wanted: Filter | None

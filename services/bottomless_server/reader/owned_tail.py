@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from cachetools import LRUCache
 
-from bottomless.errors import Code, StoreError, Unavailable
+from bottomless.errors import Code, StoreError
 from bottomless.formats.chunk import split_chunks
 from bottomless.guards import guard
 from bottomless.model.chunk import ChunkKind
@@ -34,14 +34,14 @@ from bottomless_server.reader.core.follower_choice import is_vouched_for
 from bottomless_server.reader.follower_reads import FollowerReads
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.streams import StreamFacts
-from bottomless_server.reader.tail import TailAnswer, TailTime
+from bottomless_server.reader.tail import NoOwnerAnswers, TailAnswer, TailTime
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.peers.tail_chunks import ChunkSources
 
 T = TypeVar("T")
 
-_EPOCH_COUNT_MAX = 100_000
-"""Streams whose highest epoch is remembered, some hundred bytes each."""
+_HEARD_COUNT_MAX = 100_000
+"""Streams whose newest bounds are remembered, some hundred bytes each."""
 _ANSWER_SECONDS = 10.0
 """What an answer may take beyond the wait that was asked for."""
 _RETRY_AFTER_SECONDS = 1.0
@@ -62,13 +62,13 @@ class OwnedTail:
         self._waiting = ChunkSources(waiting)
         self._nodes = nodes
         self._followers = followers
-        self._epochs: LRUCache[StreamId, int] = LRUCache(_EPOCH_COUNT_MAX)
+        self._newest: LRUCache[StreamId, Bounds] = LRUCache(_HEARD_COUNT_MAX)
 
     async def bounds(self, stream: StreamFacts) -> Bounds:
         """What the owner says of the stream now.
 
         Raises:
-            Unavailable: no owner answers.
+            NoOwnerAnswers
         """
         # Beyond every committed offset: an empty answer at once, with all bounds.
         return (await self.chunks(stream, OFFSET_MAX, 1)).bounds
@@ -88,7 +88,7 @@ class OwnedTail:
         follows the stream is asked for them, and the owner for its bounds.
 
         Raises:
-            Unavailable: no owner answers.
+            NoOwnerAnswers
         """
         if self._followers is not None and not wait_ms:
             node = self._followers.asked(stream.stream_id, first_offset)
@@ -122,7 +122,7 @@ class OwnedTail:
         that the owner vouches for.
 
         Raises:
-            Unavailable: no owner answers.
+            NoOwnerAnswers
         """
         assert self._followers is not None
         epoch = max(self.epoch_seen(stream.stream_id), stream.epoch)
@@ -143,7 +143,7 @@ class OwnedTail:
         """When the record at an offset was committed, or the first one after it.
 
         Raises:
-            Unavailable: no owner answers.
+            NoOwnerAnswers
         """
         answer = await self.chunks(stream, offset, 1)
         headers = (header for header, _ in split_chunks(answer.data))
@@ -155,7 +155,7 @@ class OwnedTail:
         """The first local chunk of `timestamp` or later.
 
         Raises:
-            Unavailable: no owner answers.
+            NoOwnerAnswers
         """
 
         async def ask(url: str) -> Located:
@@ -187,13 +187,13 @@ class OwnedTail:
                 failure = error
                 continue
             newest = max(newest, self.epoch_seen(stream.stream_id))
-            epoch = bounds_of(answer).epoch
-            if epoch >= newest:
-                self._epochs[stream.stream_id] = epoch
+            bounds = bounds_of(answer)
+            if bounds.epoch >= newest:
+                self._newest[stream.stream_id] = bounds
                 return answer
         # A fence seen here is the owner's matter; to a reader it means that nobody answers now.
         code = failure.code if failure and failure.code is not Code.FENCED else Code.NOT_OWNER
-        raise Unavailable(
+        raise NoOwnerAnswers(
             "no owner of the stream answers",
             code=code,
             retry_after_seconds=_RETRY_AFTER_SECONDS,
@@ -202,7 +202,12 @@ class OwnedTail:
     @guard("the highest epoch that a reader has seen")
     def epoch_seen(self, stream_id: StreamId) -> int:
         """The highest epoch under which an owner of this stream has answered; 0 if none has."""
-        return self._epochs.get(stream_id, 0)
+        heard = self.heard(stream_id)
+        return 0 if heard is None else heard.epoch
+
+    def heard(self, stream_id: StreamId) -> Bounds | None:
+        """What the last owner that was believed said of a stream; None if none has answered yet."""
+        return self._newest.get(stream_id)
 
     async def _next(self, stream: StreamFacts, asked: Sequence[str]) -> str | None:
         if stream.owner_url is not None and not asked:

@@ -11,7 +11,7 @@ and follow_answer.py answer.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -46,7 +46,7 @@ from bottomless_server.reader.roots import ManifestMoved, Roots
 from bottomless_server.reader.shared_tail import SharedTail
 from bottomless_server.reader.stored_tier import StoredTier
 from bottomless_server.reader.streams import StreamFacts, Streams, WaitedOn
-from bottomless_server.reader.tail import Tail, TailAnswer
+from bottomless_server.reader.tail import NoOwnerAnswers, Tail, TailAnswer
 from bottomless_server.reader.verified import off_loop
 from bottomless_server.runtime.base.on_loop import loop_time
 
@@ -73,6 +73,8 @@ class _Reading:
     state: RootState
     start: Start
     builder: PageBuilder
+    end_known: bool = True
+    """Whether somebody has said where the stream ends."""
     passes_until: float | None = None
     """When a page that has passed over records and found none is to say so."""
 
@@ -197,7 +199,8 @@ class PageReader:
         wanted = await self._resolver.resolve(stream, spec, state.first_offset)
         next_offset = state.published_next
         if query.strict and wanted < state.first_offset:
-            next_offset = (await self._tail.bounds(stream)).committed_next
+            with suppress(NoOwnerAnswers):
+                next_offset = (await self._tail.bounds(stream)).committed_next
         start = above_floor(spec, wanted, state.first_offset, next_offset, query.strict)
         scan = None if query.wanted is None else Scan(query.wanted, self._scan_bounds)
         builder = _builder(start, query, scan)
@@ -214,12 +217,21 @@ class PageReader:
                 bounds = await self._look(reading, answer)
             if reading.enough or not (seconds := reading.seconds_left):
                 break
-            later = await self._shared.wait(stream, reading.builder.position, seconds)
+            later = await self._later(reading, seconds)
             if later is None:
                 break
             answer = later
         self.scanned.add(reading.builder.scan)
         return _page_of(reading, bounds)
+
+    async def _later(self, reading: _Reading, seconds: float) -> TailAnswer | None:
+        """What comes at the end within a time, if there is somebody to wait for."""
+        try:
+            return await self._shared.wait(reading.stream, reading.builder.position, seconds)
+        except NoOwnerAnswers:
+            if reading.builder.position == reading.builder.start:
+                raise
+            return None
 
     async def _look(self, reading: _Reading, answer: TailAnswer) -> Bounds:
         """Fill the page, within the time that it may take if it has a filter."""
@@ -257,7 +269,7 @@ class PageReader:
     async def _fill(self, reading: _Reading, answer: TailAnswer) -> Bounds:
         """Go from tier to tier until the page is full or the stream ends."""
         stream, builder = reading.stream, reading.builder
-        bounds = answer.bounds
+        bounds, reading.end_known = answer.bounds, answer.end_known
         rounds = 0
         while rounds < _ROUND_COUNT_MAX:
             before = builder.position
@@ -274,6 +286,9 @@ class PageReader:
                 await self._add_tail(builder, answer.data)
             if builder.full or builder.position >= _committed(bounds, reading.state):
                 break
+            if not answer.end_known and builder.position > before:
+                # What is published ends there; the rest is asked for again by who goes on.
+                break
             if (scan := builder.scan) is not None:
                 scan.check_time(loop_time())
                 if scan.spent:
@@ -285,12 +300,13 @@ class PageReader:
             rounds += 1
             try:
                 answer = await self._ask(stream, builder)
-            except Corrupt:
-                if not builder.advanced:
+            except (Corrupt, NoOwnerAnswers) as error:
+                came_far = builder.position > builder.start and isinstance(error, NoOwnerAnswers)
+                if not (builder.advanced or came_far):
                     raise
                 # What lies before it is given out; it is told to who asks for it.
                 break
-            bounds = answer.bounds
+            bounds, reading.end_known = answer.bounds, answer.end_known
             if answer.moved and builder.count and scan is None:
                 break
             if answer.moved and reading.state.version >= bounds.version:
@@ -334,6 +350,7 @@ def _page_of(reading: _Reading, bounds: Bounds) -> Page:
         first_offset=state.first_offset,
         committed_next=max(_committed(bounds, state), builder.position),
         bounds=bounds,
+        end_known=reading.end_known,
         scan=builder.scan,
     )
 

@@ -75,12 +75,14 @@ class Page:
     first_offset: int
     committed_next: int
     bounds: Bounds
+    end_known: bool = True
+    """False: nobody answered who knows the end, so that `committed_next` is the least that it is."""
     scan: Scan | None = None
     """Counts of what was looked at, where there was a filter."""
 
     @property
     def up_to_date(self) -> bool:
-        return self.next_offset >= self.committed_next
+        return self.end_known and self.next_offset >= self.committed_next
 
     @property
     def is_immutable(self) -> bool:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from bottomless.errors import Code, NotFound
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import Reference
@@ -111,7 +113,13 @@ class Resolver:
         That is the first such record, or the beginning of what is lost right before it: nobody
         knows any more how late that was. A page that begins there names it.
         """
-        local, bounds = await self._tail.locate(stream, timestamp)
+        try:
+            local, bounds = await self._tail.locate(stream, timestamp)
+        except tails.NoOwnerAnswers:
+            found = await self._stored_since(stream, timestamp)
+            if found is None:
+                raise
+            return found
         if local is not None and local > bounds.local_first_offset:
             # An earlier local chunk is too early, and so is all that object storage alone has.
             return local
@@ -126,13 +134,24 @@ class Resolver:
             offset = bounds.committed_next if local is None else local
             hole = hole_of(bounds, state.published_next)
             return await self._before_gaps(tree, offset if hole is None else hole[0])
+        return await self._within(tree, leaf, timestamp)
+
+    async def _stored_since(self, stream: StreamFacts, timestamp: int) -> int | None:
+        """Where to begin, without the owner; None where nothing in object storage is late enough. Of
+        every other time it knows, since times never decrease."""
+        tree = await self._roots.tree(stream, await self._roots.refreshed(stream.stream_id))
+        leaf = await self._roots.leaf_since(tree, timestamp)
+        return None if leaf is None else await self._within(tree, leaf, timestamp)
+
+    async def _within(self, tree: Tree, leaf: np.void, timestamp: int) -> int:
+        """Where to begin of a fragment or gap that may hold what is late enough."""
         if leaf["kind"] == EntryKind.GAP:
             return await self._before_gaps(tree, int(leaf["first_offset"]))
-        index = await self._fragments.index(stream, fragment_info(leaf))
+        index = await self._fragments.index(tree.stream, fragment_info(leaf))
         offset = index.place(index.since(timestamp)).first_offset
         if offset > leaf["first_offset"]:
             # A group may reach below the floor; what is there is no longer part of the stream.
-            return max(offset, state.first_offset)
+            return max(offset, tree.state.first_offset)
         return await self._before_gaps(tree, offset)
 
     async def _before_gaps(self, tree: Tree, offset: int) -> int:

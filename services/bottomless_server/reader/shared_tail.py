@@ -108,7 +108,8 @@ class SharedTail:
 
     async def _fly(self, stream: StreamFacts, position: int) -> TailAnswer:
         answer = await self._tail.chunks(stream, position, RUN_SIZE, FLIGHT_MS)
-        self._keep(stream.stream_id, answer)
+        if answer.end_known:
+            self._keep(stream.stream_id, answer)
         return answer
 
     def _keep(self, stream_id: StreamId, answer: TailAnswer) -> None:

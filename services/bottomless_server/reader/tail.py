@@ -10,9 +10,14 @@ On the record's path: beside fragments.py, which reads what has left the tail.
 from dataclasses import dataclass
 from typing import Protocol
 
+from bottomless.errors import Unavailable
 from bottomless.model.limits import OFFSET_MAX
 from bottomless_server.protocol.tail import Bounds, Located
 from bottomless_server.reader.streams import StreamFacts
+
+
+class NoOwnerAnswers(Unavailable):
+    """Nobody answers who could say how far a stream goes: what is published is read all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,8 @@ class TailAnswer:
     """The next offset after those chunks."""
     moved: bool = False
     """The offset lies below what the tail still holds: read it from object storage."""
+    end_known: bool = True
+    """False: nobody answers who knows the end, so the stream goes at least as far as `bounds` say."""
 
 
 @dataclass(frozen=True, slots=True)

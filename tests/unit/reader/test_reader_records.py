@@ -280,16 +280,6 @@ async def test_a_manifest_that_hangs_is_waited_for_shortly_and_once(
     await harness.aclose()
 
 
-async def test_without_an_owner_there_is_no_answer(harness: ReaderHarness) -> None:
-    harness.fill(20)
-    await harness.upload(2, free=True)
-    harness.alive.clear()
-
-    for path in ("/records?offset=0", "/offsets", "/records?offset=next"):
-        answer = await harness.get(path)
-        assert (answer.status_code, answer.json()["code"]) == (503, "peer-unavailable")
-
-
 async def test_where_the_named_owner_is_gone_another_ingest_may_claim(
     harness: ReaderHarness,
 ) -> None:
