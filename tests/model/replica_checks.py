@@ -3,6 +3,8 @@
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from bottomless.model.names import NodeId
+from bottomless.model.stream import epoch_at
 from bottomless_server.protocol.replica import Place
 from model.replica_nodes import Chunk
 
@@ -49,6 +51,11 @@ def _check_owner(world: "Replicas") -> None:
     if owner is not None and owner.epoch == record.epoch:
         known = owner.holders.counted >= set(record.in_sync)
         assert known, "an owner does not wait for a node in sync"
+        for one in world.nodes[NodeId(str(record.home))].disk.chunks:
+            # What is uploaded of it has the epoch of its chunks, and is refused under any other.
+            if one.next_offset > max(one.first, record.published_next):
+                known_epoch = epoch_at(record, max(one.first, record.published_next))
+                assert known_epoch == one.epoch, "the record names another epoch than the log has"
 
 
 def _check_disks(world: "Replicas", needed: set[Chunk]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from bottomless.errors import Fenced, StoreError
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.names import NodeId
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.node.core import in_sync
 from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import LocalView
@@ -48,7 +48,14 @@ class Owners(Messages):
             node.disk, node.synced = replace(node.disk, chunks=()), 0
         disk = node.disk
         end = disk.chunks[-1].next_offset if disk.chunks else 0
-        view = LocalView(end, not disk.chunks, disk.epoch, disk.version, disk.published_next)
+        view = LocalView(
+            end,
+            not disk.chunks,
+            disk.epoch,
+            disk.version,
+            disk.published_next,
+            _epochs_in(disk.chunks),
+        )
         held = record.home is not None and record.home in self.leased
         others = [one for one in (record.home,) if one not in (None, node.name)]
         at = self.names.index(node.name)
@@ -392,6 +399,13 @@ class Owners(Messages):
             if one in held or one.next_offset <= published
         }
         self.events["a member was named by an operator"] += 1
+
+
+def _epochs_in(chunks: tuple[Chunk, ...]) -> tuple[EpochStart, ...]:
+    firsts: dict[int, EpochStart] = {}
+    for one in chunks:
+        firsts.setdefault(one.epoch, EpochStart(one.epoch, one.first))
+    return tuple(firsts.values())
 
 
 def has_all(owner: Owner, node: NodeId) -> bool:

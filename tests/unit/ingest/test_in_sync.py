@@ -12,7 +12,14 @@ from bottomless.errors import Fenced, StoreError, Unavailable
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
-from bottomless.model.stream import NOBODY, EpochStart, StreamRecord, StreamState, check_record
+from bottomless.model.stream import (
+    NOBODY,
+    EpochStart,
+    StreamRecord,
+    StreamState,
+    check_record,
+    epoch_at,
+)
 from bottomless_server.node.core import in_sync, ownership
 from bottomless_server.node.core.in_sync import (
     Refusal,
@@ -85,6 +92,38 @@ def test_an_epoch_that_began_with_what_nobody_else_had_is_gone_with_its_owner() 
     claimed = claim(record, B, "b:1", LocalView(7, empty=False, epoch=1), home_held=False)
     check_record(claimed)
     assert claimed.epochs == (EpochStart(1, 0), EpochStart(3, 7))
+
+
+def goes_on_with_more_than_the_owner_in_between() -> StreamRecord:
+    """A sent a round to C alone and died; B claimed without it, and died before anybody heard of that."""
+    between = claim(ALL, B, "b:1", LocalView(7, empty=False, epoch=1), home_held=False)
+    log = LocalView(10, empty=False, epoch=1, epochs=(EpochStart(1, 0),))
+    claimed = claim(between, C, "c:1", log, home_held=False)
+    check_record(claimed)
+    return claimed
+
+
+def test_the_record_has_the_epochs_of_the_log_that_goes_on() -> None:
+    """What is uploaded of it has the epochs of its chunks."""
+    claimed = goes_on_with_more_than_the_owner_in_between()
+    assert claimed.epochs == (EpochStart(1, 0), EpochStart(3, 10))
+    assert epoch_at(claimed, 9) == 1
+
+
+def test_without_that_an_epoch_that_wrote_nothing_stands_for_what_was_written_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "the epochs of the log that goes on", lambda claimed, _: claimed.epochs)
+    assert epoch_at(goes_on_with_more_than_the_owner_in_between(), 9) == 2
+
+
+def test_what_the_record_knows_of_before_the_log_begins_stays() -> None:
+    log = LocalView(10, empty=False, epoch=1, epochs=(EpochStart(1, 4),))
+    record = replace(ALL, epoch=3, epochs=(EpochStart(0, 0), EpochStart(2, 6)))
+    claimed = claim(record, C, "c:1", log, home_held=False)
+    assert claimed.epochs == (EpochStart(0, 0), EpochStart(1, 4), EpochStart(4, 10))
+    published = claim(replace(record, published_next=4), C, "c:1", log, home_held=False)
+    assert published.epochs == (EpochStart(1, 4), EpochStart(4, 10))
 
 
 def test_nobody_else_claims_a_dirty_stream() -> None:

@@ -12,7 +12,7 @@ from support.object_keys import root_key
 from support.rebuilding import put, put_registry, rebuild
 from unit.manifest.test_edits import tens
 
-from bottomless.errors import Code, Fenced, Unavailable
+from bottomless.errors import Code, Fenced, StoreError, Unavailable
 from bottomless.formats.manifest import encode_node
 from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, GapReason
@@ -220,6 +220,37 @@ async def test_without_its_guard_a_stream_is_given_to_a_node_that_cannot_claim_i
     local = LocalView(next_offset=25, empty=False, epoch=1)
     with pytest.raises(Unavailable, match="lost data"):
         in_sync.claim(await harness.record(), OTHER_NODE, "unix:///o", local, home_held=False)
+
+
+async def registered_late(harness: ManifestHarness) -> int:
+    """Up to where is published what the lost owner had uploaded, of which the named node holds half."""
+    committer = await tens(harness, 3, **held_by_two())
+    (uid,) = await intend(harness.context, committer, "s1", [30])
+    fragment = await harness.put_fragment(uid, 30, timestamp=1_030)
+    await take_over(harness.context, committer, NODE, 1, GoesOn(OTHER_NODE, 35))
+    with contextlib.suppress(StoreError):
+        await committer.register("s1", [fragment])
+        await committer.flush()
+    return (await harness.record()).published_next
+
+
+async def test_after_a_takeover_by_a_node_nothing_is_published_past_its_log() -> None:
+    harness = ManifestHarness()
+    assert await registered_late(harness) == 30
+    log = LocalView(35, empty=False, epoch=1, epochs=(EpochStart(1, 0),))
+    claimed = in_sync.claim(await harness.record(), OTHER_NODE, "unix:///o", log, home_held=False)
+    assert claimed.epochs == (EpochStart(1, 0), EpochStart(3, 35))
+
+
+async def test_without_that_the_node_that_goes_on_can_never_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "where a log ends that goes on after a takeover", lambda record, _: record)
+    harness = ManifestHarness()
+    assert await registered_late(harness) == 40
+    log = LocalView(35, empty=False, epoch=1, epochs=(EpochStart(1, 0),))
+    with pytest.raises(Unavailable, match="lost data"):
+        in_sync.claim(await harness.record(), OTHER_NODE, "unix:///o", log, home_held=False)
 
 
 async def test_a_takeover_by_a_node_of_a_clean_stream_leaves_it_to_anybody() -> None:

@@ -32,6 +32,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.appender_context import AppenderContext
+from bottomless_server.ingest.log.epoch_runs import epochs_of
 from bottomless_server.ingest.log.layout import aside_dir, stream_dir, streams_dir
 from bottomless_server.ingest.log.left_producers import (
     LeftChunk,
@@ -324,6 +325,7 @@ def local_view(found: Recovered) -> LocalView:
         epoch=found.epoch,
         version=0 if point is None else point.version,
         published_next=0 if point is None else point.published_next,
+        epochs=epochs_of(found.segments),
     )
 
 

@@ -5,8 +5,7 @@ chunks are written as they came. So it is read again after a crash as any log is
 whoever becomes the owner of the stream goes on with it.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +13,10 @@ from bottomless.model.chunk import ChunkHeader
 from bottomless.model.names import StreamId
 from bottomless.model.segment import Checkpoint
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk
+from bottomless_server.ingest.log.epoch_runs import runs_of
 from bottomless_server.ingest.log.recovery import Recovered
 from bottomless_server.ingest.log.segments import RollBounds, Segment, SegmentLog
-from bottomless_server.node.core.following import Held, HeldSegment, Run
+from bottomless_server.node.core.following import Held, HeldSegment
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.protocol.replica import Place
 
@@ -100,15 +100,4 @@ def last_timestamp_at(segments: Sequence[Segment], end: Place | None) -> int:
 
 
 def _held_segment(segment: Segment) -> HeldSegment:
-    return HeldSegment(segment.first_offset, tuple(_runs(segment)))
-
-
-def _runs(segment: Segment) -> Iterator[Run]:
-    index, begin = segment.index, 0
-    numbers = range(len(index))
-    while begin < len(index):
-        epoch = index.place(begin).epoch
-        begin = bisect_right(numbers, epoch, lo=begin, key=lambda number: index.place(number).epoch)
-        last = index.place(begin - 1)
-        end = Place(segment.first_offset, last.position + last.size)
-        yield Run(epoch, end, last.next_offset)
+    return HeldSegment(segment.first_offset, tuple(runs_of(segment)))

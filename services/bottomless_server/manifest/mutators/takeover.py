@@ -13,7 +13,8 @@ is given up, and says that loss is accepted. Two EXECs do it:
    adopted, then the gap up to `reserved_next` is published, and the stream has no home.
 
 With a node that goes on with what it holds there is no gap: the fence makes that member the home, and
-alone in sync, on condition that its log reaches what is published. It finds the stream named as its own
+alone in sync, on condition that its log reaches what is published; fragments of the lost owner that go
+beyond that log are refused from then on, since they would be published past it. It finds the stream named as its own
 and claims it, under the next epoch; offsets that it does not hold are given again. That is all there is:
 after a crash the record is as before the fence, or as after it.
 
@@ -38,6 +39,7 @@ from bottomless_server.manifest.tree.core.takeovers import (
     GoesOn,
     cannot_go_on,
     fence,
+    going_on_from,
     in_sync_live,
     is_done,
     require_reaches,
@@ -89,7 +91,8 @@ async def _fence(
         if named is not None:
             require_reaches(record, named)
         fenced = fence(record, home, epoch, home_held=home in live)
-        return in_sync.take_over(record, fenced, live, None if named is None else named.node)
+        taken = in_sync.take_over(record, fenced, live, None if named is None else named.node)
+        return taken if named is None else going_on_from(taken, named)
 
     stream_id = committer.record.stream_id
     try:

@@ -16,9 +16,9 @@ from typing import TypeVar
 from bottomless.guards import guard
 from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import EpochStart, StreamRecord
 from bottomless_server.node.core import ownership
-from bottomless_server.node.core.ownership import LocalView, check_owner
+from bottomless_server.node.core.ownership import LocalView, check_owner, live_epochs
 
 _P = TypeVar("_P")
 
@@ -77,16 +77,28 @@ def claim(
         # What lies here is the stream's own log, as the home's is, and is held to the same rules.
         record = replace(record, home=mine)
     claimed = ownership.claim(record, mine, owner_url, local, home_held=home_held)
-    return _without_unshown(claimed) if record.members else claimed
+    return replace(claimed, epochs=epochs_as_here(claimed, local)) if record.members else claimed
 
 
-def _without_unshown(claimed: StreamRecord) -> StreamRecord:
-    """The record without epochs that began after the place at which the newest begins: their owners had
-    more than all in sync, and died before anybody else had it, so nothing of these epochs was shown."""
-    first = claimed.epochs[-1].first_offset
-    return replace(
-        claimed, epochs=tuple(one for one in claimed.epochs if one.first_offset <= first)
-    )
+@guard("the epochs of the log that goes on")
+def epochs_as_here(claimed: StreamRecord, local: LocalView) -> tuple[EpochStart, ...]:
+    """The epochs of a record that was claimed, as the log has them that goes on.
+
+    Owners in between may have claimed with more than all in sync have, or with less than this one, and
+    died before anybody else heard of it. Nothing of their epochs was shown, and nothing of them is in this
+    log; what is uploaded of it has the epochs of its chunks, and would be refused under theirs.
+    """
+    newest = claimed.epochs[-1]
+    known = tuple(one for one in claimed.epochs[:-1] if one.first_offset <= newest.first_offset)
+    if local.epochs:
+        first = local.epochs[0]
+        before = [
+            one
+            for one in known
+            if one.first_offset < first.first_offset and one.epoch < first.epoch
+        ]
+        known = (*before, *local.epochs)
+    return live_epochs(replace(claimed, epochs=(*known, newest)))
 
 
 @guard("the in-sync set in a claim")

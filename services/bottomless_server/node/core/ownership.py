@@ -33,6 +33,8 @@ class LocalView:
     version: int = 0
     published_next: int = 0
     """The highest that this disk has seen of each in coordination."""
+    epochs: tuple[EpochStart, ...] = ()
+    """Where the chunks of each epoch begin in the log here; nothing of one without chunks."""
 
     @property
     def published(self) -> bool:
@@ -73,7 +75,7 @@ def claim(
         epoch=epoch,
         home=mine,
         owner_url=owner_url,
-        epochs=(*_live(record), EpochStart(epoch, first_offset)),
+        epochs=(*live_epochs(record), EpochStart(epoch, first_offset)),
     )
 
 
@@ -179,7 +181,7 @@ def reserve(record: StreamRecord, epoch: int, next_offset: int) -> StreamRecord:
     reserved = record.reserved_next
     if next_offset + RESERVE_COUNT // 2 > reserved:
         reserved = max(reserved, next_offset + RESERVE_COUNT)
-    return replace(record, dirty=True, reserved_next=reserved, epochs=_live(record))
+    return replace(record, dirty=True, reserved_next=reserved, epochs=live_epochs(record))
 
 
 def leave_clean(record: StreamRecord, epoch: int, next_offset: int) -> StreamRecord:
@@ -232,7 +234,7 @@ def check_owner(record: StreamRecord, epoch: int) -> None:
         )
 
 
-def _live(record: StreamRecord) -> tuple[EpochStart, ...]:
+def live_epochs(record: StreamRecord) -> tuple[EpochStart, ...]:
     """Epochs that may still cover unpublished records: the one at published_next, and later."""
     ended = sum(start.first_offset <= record.published_next for start in record.epochs)
     return record.epochs[max(ended - 1, 0) :]

@@ -76,6 +76,21 @@ def reaches(record: StreamRecord, next_offset: int) -> bool:
     return record.published_next <= next_offset
 
 
+@guard("where a log ends that goes on after a takeover")
+def going_on_from(record: StreamRecord, named: GoesOn) -> StreamRecord:
+    """The record of a stream that a member goes on with: what it does not hold is given up, so no epoch of
+    before is to write there any more.
+
+    A fragment of the lost owner may be registered later than this; it would be published past the log of
+    the member, which could never go on then. If that log has become longer since it was asked, its claim
+    says where it ends.
+    """
+    if not record.dirty:
+        return record
+    kept = [one for one in record.epochs if one.first_offset <= named.next_offset]
+    return replace(record, epochs=(*kept, EpochStart(record.epoch, named.next_offset)))
+
+
 def cannot_go_on(why: str) -> Fenced:
     """The node that an operator names cannot be the home of the stream."""
     return Fenced(why, code=Code.NOT_IN_SYNC, retry_after_seconds=5)
