@@ -7,6 +7,7 @@ waits for a fact with `until`.
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -139,6 +140,13 @@ class ThreeServices:
             if node.renews:
                 await node.harness.lease.renew()
         await asyncio.sleep(0.002)
+
+    async def set_replicas(self, replicas: int) -> None:
+        """Do as a PATCH does, and have the owner look at it."""
+        config = StreamConfig(replication=ReplicationConfig(replicas=replicas))
+        await self.first.streams.update(STREAM, lambda record: replace(record, config=config))
+        for node in self.nodes:
+            await node.harness.service.streams.take_up_configs()
 
     async def until_all_in_sync(self) -> None:
         async def are() -> bool:

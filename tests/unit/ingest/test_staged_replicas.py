@@ -11,7 +11,7 @@ import pytest
 from support.guards import remove
 
 from bottomless.drives.base import Body, DriveUnavailable
-from bottomless.errors import StoreError
+from bottomless.errors import StoreError, Unavailable
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import StagedPlanKey, staged_plan_key
 from bottomless.model.config import ReplicationConfig, StreamConfig
@@ -83,6 +83,16 @@ async def three(tmp_path: Path, drive: SlowDrive) -> AsyncIterator[ThreeServices
     made = await ThreeServices(tmp_path, drive=drive, **SETTINGS).start()
     for node in made.nodes:
         # A round is held here for as long as a stream may be before it is given away.
+        await node.harness.service.replicas.step_down.stop()
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def one_of_three(tmp_path: Path, drive: SlowDrive) -> AsyncIterator[ThreeServices]:
+    """Three nodes, and a stream that one of them holds at first."""
+    made = await ThreeServices(tmp_path / "one", drive=drive, replicas=1, **SETTINGS).start()
+    for node in made.nodes:
         await node.harness.service.replicas.step_down.stop()
     yield made
     await made.aclose()
@@ -264,6 +274,93 @@ async def test_without_a_plan_in_the_store_the_rest_is_lost_with_the_node(
     ids = await cut_off_after(three, await ready(three), 1, drive)
     refused = await committed(three, await heir_of(three), *ids)
     assert problem(refused) == (404, "staged-not-found")
+
+
+async def committed_without_one(three: ThreeServices, drive: SlowDrive) -> httpx.Response:
+    """What is said of a commit of three parts, of which garbage collection has taken the second."""
+    owner = await ready(three)
+    ids = await pieces(owner, *"012")
+    await drive.delete([key for key in drive.keys if ids[1].removeprefix("st_") in key])
+    return await committed(three, owner, *ids)
+
+
+async def test_a_commit_is_not_begun_of_which_a_batch_is_gone(
+    three: ThreeServices, drive: SlowDrive
+) -> None:
+    refused = await committed_without_one(three, drive)
+    assert problem(refused) == (404, "staged-not-found")
+    assert refused.json()["outcome"] == "none"
+    owner = three.nodes[0]
+    assert await firsts(three, owner) == ["b"]
+    assert drive.staged() == ["staged", "staged"]
+    # Its number is free, for the same records staged anew.
+    assert (await committed(three, owner, *await pieces(owner, *"012"))).json()["count"] == 3
+    assert await firsts(three, owner) == ["b", "0", "1", "2"]
+
+
+async def test_without_the_look_for_its_batches_a_commit_stays_half(
+    three: ThreeServices, drive: SlowDrive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def looks_for_none(*_: object) -> None:
+        pass
+
+    remove(monkeypatch, "the batches of a plan, looked for before its first part", looks_for_none)
+    refused = await committed_without_one(three, drive)
+    assert refused.json()["outcome"] == "unknown"
+    assert await firsts(three, three.nodes[0]) == ["b", "0"]
+
+
+async def bound(three: ThreeServices) -> tuple[Node, list[str]]:
+    """An owner with half a commit that was begun on its disk; two other nodes have all of the log."""
+    owner = three.nodes[0]
+    assert await three.append(owner, "before") == 0
+    ids = await pieces(owner, *"012")
+    append, count = CommitAppends.append, 0
+
+    async def fails(*asked: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > 1:
+            raise DriveUnavailable("not now")
+        return await append(*asked)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CommitAppends, "append", fails)
+        answer = await meanwhile(three, commit(owner.harness, *ids))
+    assert answer.json()["outcome"] == "unknown"
+    await three.set_replicas(3)
+    await three.until_all_in_sync()
+    return owner, ids
+
+
+async def given(three: ThreeServices, owner: Node) -> None:
+    giving = asyncio.create_task(owner.harness.service.replicas.transfers.give(STREAM))
+    await meanwhile(three, giving)
+
+
+async def test_a_stream_is_not_given_away_before_a_commit_is_whole_that_was_begun_on_its_disk(
+    one_of_three: ThreeServices,
+) -> None:
+    owner, ids = await bound(one_of_three)
+    with pytest.raises(Unavailable):
+        await given(one_of_three, owner)
+    assert owner.harness.service.streams.owns(STREAM)
+    await meanwhile(one_of_three, owner.harness.service.appenders.finish_commits())
+    await given(one_of_three, owner)
+    heir = await heir_of(one_of_three)
+    assert await firsts(one_of_three, heir) == ["b", "0", "1", "2"]
+    assert (await committed(one_of_three, heir, *ids)).json()["duplicates"] == 3
+
+
+async def test_without_that_the_rest_of_the_commit_stays_on_the_disk_of_the_node_before(
+    one_of_three: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "the rest of a commit, before a stream is given away", lambda _: None)
+    owner, ids = await bound(one_of_three)
+    await given(one_of_three, owner)
+    heir = await heir_of(one_of_three)
+    assert problem(await committed(one_of_three, heir, *ids)) == (404, "staged-not-found")
+    assert await firsts(one_of_three, heir) == ["b", "0"]
 
 
 async def put(drive: MemoryDrive, object_key: str, data: bytes) -> None:

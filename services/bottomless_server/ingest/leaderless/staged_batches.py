@@ -108,6 +108,25 @@ class StagedObjects:
             except Unavailable as error:
                 raise _away(error) from error
 
+    async def is_there(self, stream_id: StreamId, tenant: str, staged_id: str) -> bool:
+        """Whether a batch is there, which is not read.
+
+        Raises:
+            Unavailable: with outcome none.
+        """
+        key, left = _key(stream_id, tenant, staged_id), _READ_COUNT
+        while True:
+            left -= 1
+            try:
+                await self._drive.head(key)
+            except ObjectMissing:
+                return False
+            except Unavailable as error:
+                if not left or not isinstance(error, DriveUnavailable):
+                    raise _away(error) from error
+            else:
+                return True
+
     async def record_count(
         self, stream_id: StreamId, tenant: str, staged_ids: Sequence[str]
     ) -> int:

@@ -113,6 +113,7 @@ class Transfers:
         Raises:
             Unavailable, Refused: as `give`; of a stream that nobody else can have nothing is stopped.
         """
+        require_unbound(self._streams.find(stream_id))
         record = await self._owner.load(stream_id)
         targets = await self._targets(record, None)
         live = await self._owner.live_of([target.node_id for target in targets])
@@ -161,11 +162,7 @@ class Transfers:
                     log.warning("a stream stays here", stream_id=stream_id, error=str(error))
 
         await asyncio.gather(
-            *(
-                give(one.stream_id)
-                for one in self._streams.opened()
-                if one.has_replicas and not one.is_bound()
-            )
+            *(give(one.stream_id) for one in self._streams.opened() if one.has_replicas)
         )
 
     async def _targets(self, record: StreamRecord, node: NodeId | None) -> list[Target]:
@@ -177,12 +174,12 @@ class Transfers:
         self, appender: LocalAppender, targets: Sequence[Target], node: NodeId | None
     ) -> str:
         require_all_committed(appender)
-        require_unbound(appender)
         return await self._written_down(appender, targets, node)
 
     async def _written_down(
         self, appender: LocalAppender, targets: Sequence[Target], node: NodeId | None
     ) -> str:
+        require_unbound(appender)
         owned = Owned(appender.stream_id, appender.claim.epoch)
         return await self._noted(owned, targets, node)
 
@@ -223,6 +220,7 @@ def require_all_committed(appender: LocalAppender) -> None:
         raise not_owner()
 
 
+@guard("the rest of a commit, before a stream is given away")
 def require_unbound(appender: LocalAppender | None) -> None:
     """Refuse to give a stream away with a commit that only this disk can finish, some seconds later.
 
@@ -230,6 +228,7 @@ def require_unbound(appender: LocalAppender | None) -> None:
         Unavailable: `not-owner`.
     """
     if appender is not None and appender.is_bound():
+        log.warning("a stream stays for a commit", stream_id=appender.stream_id)
         raise not_owner()
 
 

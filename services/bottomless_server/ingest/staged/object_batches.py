@@ -61,6 +61,7 @@ from bottomless_server.ingest.producers.commit_plan import (
     decode_plan,
     encode_plan,
     plan_name,
+    staged_not_found,
 )
 from bottomless_server.ingest.staged.batches import StagedBatches
 from bottomless_server.ingest.staged.commit_appends import HoldRoom
@@ -72,6 +73,8 @@ log = structlog.get_logger(__name__)
 _READ_COUNT: Final = 3
 """Attempts to read a plan: bytes may be damaged on their way, and a store may not answer once."""
 _ROOM_SECONDS: Final = 30.0
+_LOOK_COUNT: Final = 16
+"""Batches of one plan that are looked for at once."""
 _KNOWN_COUNT_MAX: Final = 100_000
 """Batches of which it is remembered what is in them, of all streams: others are read twice."""
 
@@ -235,6 +238,34 @@ class ObjectBatches:
         self._plans[plan.producer_id], self._keys[plan.producer_id] = plan, object_key
         if before is not None:
             await self._delete([before])
+        await self._require_all_there(stream_id, plan)
+
+    @guard("the batches of a plan, looked for before its first part")
+    async def _require_all_there(self, stream_id: StreamId, plan: CommitPlan) -> None:
+        """Refuse to begin a commit of which a batch is gone: its rest could never be stored.
+
+        What is remembered of a batch was so when it was staged or read here. Another owner may have
+        committed it since, or garbage collection have taken it; from the plan on that takes none.
+
+        Raises:
+            NotFound: `staged-not-found`; the plan is gone again.
+            StoreError: it cannot be looked at now; outcome none.
+        """
+        room = asyncio.Semaphore(_LOOK_COUNT)
+
+        async def is_gone(staged_id: str) -> bool:
+            async with room:
+                return not await self._store.objects.is_there(stream_id, self._tenant, staged_id)
+
+        ids = plan.staged_ids
+        found = await asyncio.gather(*map(is_gone, ids))
+        gone = [staged_id for staged_id, one in zip(ids, found, strict=True) if one]
+        if not gone:
+            return
+        for staged_id in gone:
+            self._known.pop((stream_id, staged_id), None)
+        await self.drop(stream_id, [], plan)
+        raise staged_not_found()
 
     async def drop(
         self, stream_id: StreamId, staged_ids: Sequence[str], plan: CommitPlan | None = None
