@@ -59,11 +59,12 @@ async def put_object(
     deadline_seconds: float,
     waits: PutWaits = PUT_WAITS,
     room: Room = nullcontext,
+    attempt_count_max: int | None = None,
 ) -> None:
     """Put an object; when this returns it is durable under its key, whole.
 
-    Retries what a retry can mend, with `waits` in between, until the deadline; what a source raises
-    ends it. A source is read anew in each attempt. Parts must stay as they are until this returns,
+    Retries what a retry can mend, with `waits` in between, until the deadline, or until so many attempts
+    have failed; what a source raises ends it. A source is read anew in each attempt. Parts must stay as they are until this returns,
     and longer if it is cancelled or out of time. Each attempt enters a `room` of its own first; to
     wait for that takes nothing of the time.
 
@@ -86,7 +87,7 @@ async def put_object(
                             unknown = True
                             raise
                 except (DriveUnavailable, DriveAmbiguous) as error:
-                    if not error.retryable:
+                    if not error.retryable or failures + 1 == attempt_count_max:
                         raise
                 else:
                     return

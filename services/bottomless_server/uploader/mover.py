@@ -9,16 +9,31 @@ no manifest does; another session makes the others, and finds these. An object t
 key of a copy is looked at (stores/put_retries.py). Sources are only read: whether they go is decided by
 who names the copies. So two sessions at one move do no harm: they put the same bytes under the same keys.
 
+A copy that fails is not tried for long: while it is, it has a place that copies to other drives wait for,
+and all of its move is tried again each minute. What was put before is not read once more then.
+
 Uploads go first: a copy takes memory only while no upload waits for some, and all copies together never
 more than their share, since a drive that takes nothing keeps them waiting for as long as a put may take.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import Final
 
+from cachetools import LRUCache
+
+from bottomless.drives.base import (
+    DriveAmbiguous,
+    DriveFull,
+    DriveRefused,
+    DriveUnavailable,
+    ObjectMissing,
+)
+from bottomless.errors import StoreError
+from bottomless.formats.keys import FragmentPlace
+from bottomless.model.limits import MIB
 from bottomless_server.drives.table import DriveTable
 from bottomless_server.stores.put_retries import PUT_WAITS, PutWaits, put_object
 from bottomless_server.uploader.budget import ByteBudget
@@ -26,6 +41,13 @@ from bottomless_server.uploader.core.moving import Copying, Pace, require_as_nam
 
 _ROOM_POLL_SECONDS: Final = 0.05
 """How late a copy sees that there is memory for it."""
+_ATTEMPT_COUNT: Final = 4
+"""Attempts to put a copy, within some seconds."""
+_SECONDS_MIN: Final = 60.0
+_BYTES_PER_SECOND_MIN: Final = MIB
+"""A copy that takes longer than so many seconds, and as many as it has of these bytes, has failed."""
+_MADE_COUNT_MAX: Final = 4_096
+"""Copies that a process remembers to have put; one that it has forgotten is read again."""
 
 
 _INLINE_SIZE_MAX: Final = 1 << 20
@@ -73,8 +95,12 @@ class Mover:
     """Seconds of a clock that nobody sets."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     put_seconds: float = 900.0
-    """How long one copy is tried to be put."""
+    """How long one copy is tried to be put, at most."""
     put_waits: PutWaits = PUT_WAITS
+    trouble: dict[int, StoreError] = field(default_factory=dict)
+    """What failed last of drives, by their numbers, since somebody cleared it."""
+    made: LRUCache[FragmentPlace, int] = field(default_factory=lambda: LRUCache(_MADE_COUNT_MAX))
+    """The sizes of copies that this process has put, whole."""
 
     async def copy_all(self, copies: Sequence[Copying]) -> int:
         """Copy all of these objects; returns their bytes. Each is durable on its drive then.
@@ -95,21 +121,55 @@ class Mover:
 
     async def _copy(self, copying: Copying) -> None:
         async with self.objects_in_flight:
+            if await self._is_made(copying):
+                return
             if wait := self.pace.wait_of(copying.size, self.clock()):
                 await self.sleep(wait)
             async with self._room(copying.size):
-                source = self.drives.of(copying.source.drive)
-                target = self.drives.of(copying.target.drive)
-                data = await source.get(copying.source.object_key)
+                data = await self._read(copying)
                 await _require_as_named(copying, data)
-                await put_object(
-                    target,
-                    copying.target.object_key,
-                    HeldObject(data),
-                    copying.crc,
-                    deadline_seconds=self.put_seconds,
-                    waits=self.put_waits,
-                )
+                await self._put(copying, data)
+
+    async def _is_made(self, copying: Copying) -> bool:
+        """Whether an earlier try of this process has put the copy, and it is there."""
+        if self.made.get(copying.target) != copying.size:
+            return False
+        drive, object_key = copying.target
+        with self._noted(drive):
+            try:
+                return (await self.drives.of(drive).head(object_key)).size == copying.size
+            except ObjectMissing:
+                return False
+
+    async def _read(self, copying: Copying) -> bytes | memoryview:
+        drive, object_key = copying.source
+        with self._noted(drive):
+            return await self.drives.of(drive).get(object_key)
+
+    async def _put(self, copying: Copying, data: bytes | memoryview) -> None:
+        drive, object_key = copying.target
+        with self._noted(drive):
+            await put_object(
+                self.drives.of(drive),
+                object_key,
+                HeldObject(data),
+                copying.crc,
+                deadline_seconds=min(
+                    self.put_seconds, _SECONDS_MIN + copying.size / _BYTES_PER_SECOND_MIN
+                ),
+                waits=self.put_waits,
+                attempt_count_max=_ATTEMPT_COUNT,
+            )
+        self.made[copying.target] = copying.size
+
+    @contextmanager
+    def _noted(self, drive: int) -> Iterator[None]:
+        """Note that a drive failed; one object that is missing or damaged says nothing of the drive."""
+        try:
+            yield
+        except (DriveUnavailable, DriveRefused, DriveFull, DriveAmbiguous) as error:
+            self.trouble[drive] = error
+            raise
 
     @asynccontextmanager
     async def _room(self, size: int) -> AsyncIterator[None]:

@@ -16,6 +16,10 @@ While it copies a session says again and again that it is at the move. One that 
 any more, or could not say it for as long as after which another one may be, stops; what it puts until
 then are the same bytes as those of the session that took over. A move from or to a drive that this
 process does not know is left to others.
+
+Each walk looks at the marker of each drive of a move once, and begins nothing with a drive that is away,
+or on which anything has failed during the walk: so however many moves wait for it, those between other
+drives go on.
 """
 
 import asyncio
@@ -27,6 +31,7 @@ import structlog
 
 from bottomless.errors import Fenced, NotFound, StoreError
 from bottomless.guards import guard
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.names import StreamId
 from bottomless.model.tiers import copy_text
 from bottomless_server.protocol.moves import MoveClaimed, MoveFound
@@ -115,16 +120,35 @@ class Moves:
         """
         after: str | None = None
         waiting = set()
+        self._mover.trouble.clear()
+        looked: set[int] = {DEFAULT_NUMBER}
         while True:
             found = await self._manifest.find_moves(self._session, after)
             for move in filter(self._is_able, found.moves):
                 waiting.add(_name_of(move))
-                await self._begin(move)
+                error = await self._trouble_of(move, looked)
+                if error is None:
+                    await self._begin(move)
+                elif move.copy not in self._under_way:
+                    self.counts.failures += 1
+                    self._failures.note(_name_of(move), error)
             after = found.after
             if after is None:
                 break
         for what in self._failures.report().keys() - waiting - {_LOOKING}:
             self._failures.clear(what)
+
+    @guard("moves to other drives than one in trouble")
+    async def _trouble_of(self, found: MoveFound, looked: set[int]) -> StoreError | None:
+        """Why a move need not be begun in this walk, which has `looked` at the markers of these drives."""
+        trouble = self._mover.trouble
+        for number in set(found.drives) - looked:
+            looked.add(number)
+            try:
+                await self._mover.drives.marked(number).look()
+            except StoreError as error:
+                trouble[number] = error
+        return next((trouble[one] for one in found.drives if one in trouble), None)
 
     def _is_able(self, found: MoveFound) -> bool:
         """Whether this process reaches the drives of a move; another one may."""

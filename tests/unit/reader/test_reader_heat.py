@@ -57,13 +57,23 @@ def test_after_an_hour_it_is_forgotten() -> None:
     assert heat.take(HOUR_MS, 10) == [Fetched(key(5), 0, 10), Fetched(key(0), 0, 3)]
 
 
-def test_the_most_is_told_first_and_the_rest_the_next_time() -> None:
+def test_what_is_read_all_the_time_hides_nothing_for_ever() -> None:
+    heat, told = Heat(), list[Fetched]()
+    heat.add(key(5, copy=9), COLD, 1, now=0)
+    for minute in range(3):
+        for offset in range(10, 15):
+            heat.add(key(offset), 0, 1_000, now=minute)
+        told += heat.take(minute, 4)
+    assert Fetched(key(5, copy=9), COLD, 1) in told
+
+
+def test_the_most_and_who_waits_longest_are_told_first_and_the_rest_the_next_time() -> None:
     heat = Heat()
     for offset in range(5):
         heat.add(key(offset), 0, offset + 1, now=0)
 
-    assert [one.size for one in heat.take(0, 2)] == [5, 4]
-    assert [one.size for one in heat.take(0, 9)] == [3, 2, 1]
+    assert [one.size for one in heat.take(0, 2)] == [5, 1]
+    assert [one.size for one in heat.take(0, 9)] == [4, 3, 2]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4))))

@@ -5,6 +5,7 @@ to another drive has another key there, and is counted anew.
 """
 
 from collections import OrderedDict, deque
+from itertools import islice
 from typing import Final, NamedTuple
 
 from bottomless.formats.keys import fragment_of_key
@@ -37,7 +38,8 @@ class Heat:
     def __init__(self, fragment_count_max: int = FRAGMENT_COUNT_MAX) -> None:
         self._fragment_count_max = fragment_count_max
         self._slots: OrderedDict[tuple[str, int], deque[_Slot]] = OrderedDict()
-        self._untold: set[tuple[str, int]] = set()
+        self._untold: dict[tuple[str, int], None] = {}
+        """Who waits longest first."""
 
     def __len__(self) -> int:
         """How many fragments are counted."""
@@ -58,14 +60,15 @@ class Heat:
             size += slots.pop().size
         slots.append(_Slot(number, size))
         _forget_old(slots, number)
-        self._untold.add(name)
+        self._untold.setdefault(name)
         if len(self._slots) > self._fragment_count_max:
             gone, _ = self._slots.popitem(last=False)
-            self._untold.discard(gone)
+            self._untold.pop(gone, None)
 
     def take(self, now: int, count_max: int) -> list[Fetched]:
         """What was fetched, at `now`, of those fragments of which something was fetched since they were
-        taken last; the most first, and what is left over comes the next time."""
+        taken last, the most first. What is left over comes later: half of the places are for those that
+        wait longest, or a few that are read all the time would hide all others for ever."""
         number = now // SLOT_MS
         found = []
         for name in self._untold:
@@ -74,9 +77,11 @@ class Heat:
             found.append(Fetched(*name, sum(slot.size for slot in slots)))
         # By the key where as much was fetched, so that a set of strings has one order.
         found.sort(key=lambda one: (-one.size, one.object_key, one.drive))
-        taken = found[:count_max]
-        self._untold.difference_update((one.object_key, one.drive) for one in taken)
-        return [one for one in taken if one.size]
+        names = {one[:2] for one in found[: count_max - count_max // 2]}
+        names.update(islice((one for one in self._untold if one not in names), count_max // 2))
+        for name in names:
+            del self._untold[name]
+        return [one for one in found if one[:2] in names and one.size]
 
 
 def _forget_old(slots: deque[_Slot], number: int) -> None:

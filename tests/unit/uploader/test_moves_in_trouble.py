@@ -1,0 +1,111 @@
+"""Moves that cannot be made keep no other from being made, and are tried again without reading all anew."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.drives import a_table
+from support.guards import remove
+from support.moving import HOT
+from unit.uploader.test_carried_moves import ATTIC, COUNT, SHELF, Stage, a_stage
+from unit.uploader.test_mover import COLD, a_move
+
+from bottomless.drives.base import Body, DriveUnavailable
+from bottomless.formats.checks import crc32c
+from bottomless.formats.drive_objects import DRIVE_MARKER_KEY
+from bottomless.model.drive import DriveMarker
+from bottomless.model.names import Uid
+from bottomless_server.drives.marked import marked_drive
+from bottomless_server.drives.memory import MemoryDrive
+from bottomless_server.drives.table import DriveTable
+from bottomless_server.stores.put_retries import PutWaits
+
+
+def reads_of(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The keys of fragments that are read from drive 0 from now on."""
+    drive, keys = stage.moving.harness.drive, list[str]()
+    get = drive.get
+
+    async def counted(object_key: str, *span: Any) -> Any:
+        keys.extend([object_key] if "/data/" in object_key else [])
+        return await get(object_key, *span)
+
+    monkeypatch.setattr(drive, "get", counted)
+    return keys
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_move_to_a_drive_that_is_away_reads_nothing_and_others_are_made(
+    tmp_path: Path, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+
+        async def never(*_: object) -> None:
+            return None
+
+        remove(monkeypatch, "moves to other drives than one in trouble", never)
+    async with a_stage(tmp_path) as stage:
+        assert await stage.shelf.delete([DRIVE_MARKER_KEY]) == {}
+        await stage.moving.enter(0, 20, HOT, SHELF)
+        await stage.moving.enter(20, 30, HOT, ATTIC)
+        read = reads_of(stage, monkeypatch)
+        moves = stage.moves("m1")
+
+        await stage.carry_out(moves)
+
+        await stage.moving.reopen()
+        assert await stage.where() == [HOT, HOT, ATTIC]
+        assert (moves.counts.failures, len(moves.report())) == (1, 1)
+        assert (len(read) == 1) is guarded, "what cannot be put is not read"
+
+
+async def test_a_move_that_failed_for_one_fragment_reads_that_one_alone_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_stage(tmp_path) as stage:
+        damaged = (await stage.moving.fragments(HOT))[-1]
+        stage.moving.harness.drive.flip(damaged, -1)
+        await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
+        moves = stage.moves("m1")
+        await stage.carry_out(moves)
+        read = reads_of(stage, monkeypatch)
+
+        await stage.carry_out(moves)
+        assert read == [damaged]
+
+        # One that somebody has removed is made once more.
+        (gone, *_) = await stage.moving.fragments(SHELF)
+        assert await stage.shelf.delete([gone]) == {}
+        stage.moving.harness.drive.flip(damaged, -1)
+        await stage.carry_out(moves)
+        await stage.check_moved_to(SHELF)
+
+
+class Refusing(MemoryDrive):
+    """Shows its marker, and takes nothing else."""
+
+    asked = 0
+
+    async def put(self, object_key: str, body: Body, crc: int) -> None:
+        if object_key == DRIVE_MARKER_KEY:
+            await super().put(object_key, body, crc)
+            return
+        self.asked += 1
+        raise DriveUnavailable("it takes nothing")
+
+
+async def test_a_copy_is_not_tried_for_long_and_says_which_drive_failed() -> None:
+    moving = await a_move()
+    refusing, marker = Refusing(), DriveMarker(COLD, Uid(f"{COLD:032x}"))
+    known = (await a_table(moving.default, COLD)).marked(COLD).unmarked
+    data = bytes(await known.get(DRIVE_MARKER_KEY))
+    await refusing.put(DRIVE_MARKER_KEY, [data], crc32c(data))
+    moving.table = DriveTable(moving.default, {COLD: marked_drive(refusing, marker)})
+    mover = replace(moving.mover, put_waits=PutWaits(0, 0, 0))
+
+    with pytest.raises(DriveUnavailable):
+        await mover.copy_all(moving.copies[:1])
+
+    assert refusing.asked == 4
+    assert list(mover.trouble) == [COLD]
