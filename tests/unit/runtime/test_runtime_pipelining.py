@@ -150,6 +150,25 @@ async def test_a_body_full_of_what_ends_a_head_is_searched_once() -> None:
         assert Counted.copied == len(data)
 
 
+@pytest.mark.parametrize("behind", [0, 1, PIPELINE_COUNT_MAX + 50])
+@as_served
+async def test_a_body_that_says_its_length_is_not_searched(behind: int) -> None:
+    """What came with its head was copied and searched, which took longer than all else with it."""
+    body = b"\r\n\r\n" * 30_000
+    head = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    app = App()
+    async with listening(wrap(app)) as listener, connected(listener) as client:
+        await eventually(lambda: bool(listener.connections._open))
+        Counted.copied = 0
+        only(listener).data_received(Counted(head + body + GET * behind))
+        at_most = PIPELINE_COUNT_MAX + PIPELINE_PIECE_SIZE // len(GET)
+        assert len(only(listener).pipeline) <= at_most
+        assert await client.answer() == (200, str(len(body)).encode())
+        for _ in range(behind):
+            assert await client.answer() == (200, b"/small")
+        assert behind or Counted.copied == PIPELINE_PIECE_SIZE
+
+
 def test_bytes_that_may_hold_too_many_requests_are_fed_in_pieces() -> None:
     many = b"GET / HTTP/1.1\r\n\r\n" * PIPELINE_COUNT_MAX
     assert piece_size(many, 0) == len(many)

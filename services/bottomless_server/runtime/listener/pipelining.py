@@ -17,6 +17,8 @@ half of them are answered."""
 PIPELINE_PIECE_SIZE: Final = KIB
 """What may hold too many requests is read in such pieces: so many bytes of them are too many."""
 _HEAD_END: Final = b"\r\n\r\n"
+_SEARCHED_SIZE: Final = 16 * KIB
+"""So many bytes are searched for the ends of heads in less time than the parser needs to be called."""
 
 
 def piece_size(data: bytes | memoryview, waiting_count: int) -> int:
@@ -30,6 +32,18 @@ def piece_size(data: bytes | memoryview, waiting_count: int) -> int:
     if waiting_count + bytes(data).count(_HEAD_END) <= PIPELINE_COUNT_MAX:
         return len(data)
     return PIPELINE_PIECE_SIZE
+
+
+def head_size(data: bytes | memoryview) -> int:
+    """How much of many bytes is fed first, since its end looks like that of a head; 0: nothing does.
+
+    The head may say that all the rest is its body, which need not be searched then: a search of a body
+    takes many times as long as its checksum.
+    """
+    if len(data) < _SEARCHED_SIZE:
+        return 0
+    found = bytes(data[:PIPELINE_PIECE_SIZE]).find(_HEAD_END)
+    return 0 if found < 0 else found + len(_HEAD_END)
 
 
 class HeldFlow(FlowControl):

@@ -27,7 +27,12 @@ from bottomless_server.runtime.listener.declined_upgrade import body_parser, fra
 from bottomless_server.runtime.listener.gathered import GATHERS, Gathered
 from bottomless_server.runtime.listener.http_1_0 import is_old, without_chunks
 from bottomless_server.runtime.listener.hung_up import has_hung_up
-from bottomless_server.runtime.listener.pipelining import PIPELINE_COUNT_MAX, HeldFlow, piece_size
+from bottomless_server.runtime.listener.pipelining import (
+    PIPELINE_COUNT_MAX,
+    HeldFlow,
+    head_size,
+    piece_size,
+)
 from bottomless_server.runtime.listener.protocol_refusals import (
     headers_too_large,
     not_http,
@@ -140,9 +145,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(headers_too_large())
 
     def _feed(self, data: bytes | memoryview) -> None:
-        # Of a body with a length nothing can be a request.
-        in_body = self._body_left >= len(data)
-        size = len(data) if in_body else piece_size(data, self._waiting_count())
+        head = 0 if self._time.reading is Reading.BODY else head_size(data)
+        size = head or self._size_to_feed(data)
         while data:
             if self._must_hold(data):
                 self._held = bytes(data)
@@ -159,6 +163,15 @@ class BoundedProtocol(HttpToolsProtocol):
                     self.parser = body_parser(self, framing)
             else:
                 data = data[len(piece) :]
+            if head:
+                head, size = 0, self._size_to_feed(data)
+
+    def _size_to_feed(self, data: bytes | memoryview) -> int:
+        return len(data) if self._is_body(data) else piece_size(data, self._waiting_count())
+
+    def _is_body(self, data: bytes | memoryview) -> bool:
+        """Whether nothing of this can be a request: it is of a body with a length."""
+        return self._body_left >= len(data)
 
     def _waiting_count(self) -> int:
         """How many requests wait for those before them."""
