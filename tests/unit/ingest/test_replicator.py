@@ -11,10 +11,12 @@ from support.asgi import on_tcp
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.names import StreamId
+from bottomless_server.ingest.replicas import replicator
 from bottomless_server.ingest.replicas.pieces import ask_after, read_piece
 from bottomless_server.ingest.replicas.replicator import Replicator
-from bottomless_server.node.core.sends import Event, Memory, Piece, Told
-from bottomless_server.protocol.replica import Opening, Place
+from bottomless_server.node.core.sending import Sending
+from bottomless_server.node.core.sends import Action, Event, Memory, Piece, Told
+from bottomless_server.protocol.replica import ITEMS, Opening, Place
 from bottomless_server.runtime.peers.peers import Peer
 from unit.ingest.harness import STREAM
 from unit.ingest.replica_logs import OwnerLog
@@ -33,6 +35,8 @@ class Line:
         self._peer = peer
         self._chance = chance
         self.loses = True
+        self.sent = 0
+        """Bodies with items."""
 
     async def post(
         self,
@@ -41,6 +45,7 @@ class Line:
         content_type: str,
         timeout_seconds: float,
     ) -> bytes:
+        self.sent += path == ITEMS
         fate = self._chance.random() if self.loses else 1.0
         if fate < 0.1:
             raise lost()
@@ -182,3 +187,43 @@ async def test_a_node_that_stalls_gets_what_it_lacks_when_it_goes_on() -> None:
         pair.line.loses = False
         await pair.have_all(STREAMS[:1])
         assert pair.served.node.files(owner.stream_id) == owner.files
+
+
+async def test_a_sender_that_meets_a_bug_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else would ask again what is to be done: rounds would wait for this node for ever."""
+    bugs = iter([True, True])
+    decide = Sending.next_actions
+
+    def decided(self: Sending, now: float) -> list[Action]:
+        assert not next(bugs, False), "a bug"
+        return decide(self, now)
+
+    monkeypatch.setattr(Sending, "next_actions", decided)
+    monkeypatch.setattr(replicator, "_BUG_SECONDS", 0.01)
+    owner = OwnerLog(STREAMS[0])
+    async with pairs(1, random.Random(0)) as made:
+        (pair,) = made
+        pair.line.loses = False
+        follow(pair, owner)
+        append(made, owner, 600)
+        await pair.have_all(STREAMS[:1])
+        assert next(bugs, None) is None
+        assert pair.served.node.files(owner.stream_id) == owner.files
+
+
+async def test_streams_that_are_offered_in_one_turn_share_a_body() -> None:
+    owners = [OwnerLog(stream_id) for stream_id in STREAMS]
+    async with pairs(1, random.Random(0)) as made:
+        (pair,) = made
+        pair.line.loses = False
+        for owner in owners:
+            follow(pair, owner)
+            append(made, owner, 100)
+        await pair.have_all(STREAMS)
+        pair.line.sent = 0
+        for owner in owners:
+            append(made, owner, 100)
+        await pair.have_all(STREAMS)
+        assert pair.line.sent == 1
+        for owner in owners:
+            assert pair.served.node.files(owner.stream_id) == owner.files

@@ -196,8 +196,11 @@ class SegmentFreeing:
 
     def _next_to_free(self) -> Segment | None:
         """The oldest segment, once all of it has been published for long enough."""
+        if len(self._log.segments) < 2:
+            # The active one never goes. Asked after each round, so it says so before all else.
+            return None
         mark_published(self._log.segments, self.published_next, self._clocks.elapsed())
-        if len(self._log.segments) < 2 or self._log.size <= self._bounds.local_bytes_keep:
+        if self._log.size <= self._bounds.local_bytes_keep:
             return None
         if not len(self._log.segments[-1].index):
             # What is known of producers stands in the one before, until something is written.

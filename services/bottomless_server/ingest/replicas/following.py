@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from bottomless.errors import Overloaded
+from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.replicas.context import Arrived, FollowingContext
 from bottomless_server.ingest.replicas.followed_stream import FollowedStream
@@ -32,8 +33,8 @@ TICK_SECONDS: Final = 1.0
 """How often streams are asked whether their files need looking after."""
 IDLE_MS: Final = 600_000
 """After so long without a word of its owner a stream is closed; nobody may be its owner any more."""
-_INLINE_SIZE: Final = 65_536
-"""Chunks of so many bytes are verified without a hop into a thread."""
+_INLINE_SIZE: Final = MIB
+"""Chunks of so many bytes are verified without a hop into a thread, which takes longer than their sums."""
 
 
 class Following:
@@ -137,7 +138,11 @@ class Following:
             for number, answer in zip(numbers, taken, strict=True):
                 answers[number] = answer
 
-        await asyncio.gather(*(take_of(*each) for each in by_stream.items()))
+        if len(by_stream) == 1:
+            # Mostly: what a busy stream has to say comes alone, and needs no task.
+            await take_of(*by_stream.popitem())
+        else:
+            await asyncio.gather(*(take_of(*each) for each in by_stream.items()))
         return answers
 
     async def let_go(self, stream_id: StreamId) -> None:

@@ -4,11 +4,15 @@
 read of an own log. Each ends by itself, in its own time, and says so to the core. A node that stalls
 keeps what is on its way to it, and no more: four bodies, and what memory there is for all of them.
 
+What is to be done is looked for at the end of the turn of the loop in which something was said, once,
+so that the rounds of one turn share a body; and when the core says that time alone changes something.
+
 Nothing is written here. After a crash the other logs end somewhere, and the next opening asks where.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from typing import Final, Protocol
 
 import structlog
@@ -29,7 +33,6 @@ from bottomless_server.node.core.sends import (
     Send,
     Told,
 )
-from bottomless_server.node.pulse import wait_for
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.replica import (
     ITEMS,
@@ -45,13 +48,13 @@ from bottomless_server.protocol.replica import (
     encode_opening,
 )
 from bottomless_server.runtime.base.end import end_tasks
-from bottomless_server.runtime.base.endless import endless
 
 log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
 """After so long nothing is known of a request."""
-_LONGEST_WAIT: Final = 3_600.0
+_BUG_SECONDS: Final = 0.5
+"""After so long it goes on, where what to do next could not be decided."""
 
 
 class Follower(Protocol):
@@ -110,20 +113,22 @@ class Replicator:
         self._heard = heard
         self._sending = Sending(memory)
         self._sources: dict[StreamId, Source] = {}
-        self._wake = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
-        self._task: asyncio.Task[None] | None = None
+        self._sends = False
+        self._will_look = False
+        self._context = copy_context()
+        """What is sent is sent for nobody in particular, whoever's call made it due."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """Send from now on."""
-        self._task = asyncio.create_task(
-            endless("ingest-replicator", self._step), name="replicator"
-        )
+        self._sends = True
+        self._look_soon()
 
     async def stop(self) -> None:
         """Send nothing more; what is on its way is given up."""
-        if self._task is not None:
-            await end_tasks(self._task)
+        self._sends = False
+        self._set_timer(None)
         await end_tasks(*self._under_way)
 
     def follow(
@@ -137,7 +142,7 @@ class Replicator:
         """Have the other node follow a stream under the epoch of its source, after so many seconds."""
         self._sources[stream_id] = source
         self._sending.follow(stream_id, source.epoch, log_end, told, self._monotonic(), pause)
-        self._wake.set()
+        self._look_soon()
 
     def leave(self, stream_id: StreamId) -> None:
         """Send nothing more of a stream, and tell nobody of answers that still come."""
@@ -147,12 +152,12 @@ class Replicator:
     def offer(self, stream_id: StreamId, piece: Piece) -> None:
         """Send a piece that was just written at the end of the own log, synced or not."""
         self._sending.offer(stream_id, piece, self._monotonic())
-        self._wake.set()
+        self._look_soon()
 
     def tell(self, stream_id: StreamId, told: Told) -> None:
         """Have new bounds told; all that was offered can be read of the own log by now."""
         self._sending.tell(stream_id, told)
-        self._wake.set()
+        self._look_soon()
 
     def silent_since(self, stream_id: StreamId) -> float | None:
         """Since when the other node owes an answer, by the monotonic clock; None: it has all."""
@@ -162,16 +167,35 @@ class Replicator:
         """Where its log ends, as far as it said since it was opened last."""
         return self._sending.end_of(stream_id)
 
-    async def _step(self) -> float:
-        self._wake.clear()
+    def _look_soon(self) -> None:
+        if self._sends and not self._will_look:
+            self._will_look = True
+            asyncio.get_running_loop().call_soon(self._look, context=self._context)
+
+    def _look(self) -> None:
+        self._will_look = False
+        if not self._sends:
+            return
         now = self._monotonic()
-        for action in self._sending.next_actions(now):
-            task = asyncio.create_task(self._do(action), name="replicator-action")
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
-        again = self._sending.next_time(now)
-        await wait_for(self._wake, _LONGEST_WAIT if again is None else max(again - now, 0.001))
-        return 0
+        try:
+            for action in self._sending.next_actions(now):
+                task = asyncio.create_task(self._do(action), name="replicator-action")
+                self._under_way.add(task)
+                task.add_done_callback(self._under_way.discard)
+            again = self._sending.next_time(now)
+        except Exception:
+            # Nobody else would look again: who waits for this node would wait for ever.
+            log.exception("a sender met a bug and goes on")
+            again = now + _BUG_SECONDS
+        self._set_timer(None if again is None else max(again - now, 0.001))
+
+    def _set_timer(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None
+        if seconds is not None:
+            self._timer = loop.call_later(seconds, self._look, context=self._context)
 
     async def _do(self, action: Action) -> None:
         events: list[Event] = []
@@ -186,7 +210,7 @@ class Replicator:
         except Exception:
             log.exception("a sender met a bug")
             events = self._sending.failed(action, self._monotonic())
-        self._wake.set()
+        self._look_soon()
         for event in events:
             self._heard(event)
 

@@ -235,7 +235,7 @@ def told(held: Held, committed_next: int) -> Held:
     it cannot keep.
     """
     known = min(committed_next, held.next_offset)
-    return replace(held, committed_next=max(held.committed_next, known))
+    return held if known <= held.committed_next else replace(held, committed_next=known)
 
 
 @guard("the epoch under which a follower is read")
