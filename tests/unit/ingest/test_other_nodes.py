@@ -5,7 +5,7 @@ owner stands still, so a node is silent for too long when a test says so.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from bottomless.errors import Outcome, Unavailable
 from bottomless.formats.stream_record import encode_record
 from bottomless.model.chunk import ChunkPlace
 from bottomless.model.config import ReplicationConfig, StreamConfig
-from bottomless.model.names import NodeId
+from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes
 from bottomless_server.coordination.memory import MemoryCoordination
@@ -68,7 +68,8 @@ class Gate:
 class Records(ReplicaRecords):
     """Records whose replies are lost when a test says so."""
 
-    lost = lost_members = 0
+    lost = lost_members = lost_additions = 0
+    no_settling = False
     no_admissions = False
     asked = 0
     settled = 0
@@ -86,7 +87,16 @@ class Records(ReplicaRecords):
             raise Unavailable("lost on its way", outcome=Outcome.UNKNOWN)
         return record
 
+    async def add_member(self, owned: Owned, node: NodeId) -> StreamRecord:
+        record = await super().add_member(owned, node)
+        if self.lost_additions:
+            self.lost_additions -= 1
+            raise Unavailable("lost on its way", outcome=Outcome.UNKNOWN)
+        return record
+
     async def settle(self, owned: Owned) -> StreamRecord:
+        if self.no_settling:
+            raise Unavailable("not now", outcome=Outcome.NONE)
         self.settled += 1
         return await super().settle(owned)
 
@@ -112,6 +122,7 @@ class Three:
         self.others: OtherNodes
         self.first: tuple[NodeId, ...] = (B, C)
         """Members beside the owner when it claims the stream."""
+        self.note: Callable[[StreamId], Awaitable[None]] | None = None
         self.free: tuple[NodeId, ...] = ()
         """Nodes that can be chosen later."""
 
@@ -134,6 +145,7 @@ class Three:
             clocks=self.harness.time.clocks(),
             bounds=BOUNDS,
             choose=self.choose,
+            note=self.note,
         )
         self.others = OtherNodes(context, record, claim, local)
         return self.others
@@ -462,6 +474,65 @@ async def test_members_whose_change_had_no_reply_are_changed_again(three: Three)
     await three.until_alone()
     assert three.records.lost_members == 0
     assert (await three.harness.append("b")).status_code == 200
+
+
+async def test_who_came_by_a_change_without_a_reply_is_asked_to_follow(three: Three) -> None:
+    """The record is seen first by an EXEC that was for something else."""
+    three.first = (B,)
+    assert (await three.harness.append("a")).status_code == 200
+    await three.until_in_sync(B)
+    three.records.lost_additions, three.records.no_settling = 1, True
+    with pytest.raises(Unavailable):
+        await three.others.add(C)
+    three.records.no_settling = False
+    await three.others.add(B)
+    await three.until_in_sync(B, C)
+    assert three.segments(C) == three.owned()
+
+
+async def test_nothing_is_in_doubt_because_no_node_could_be_chosen(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three.first = (B,)
+
+    async def nobody_knows(*_: object) -> tuple[NodeId, ...]:
+        raise Unavailable("coordination does not answer", outcome=Outcome.NONE)
+
+    monkeypatch.setattr(three, "choose", nobody_knows)
+    assert (await three.harness.append("a")).status_code == 200
+    await three.until_in_sync(B)
+    assert (await three.harness.append("b")).status_code == 200
+    assert three.records.settled == 0
+
+
+async def test_what_is_closed_is_not_begun_anew_by_an_operator(three: Three) -> None:
+    await three.all_in_sync()
+    others = three.others
+    await three.harness.service.streams.close(STREAM)
+    with pytest.raises(Unavailable):
+        await others.add(C)
+    with pytest.raises(Unavailable):
+        others.replace(B)
+
+
+async def test_the_bucket_hears_of_other_members_as_soon_as_it_can(three: Three) -> None:
+    noted: list[tuple[NodeId, ...]] = []
+
+    async def note(_: StreamId) -> None:
+        noted.append((await three.streams.load(STREAM)).members)
+        if len(noted) == 1:
+            raise Unavailable("not now")
+
+    three.note = note
+    three.first = (B,)
+    assert (await three.harness.append("a")).status_code == 200
+    await three.until_in_sync(B)
+    assert noted == []
+    await three.others.add(C)
+    async with asyncio.timeout(240):
+        while len(noted) < 2:
+            await asyncio.sleep(0.002)
+    assert all(C in members for members in noted)
 
 
 async def test_a_node_that_is_a_member_again_is_counted_by_what_it_says_since(three: Three) -> None:

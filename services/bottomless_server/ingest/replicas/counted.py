@@ -20,7 +20,6 @@ EXEC returns: that one wrote the record, so one that is still on its way finds i
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import NamedTuple
 
 import structlog
 
@@ -37,14 +36,6 @@ from bottomless_server.node.owner import Claim
 from bottomless_server.node.replica_records import Owned, ReplicaRecords
 
 log = structlog.get_logger(__name__)
-
-
-class Written(NamedTuple):
-    """What an EXEC has written."""
-
-    record: StreamRecord
-    before: tuple[NodeId, ...]
-    """The members before it."""
 
 
 class Counted:
@@ -64,6 +55,9 @@ class Counted:
         self._changing = asyncio.Lock()
         """Held around each EXEC, so that one that comes later was read later."""
         self._doubted_members = False
+        self._moved: set[NodeId] = set()
+        self.config = record.config
+        """The newest that this owner has heard of."""
 
     @property
     def holders(self) -> Holders:
@@ -80,8 +74,15 @@ class Counted:
         """Whether a change of the members had no reply: the record may name others."""
         return self._doubted_members
 
+    def take_moved(self) -> set[NodeId]:
+        """The nodes that came or went since this was asked last, or may have: a change whose reply was lost
+        is seen with whatever is written next."""
+        moved, self._moved = self._moved, set()
+        return moved
+
     def configure(self, config: StreamConfig) -> None:
         """Go by another number of nodes that have to be in sync."""
+        self.config = config
         self._holders = replace(self._holders, least=config.replication.least_in_sync)
 
     def fence(self) -> None:
@@ -123,8 +124,8 @@ class Counted:
         self._answers.pulse.fire()
         return True
 
-    async def settle(self) -> Written | None:
-        """Find out who is in sync, where nobody knows. None: it is to be asked for again later.
+    async def settle(self) -> bool:
+        """Find out who is in sync, where nobody knows. False: it is to be asked for again later.
 
         Raises:
             Fenced: somebody claimed the stream since.
@@ -138,12 +139,12 @@ class Counted:
                 raise
             except (Refused, StoreError) as error:
                 self._not_changed(Step(Do.SETTLE), before, error)
-                return None
+                return False
             self._take_up(record)
             self._doubted_members = False
-        return Written(record, before.members)
+        return True
 
-    async def set_members(self, members: tuple[NodeId, ...]) -> Written:
+    async def set_members(self, members: tuple[NodeId, ...]) -> None:
         """Have other nodes hold the stream; those that go have been evicted before.
 
         Raises:
@@ -151,33 +152,35 @@ class Counted:
         """
         async with self._changing:
             before = self._holders.members
-            record = await self._context.records.set_members(self._owned, members)
+            try:
+                record = await self._context.records.set_members(self._owned, members)
+            except Fenced:
+                self.fence()
+                raise
+            except StoreError:
+                self._doubt_members(set(before) ^ set(members))
+                raise
             self._take_up(record)
-        return Written(record, before)
 
-    def note_not_set(self, error: Refused | StoreError) -> None:
-        """Note why the members were not changed: unless it was refused, nobody knows who they are."""
-        self._doubted_members = not isinstance(error, Refused)
-
-    async def add(self, node: NodeId) -> Written:
+    async def add(self, node: NodeId) -> None:
         """Take a node in, on the word of an operator.
 
         Raises:
             Fenced, Refused, StoreError
         """
-        return await self._set(node, self._context.records.add_member)
+        await self._set(node, self._context.records.add_member)
 
-    async def remove(self, node: NodeId) -> Written:
+    async def remove(self, node: NodeId) -> None:
         """Let a node go, on the word of an operator.
 
         Raises:
             Fenced, Refused, StoreError
         """
-        return await self._set(node, self._context.records.remove_member)
+        await self._set(node, self._context.records.remove_member)
 
     async def _set(
         self, node: NodeId, change: Callable[[Owned, NodeId], Awaitable[StreamRecord]]
-    ) -> Written:
+    ) -> None:
         """Change members and configuration by one EXEC."""
         async with self._changing:
             before = self._holders
@@ -193,11 +196,15 @@ class Counted:
                 self._holders = replace(self._holders, doubted=before.doubted)
                 raise
             except StoreError:
-                self._doubted_members = True
-                self._answers.pulse.fire()
+                self._doubt_members({node})
                 raise
             self._take_up(record)
-        return Written(record, before.members)
+
+    def _doubt_members(self, nodes: set[NodeId]) -> None:
+        """Nobody knows whether these came, or went, before another EXEC has returned."""
+        self._doubted_members = True
+        self._moved |= nodes
+        self._answers.pulse.fire()
 
     def _is_known(self, do: Do, node: NodeId) -> bool:
         """Whether the record says already, beyond doubt, what an EXEC is to write."""
@@ -215,7 +222,9 @@ class Counted:
 
     def _take_up(self, record: StreamRecord) -> None:
         """Go by a record that this owner has written just now, and nobody since."""
+        before, self.config = self._holders.members, record.config
         self._holders = Holders.of(record, self._context.mine)
+        self._moved |= set(before) ^ set(self._holders.members)
         now = self._context.clocks.elapsed()
         for node in self._evicting - set(record.in_sync):
             # Also one whose eviction had no reply.

@@ -7,17 +7,16 @@ here: who is known to be away is forgotten with the process, and the next owner 
 """
 
 import asyncio
-from collections.abc import Collection
 from typing import Final
 
 import structlog
 
-from bottomless.errors import Fenced, StoreError
+from bottomless.errors import Fenced, NotFound, StoreError
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.replicas.answers import Answers
-from bottomless_server.ingest.replicas.counted import Counted, Written
+from bottomless_server.ingest.replicas.counted import Counted
 from bottomless_server.ingest.replicas.membership import LOOK_SECONDS, Membership
 from bottomless_server.ingest.replicas.own_log import OwnLog
 from bottomless_server.ingest.replicas.owner_context import OwnerContext
@@ -63,6 +62,8 @@ class Joins:
         self._task: asyncio.Task[None] | None = None
         self._looked_at: int | None = None
         """When the leases of members were looked at last."""
+        self._to_note = asyncio.Event()
+        self._noting: asyncio.Task[None] | None = None
 
     @property
     def wanted(self) -> int:
@@ -79,11 +80,29 @@ class Joins:
         for node in self._counted.others:
             self.follow(node)
         self._task = asyncio.create_task(endless("ingest-replica-joins", self._join), name="joins")
+        if self._context.note is not None:
+            noting = endless("ingest-replica-notes", self._note)
+            self._noting = asyncio.create_task(noting, name="members-note")
 
     async def close(self) -> None:
         """Change nothing more."""
-        if self._task is not None:
-            await end_tasks(self._task)
+        await end_tasks(*(one for one in (self._task, self._noting) if one is not None))
+
+    async def _note(self) -> float:
+        """Have the bucket name the members of now, once they were changed: after a loss of coordination and
+        of the owner one of them is named by an operator to go on."""
+        await self._to_note.wait()
+        self._to_note.clear()
+        assert self._context.note is not None
+        try:
+            await self._context.note(self._claim.stream_id)
+        except NotFound:
+            pass
+        except StoreError as error:
+            log.info("the bucket does not name new members yet", error=str(error))
+            self._to_note.set()
+            return LOOK_SECONDS
+        return 0
 
     def follow(self, node: NodeId, pause: float = 0.0) -> None:
         """Have one node follow, after `pause` seconds."""
@@ -102,7 +121,7 @@ class Joins:
         """Have another node take the place of one: of the owner once the stream was given to that node."""
         if node == self._context.mine:
             self._membership.give_way()
-        else:
+        elif node in self._counted.holders.members:
             self._membership.replace(node)
         self._answers.pulse.fire()
 
@@ -112,7 +131,8 @@ class Joins:
         Raises:
             Fenced, Refused, StoreError
         """
-        self._take_up(await self._counted.add(node))
+        await self._counted.add(node)
+        self._take_up()
 
     async def remove(self, node: NodeId) -> None:
         """Let a node go, on the word of an operator.
@@ -120,7 +140,8 @@ class Joins:
         Raises:
             Fenced, Refused, StoreError
         """
-        self._take_up(await self._counted.remove(node))
+        await self._counted.remove(node)
+        self._take_up()
 
     async def settle(self) -> bool:
         """Find out who is in sync, where nobody knows, and who the members are. False: it is to be asked
@@ -129,16 +150,16 @@ class Joins:
         Raises:
             Fenced: somebody claimed the stream since.
         """
-        written = await self._counted.settle()
-        if written is None:
+        if not await self._counted.settle():
             return False
-        self._take_up(written)
+        self._take_up()
         self._answers.pulse.fire()
         return True
 
     async def _join(self) -> float | None:
         """Count a member in that has everything, or wait until somebody has said something."""
         heard = self._answers.pulse.next()
+        self._take_up()
         node = self._joiner()
         try:
             if node is not None and await self._counted.change(Step(Do.ADMIT, node)):
@@ -186,15 +207,14 @@ class Joins:
             wanted = await self._membership.next(self._counted.holders)
             if wanted is None or isinstance(wanted, Step):
                 return wanted is not None and await self._counted.change(wanted)
-            written = await self._counted.set_members(wanted)
+            await self._counted.set_members(wanted)
         except Fenced:
             self._counted.fence()
             raise
         except (Refused, StoreError) as error:
             log.warning("the nodes of a stream stay as they are", error=str(error))
-            self._counted.note_not_set(error)
             return False
-        self._take_up_members(written.before)
+        self._take_up()
         return True
 
     @property
@@ -226,24 +246,22 @@ class Joins:
         self._looked_at = now
         self._membership.looked([one for one in others if one not in live], now, replace_ms)
 
-    def _take_up(self, written: Written) -> None:
-        """Go by the configuration, too, of a record that was just written."""
-        self._membership.configure(written.record.config)
-        self._take_up_members(written.before)
-
-    def _take_up_members(self, before: Collection[NodeId]) -> None:
-        now, stream_id = self._counted.holders.members, self._claim.stream_id
-        if set(now) == set(before):
+    def _take_up(self) -> None:
+        """Go by the record as it was written last, by whatever: a change whose reply was lost is found by an
+        EXEC that was for something else."""
+        self._membership.configure(self._counted.config)
+        moved, stream_id = self._counted.take_moved(), self._claim.stream_id
+        if not moved:
             return
-        log.info("nodes of a stream", nodes=now, before=before, stream_id=stream_id)
-        for node in set(now) - set(before):
+        members = self._counted.holders.members
+        log.info("nodes of a stream", nodes=members, moved=sorted(moved), stream_id=stream_id)
+        for node in moved - {self._context.mine}:
             # It may have been a member before, and have thrown its log away since.
             self._answers.forget(node)
-            self.follow(node)
-        self._membership.forget(set(before) - set(now))
-        for node in set(before) - set(now):
-            self._answers.forget(node)
-            sender = self._context.senders.of(node)
-            if sender is not None:
+            if node in members:
+                self.follow(node)
+            elif (sender := self._context.senders.of(node)) is not None:
                 sender.leave(stream_id)
+        self._membership.forget(moved - set(members))
+        self._to_note.set()
         self._answers.pulse.fire()

@@ -4,6 +4,7 @@ At a stop the streams of this node are closed first, while others still answer f
 them; then nothing more is followed, and nothing more sent.
 """
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,8 @@ from bottomless_server.runtime.peers.internal_secret import secret_to_send
 
 _STREAM_COUNT_MAX = 100_000
 """Streams that are followed at once; some KiB each."""
+_NOTE_COUNT = 8
+"""Streams of which the bucket is told at once that other nodes hold them."""
 
 
 class SendingHalf:
@@ -69,6 +72,7 @@ class SendingHalf:
         self.figures = ReplicaFigures()
         self.giving_way: set[StreamId] = set()
         """Streams that lie here alone, and are being opened anew so that another node can have them."""
+        self._noting = asyncio.Semaphore(_NOTE_COUNT)
         self._owner = owner
         self._placement = placement
         self._files = files
@@ -100,8 +104,14 @@ class SendingHalf:
             bounds=self._bounds,
             choose=self._choose,
             live_of=self._placement.living,
+            note=self._note,
             figures=self.figures,
         )
+
+    async def _note(self, stream_id: StreamId) -> None:
+        # One node that dies is a member of many streams, whose owners replace it at the same time.
+        async with self._noting:
+            await self._owner.note_home(stream_id)
 
     async def _choose(self, record: StreamRecord, kept: Collection[NodeId]) -> tuple[NodeId, ...]:
         return await self._placement.choose(record, self._owner.node_id, kept)

@@ -31,6 +31,7 @@ from bottomless_server.ingest.replicas.figures import Seen, seen_of
 from bottomless_server.ingest.replicas.joins import AGAIN_SECONDS, LONGEST_WAIT, Joins
 from bottomless_server.ingest.replicas.own_log import OwnLog
 from bottomless_server.ingest.replicas.owner_context import OwnerContext
+from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.core.replica_waits import Do, Step, Waited, is_late, next_step, refuses
 from bottomless_server.node.core.sends import Event, News, Told
 from bottomless_server.node.owner import Claim
@@ -64,6 +65,7 @@ class OtherNodes:
         self.waiting_since: int | None = None
         """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
         self._ended_at: int | None = None
+        self._is_closed = False
 
     # What an appender asks.
 
@@ -201,6 +203,7 @@ class OtherNodes:
 
     async def close(self) -> None:
         """Send nothing more, once nothing more is written."""
+        self._is_closed = True
         self._context.senders.leave(self._stream_id, self)
         self._context.figures.watched.discard(self)
         await self._joins.close()
@@ -242,6 +245,9 @@ class OtherNodes:
 
     def _begin(self) -> None:
         """Have the other nodes follow, the first time."""
+        if self._is_closed:
+            # An operator asks for a change of what was opened anew meanwhile: it would never end.
+            raise not_owner()
         if self._joins.are_begun:
             return
         self._begun_at = self._context.clocks.elapsed()

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
-from bottomless.model.names import NodeId
+from bottomless.model.names import NodeId, StreamId
 from bottomless_server.ingest.replicas.figures import ReplicaFigures
 from bottomless_server.ingest.replicas.membership import Choose
 from bottomless_server.ingest.replicas.senders import Senders
@@ -32,4 +32,6 @@ class OwnerContext:
     """None: nobody is taken in but those that a claim has chosen."""
     live_of: LiveOf | None = None
     """None: nobody is replaced by itself."""
+    note: Callable[[StreamId], Awaitable[None]] | None = None
+    """Has the bucket say who holds a stream; None: it is not told."""
     figures: ReplicaFigures = field(default_factory=ReplicaFigures)
