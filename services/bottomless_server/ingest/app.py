@@ -204,7 +204,13 @@ def create_service(
     replicas = make_following(settings, settings.data_dir, files, context, streams, owner, sending)
     logs = LocalLogs(streams, replicas.following, context.disk)
     leftovers = Leftovers(
-        files, settings.data_dir, executor, logs, names.state_of, batches.drop_stream
+        files,
+        settings.data_dir,
+        executor,
+        logs,
+        names.state_of,
+        batches.drop_stream,
+        streams.part_with,
     )
 
     room, super_room = _room(settings, clocks), _room(settings, clocks, share=_SUPER_SHARE)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, Unavailable
@@ -12,6 +13,7 @@ from bottomless.formats.segment import decode_checkpoint
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId
 from bottomless.model.stream import (
+    NOBODY,
     EpochStart,
     StreamRecord,
     StreamState,
@@ -28,6 +30,7 @@ from bottomless_server.node.core.ownership import (
     claim,
     is_noted,
     is_outdated,
+    is_past,
     leave_clean,
     reserve,
 )
@@ -592,3 +595,43 @@ async def test_a_clock_that_jumps_ahead_stops_appends_until_it_is_back(
     assert refused.json()["outcome"] == "none"
     assert back.json()["first_offset"] == 1
     assert earlier.json()["timestamp"] == back.json()["timestamp"]
+
+
+def test_a_former_log_goes_only_when_object_storage_has_all_of_it() -> None:
+    local = LocalView(10, empty=False, epoch=3, version=2, published_next=4)
+    record = replace(FRESH, home=OTHER, epoch=3, version=2, dirty=True, published_next=10)
+    assert is_past(record, MINE, local)
+    for changes in (
+        {"published_next": 9},
+        {"home": MINE},
+        {"home": None},
+        {"home": NOBODY},
+        {"members": (OTHER, MINE)},
+        {"epoch": 2},
+        {"version": 1},
+        {"state": StreamState.DELETING},
+    ):
+        assert not is_past(replace(record, **changes), MINE, local), changes
+
+
+async def parted_with_too_early(path: Path) -> bool:
+    """Whether a log goes of which nothing is in object storage, of a stream that moved."""
+    harness = await (await IngestHarness(path / "ingest").declare()).start()
+    assert (await harness.append("a")).status_code == 200
+    await harness.service.streams.close(STREAM)
+    await harness.streams.update(STREAM, lambda record: replace(record, home=OTHER))
+    gone = await harness.service.streams.part_with(STREAM)
+    assert bool(harness.segments()) is not gone
+    await harness.aclose()
+    return gone
+
+
+async def test_a_former_log_stays_that_may_be_needed(tmp_path: Path) -> None:
+    assert not await parted_with_too_early(tmp_path)
+
+
+async def test_without_that_a_former_log_goes_that_may_be_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "all of a former log in object storage before it goes", lambda *_: True)
+    assert await parted_with_too_early(tmp_path)

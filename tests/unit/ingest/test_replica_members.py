@@ -145,6 +145,36 @@ async def test_a_node_without_a_lease_is_replaced_by_one_that_lives(tmp_path: Pa
         await three.until_same_files(owner, free)
 
 
+async def test_the_log_of_a_former_member_goes_once_object_storage_has_all_of_it(
+    tmp_path: Path,
+) -> None:
+    async with services(tmp_path, replicas=2) as three:
+        owner, other, free = await shared(three)
+        streams, disk = other.harness.service.streams, other.harness.service.context.disk
+        assert not await streams.part_with(STREAM)
+        await done(owner, "replace", other)
+        await until_in_sync(three, owner, free)
+        assert await three.append(owner, "1") == 1
+        # Its task has the files until nothing was sent for long.
+        assert not await streams.part_with(STREAM)
+        await other.harness.service.replicas.following.let_go(STREAM)
+        assert not await streams.part_with(STREAM)
+        assert other.files()
+        assert disk.held
+
+        def published(record: StreamRecord) -> StreamRecord:
+            return replace(record, published_next=1, version=record.version + 1)
+
+        await three.first.streams.update(STREAM, published)
+        assert await streams.part_with(STREAM)
+        assert (other.files(), disk.held) == ({}, 0)
+        # It may hold the stream again.
+        await done(owner, "add", other)
+        await until_in_sync(three, owner, other, free)
+        assert await three.append(owner, "2") == 2
+        await three.until_same_files(owner, other, free)
+
+
 async def test_a_node_that_lives_is_replaced_if_an_operator_says_so(tmp_path: Path) -> None:
     async with services(tmp_path, replicas=2) as three:
         owner, other, free = await shared(three)

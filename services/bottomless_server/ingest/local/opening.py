@@ -44,7 +44,7 @@ from bottomless_server.ingest.log.leftovers import give_up, local_ids, stored_si
 from bottomless_server.ingest.log.producer_log import read_tracking
 from bottomless_server.ingest.log.recovery import Recovered, recover
 from bottomless_server.ingest.log.segments import LogBroken, RollBounds, Segment, SegmentLog
-from bottomless_server.node.core.ownership import LocalView, is_outdated, may_be_needed
+from bottomless_server.node.core.ownership import LocalView, is_outdated, is_past, may_be_needed
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.owner import Claim, Owner
 from bottomless_server.runtime.base.on_loop import in_thread
@@ -157,6 +157,30 @@ class Opener:
         local = replace(found.local, next_offset=0, empty=True)
         nothing = Tracking(self._context.tracking)
         return FoundHere(local, [], found.last_timestamp, nothing, is_nothing=True, record=record)
+
+    async def part_with(self, stream_id: StreamId) -> bool:
+        """Remove the log of a stream that other nodes hold now, if object storage has all of it; returns
+        whether it is gone. Nothing here has its files open.
+
+        Raises:
+            StoreError: what lies here, or what became of the stream, cannot be told now.
+        """
+        mine, record = self._owner.node_id, await self._owner.load(stream_id)
+        if record.home in (None, mine) or mine in record.members:
+            return False
+        found = await self.recover(stream_id, None)
+        if not is_past(record, mine, found.local) or not await self._is_noted(stream_id):
+            return False
+        # Coordination may have been rebuilt before the bucket was told: as it named this node.
+        record = await self._owner.load(stream_id)
+        if not is_past(record, mine, found.local):
+            return False
+        try:
+            await in_thread(self._context.executor, self._give_up, stream_id, record.epoch, True)
+        except OSError as error:
+            raise _storage_failed() from error
+        self._context.disk.count(stream_id, 0)
+        return True
 
     async def claim(self, stream_id: StreamId, found: FoundHere) -> LocalAppender:
         """Claim what was found, and take appends.

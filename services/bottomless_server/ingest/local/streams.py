@@ -390,6 +390,34 @@ class OwnedStreams:
         self._unopened.drop(stream_id)
         raise OwnedElsewhere(owner_url)
 
+    async def part_with(self, stream_id: StreamId) -> bool:
+        """Remove what lies here of a stream that other nodes hold now, if object storage has all of it; returns
+        whether it is gone. Meanwhile it is neither opened nor followed.
+
+        Raises:
+            StoreError: that cannot be told now; the same again is right.
+        """
+        gone: list[StreamId] = []
+
+        async def part() -> LocalAppender:
+            followed = self.followed is not None and self.followed.in_use(stream_id)
+            appender = self._open.get(stream_id)
+            if followed or (appender is not None and not appender.closed):
+                raise not_owner()
+            if await self._opener.part_with(stream_id):
+                self.forget(stream_id)
+                gone.append(stream_id)
+            raise not_owner()
+
+        if self._stopping or stream_id in self._opening:
+            return False
+        try:
+            await self._opening.join(stream_id, part)
+        except StoreError as error:
+            if error.code is not Code.NOT_OWNER:
+                raise
+        return bool(gone)
+
     def in_use(self, stream_id: StreamId) -> bool:
         """Whether anything here reads or writes the files of a stream."""
         appender = self._open.get(stream_id)

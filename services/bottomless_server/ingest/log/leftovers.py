@@ -6,7 +6,9 @@ and nothing is touched. What it answers decides:
 
     deleting        this stream's tombstone, which nothing ever takes back: the files go
     no such stream  deleted long ago, most likely; but nothing proves it: they are set aside
-    active, error   they stay
+    error           they stay
+    active          they stay as long as this node owns the stream or holds it, and until object
+                    storage has all that lies here: then other nodes go on without it, and they go
 
 Removing a log, and what is there after a crash that follows each step:
 
@@ -67,13 +69,17 @@ class Leftovers:
         streams: LocalStreams,
         state_of: Callable[[StreamId], Awaitable[StreamState | None]],
         drop_staged: Callable[[StreamId], Awaitable[None]],
+        part_with: Callable[[StreamId], Awaitable[bool]] | None = None,
     ) -> None:
+        """`part_with` removes the log of a stream that lives, if this node has nothing to do with it any
+        more, and returns whether it did."""
         self._files = files
         self._data_dir = data_dir
         self._executor = executor
         self._streams = streams
         self._state_of = state_of
         self._drop_staged = drop_staged
+        self._part_with = part_with
         self._turn = 0
         """How many of those that rest were asked about and stayed."""
 
@@ -105,13 +111,23 @@ class Leftovers:
             state = await self._state_of(stream_id)
             # Somebody may have begun to open it meanwhile.
             if state is StreamState.ACTIVE or self._streams.in_use(stream_id):
-                self._turn += 1
+                self._turn += not await self._is_parted_with(stream_id)
                 continue
             self._streams.forget(stream_id)
             if state is not None:
                 # Before the log: as long as that is there this is asked again.
                 await self._drop_staged(stream_id)
             await in_thread(self._executor, put_away, files, data_dir, stream_id, state)
+
+    async def _is_parted_with(self, stream_id: StreamId) -> bool:
+        if self._part_with is None or self._streams.in_use(stream_id):
+            return False
+        try:
+            return await self._part_with(stream_id)
+        except StoreError as error:
+            # Of one log that is damaged the others do not wait.
+            log.info("a former log stays", stream_id=stream_id, error=str(error))
+            return False
 
 
 def local_ids(files: FileCalls, data_dir: Path) -> list[StreamId]:

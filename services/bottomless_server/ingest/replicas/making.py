@@ -68,7 +68,7 @@ class SendingHalf:
     ) -> None:
         self.peers = NodePeers(coordination, secret_to_send(settings))
         memory = Memory(settings.ingest_replica_bytes_in_flight)
-        self.senders = Senders(memory, clocks.monotonic, self.peers.of)
+        self.senders = Senders(memory, clocks.monotonic, self.peers.of, self.peers.forget)
         self.figures = ReplicaFigures()
         self.giving_way: set[StreamId] = set()
         """Streams that lie here alone, and are being opened anew so that another node can have them."""

@@ -103,6 +103,12 @@ class NodePeers:
             return None
         return None if facts is None else facts.url
 
+    async def forget(self, node: NodeId) -> None:
+        """End the connections to a node; the next call makes new ones."""
+        peer = self._peers.pop(node, None)
+        if peer is not None:
+            await peer.aclose()
+
     async def aclose(self) -> None:
         """End all connections."""
         for peer in self._peers.values():

@@ -131,6 +131,11 @@ class Replicator:
         self._set_timer(None)
         await end_tasks(*self._under_way)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is sent of any stream."""
+        return not self._sources
+
     def follow(
         self,
         stream_id: StreamId,

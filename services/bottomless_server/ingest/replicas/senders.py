@@ -1,10 +1,12 @@
 """All that this node sends to others as the owner of streams: a sender for each node that it reaches.
 
-A sender is begun when its node is first asked for, and stays. What a node says of a stream is passed on to whoever
+A sender is begun when its node is first asked for. When one is begun for another node, those end that
+have no stream any more: however many nodes come and go, senders are as many as there are nodes. What a node says of a stream is passed on to whoever
 looks after the nodes of that stream (`other_nodes.py`); of a stream that was closed nobody hears.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
@@ -29,12 +31,16 @@ class Senders:
         memory: Memory,
         monotonic: Callable[[], float],
         way_to: Callable[[NodeId], Follower] | None = None,
+        left: Callable[[NodeId], Awaitable[None]] | None = None,
     ) -> None:
         """`memory` is that of all nodes together, and `monotonic` a clock in seconds. `way_to` is the way
-        to any node; without it only those are reached that are named by `reach`."""
+        to any node; without it only those are reached that are named by `reach`. `left` ends the way to
+        a node to which nothing is sent any more."""
         self._memory = memory
         self._monotonic = monotonic
         self._way_to = way_to
+        self._left = left
+        self._ending: set[asyncio.Task[None]] = set()
         self._stopped = False
         self._senders: dict[NodeId, Replicator] = {}
         self._listeners: dict[StreamId, Listener] = {}
@@ -51,10 +57,17 @@ class Senders:
         self._stopped = True
         for sender in self._senders.values():
             await sender.stop()
+        await asyncio.gather(*self._ending)
+
+    @property
+    def count(self) -> int:
+        """How many nodes are sent to."""
+        return len(self._senders)
 
     def of(self, node: NodeId) -> Replicator | None:
         """The sender to a node; None if that is not reached."""
         if node not in self._senders and self._way_to is not None and not self._stopped:
+            self._end_idle()
             self.reach(node, self._way_to(node))
         return self._senders.get(node)
 
@@ -68,6 +81,19 @@ class Senders:
             del self._listeners[stream_id]
             for sender in self._senders.values():
                 sender.leave(stream_id)
+
+    def _end_idle(self) -> None:
+        for node in [one for one, sender in self._senders.items() if sender.is_idle]:
+            ending = asyncio.create_task(
+                self._end(node, self._senders.pop(node)), name="sender-end"
+            )
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def _end(self, node: NodeId, sender: Replicator) -> None:
+        await sender.stop()
+        if self._left is not None and node not in self._senders:
+            await self._left(node)
 
     def _hear(self, node: NodeId, event: Event) -> None:
         listener = self._listeners.get(event.stream_id)

@@ -159,6 +159,17 @@ def is_held(record: StreamRecord, mine: NodeId) -> bool:
     return record.dirty and mine in record.members
 
 
+@guard("all of a former log in object storage before it goes")
+def is_past(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:
+    """Whether the log of a node that neither owns a stream nor holds it any more can be removed: object
+    storage has all of it. Until then it may be what is left if others are lost."""
+    if record.state is not StreamState.ACTIVE or record.home in (None, NOBODY, mine):
+        return False
+    if mine in record.members or record.epoch < local.epoch or record.version < local.version:
+        return False
+    return local.next_offset <= record.published_next
+
+
 @guard("the bucket's word before an older log goes")
 def may_be_needed(record: StreamRecord, local: LocalView) -> bool:
     """Whether an outdated log may be needed again if coordination is lost.
