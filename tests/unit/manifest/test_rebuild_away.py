@@ -17,11 +17,15 @@ from bottomless.drives.base import DriveUnavailable
 from bottomless.formats.stream_record import decode_record, encode_record, encode_registry
 from bottomless.model.names import TENANT_DEFAULT, StreamName, Uid
 from bottomless.model.stream import Intent
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.mutators.sessions import begin
 from bottomless_server.manifest.mutators.takeover import take_over
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.recovery.rebuild import Rebuild
+from bottomless_server.manifest.recovery.regression import is_served
+from bottomless_server.manifest.recovery.waiting_streams import LOOK_AGAIN_MS
+from bottomless_server.manifest.removal.drive_loss import DriveLoss
 from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
 from bottomless_server.stores.operations import OperationStore
 from bottomless_server.stores.streams import stream_key
@@ -191,6 +195,21 @@ async def test_a_stream_waits_for_a_drive_where_published_records_may_lie() -> N
     assert result["streams"] == 1
 
 
+async def test_a_rebuild_that_waits_for_a_drive_goes_on_when_it_is_said_to_be_lost() -> None:
+    moving = await whose_newest_root_is_damaged()
+    assert isinstance(await outcome_of(moving), Again)
+    context = moving.harness.context
+    operations = Operations(context)
+    loss = DriveLoss(context, operations, Mutators(context))
+
+    operation = await loss.begin(f"d{COLD}", f"d{COLD}", TENANT_DEFAULT)
+    moving.harness.clock.now += LOOK_AGAIN_MS
+    await rebuild(moving.harness)
+
+    assert await firsts_and_drives(moving) == [(0, HOT)]
+    assert not (await operations.find(operation.operation_id)).finished, "it goes on by itself"
+
+
 async def test_without_the_rule_of_what_may_be_passed_over_published_records_are_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -198,6 +217,14 @@ async def test_without_the_rule_of_what_may_be_passed_over_published_records_are
     moving = await whose_newest_root_is_damaged()
     await rebuild(moving.harness)
     assert [first for first, _ in await firsts_and_drives(moving)] == [0]
+
+
+def test_of_drives_only_what_is_in_the_bucket_is_answered_while_coordination_is_lost() -> None:
+    assert is_served("/v1/drives")
+    assert is_served("/v1/admin/drives/shelf/lost")
+    assert not is_served("/v1/admin/drives/shelf")
+    assert not is_served("/v1/admin/drives/shelf/lost/")
+    assert not is_served("/v1/streams/lost")
 
 
 async def test_a_stream_that_waits_holds_up_no_other_stream() -> None:

@@ -2,9 +2,11 @@
 
 What is there after a crash at each step; the operation goes on with the next one:
 
-1. `marking`: a new version of the registry says that the drive is lost. From here on nothing is put on
-   it, deletions of streams, rebuilds and collections of garbage do not ask it, and nothing makes it used
-   again. A crash before it leaves nothing; after it the same request goes on.
+1. A new version of the registry says that the drive is lost, before the operation is entered (and once
+   more in its step `marking`). From here on nothing is put on it, deletions of streams, rebuilds and
+   collections of garbage do not ask it, and nothing makes it used again. A crash before it leaves nothing;
+   after it the same request goes on. So a rebuild that waits for the drive goes on at once, and the
+   operation, if it was not entered before the rebuild began, after it.
 2. `streams`: of every stream, a page at a time, what is under way on the drive is given up, and fragments
    that the manifest names there become gaps (`mutators/losing.py`). Reads are told of these, as of the
    gap of a takeover. A crash leaves some streams done, and the page is done again. Which streams of the
@@ -102,9 +104,13 @@ class DriveLoss:
             if drive.name == name:
                 await self._require_away(drive)
                 log.critical("an operator says that a drive is lost", drive=drive.number)
+                await self._mark(drive.number)
                 arguments = {"name": name, "number": drive.number}
                 return await self._operations.begin(KIND, tenant=tenant, arguments=arguments)
         raise InvalidRequest("no drive of this name is registered", code=Code.DRIVE_UNKNOWN)
+
+    async def _mark(self, number: int) -> None:
+        await change_registry(self._context, lambda registry: _as_lost(registry, number))
 
     async def _require_away(self, drive: RegisteredDrive) -> None:
         """Refuse to give up what can be read, as of a drive whose name was mistaken."""
@@ -129,7 +135,7 @@ class DriveLoss:
         progress = {"phase": "marking", **operation.progress}
         match progress["phase"]:
             case "marking":
-                await change_registry(context, lambda registry: _as_lost(registry, number))
+                await self._mark(number)
                 await reach("manifest.drives.after-lost")
                 return Again({**progress, "phase": "streams"})
             case "streams":
