@@ -78,7 +78,7 @@ LEFT: Final[dict[str, int]] = {
     "tests/unit/runtime/identity/test_identity_keys.py": 1,
     "tests/unit/runtime/identity/test_identity_tokens.py": 2,
     "tests/unit/runtime/test_runtime_known_names.py": 1,
-    "tests/unit/runtime/test_runtime_pipelining.py": 4,
+    "tests/unit/runtime/test_runtime_pipelining.py": 3,
     "tests/unit/runtime/test_runtime_protocol.py": 1,
     "tests/unit/uploader/test_uploader_nodes.py": 1,
 }

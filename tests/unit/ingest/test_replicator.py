@@ -199,7 +199,7 @@ async def test_a_sender_that_meets_a_bug_goes_on(monkeypatch: pytest.MonkeyPatch
         return decide(self, now)
 
     monkeypatch.setattr(Sending, "next_actions", decided)
-    monkeypatch.setattr(replicator, "_BUG_SECONDS", 0.01)
+    monkeypatch.setattr(replicator, "BUG_SECONDS", 0.01)
     owner = OwnerLog(STREAMS[0])
     async with pairs(1, random.Random(0)) as made:
         (pair,) = made

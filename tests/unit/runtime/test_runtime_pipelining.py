@@ -45,6 +45,10 @@ class Staying:
         self.gone += 1
 
 
+def is_open(listener: Listener) -> bool:
+    return bool(listener.connections._open)
+
+
 def only(listener: Listener) -> BoundedProtocol:
     [connection] = listener.connections._open
     assert isinstance(connection, BoundedProtocol)
@@ -93,9 +97,7 @@ async def test_the_pause_of_the_server_is_not_the_clients_time_for_a_head() -> N
     app = App()
     async with listening(wrap(app)) as listener, connected(listener) as client:
         await client.send(WAIT + GET + GET[:-2])
-        await eventually(
-            lambda: bool(listener.connections._open) and len(only(listener).pipeline) == 1
-        )
+        await eventually(lambda: is_open(listener) and len(only(listener).pipeline) == 1)
         for _ in range(3):
             only(listener).look(LONG)
         await client.send(GET[-2:])
@@ -141,9 +143,7 @@ async def test_a_body_full_of_what_ends_a_head_is_searched_once() -> None:
     body = b"\r\n\r\n" * 30_000
     async with listening(wrap(App())) as listener, connected(listener) as client:
         await client.send(b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await eventually(
-            lambda: bool(listener.connections._open) and only(listener).cycle is not None
-        )
+        await eventually(lambda: is_open(listener) and only(listener).cycle is not None)
         data = Counted(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
         only(listener).data_received(data)
         assert await client.answer() == (200, str(len(body)).encode())
@@ -158,7 +158,7 @@ async def test_a_body_that_says_its_length_is_not_searched(behind: int) -> None:
     head = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
     app = App()
     async with listening(wrap(app)) as listener, connected(listener) as client:
-        await eventually(lambda: bool(listener.connections._open))
+        await eventually(lambda: is_open(listener))
         Counted.copied = 0
         only(listener).data_received(Counted(head + body + GET * behind))
         at_most = PIPELINE_COUNT_MAX + PIPELINE_PIECE_SIZE // len(GET)

@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS: Final = 10.0
 """After so long nothing is known of a request."""
-_BUG_SECONDS: Final = 0.5
+BUG_SECONDS: Final = 0.5
 """After so long it goes on, where what to do next could not be decided."""
 
 
@@ -191,7 +191,7 @@ class Replicator:
         except Exception:
             # Nobody else would look again: who waits for this node would wait for ever.
             log.exception("a sender met a bug and goes on")
-            again = now + _BUG_SECONDS
+            again = now + BUG_SECONDS
         self._set_timer(None if again is None else max(again - now, 0.001))
 
     def _set_timer(self, seconds: float | None) -> None:

@@ -39,7 +39,7 @@ class Heat:
         self._fragment_count_max = fragment_count_max
         self._slots: OrderedDict[tuple[str, int], deque[_Slot]] = OrderedDict()
         self._untold: dict[tuple[str, int], None] = {}
-        """Those that wait to be told, the one that waits longest first."""
+        """Fragments that wait to be told, the one that waits longest first."""
 
     def __len__(self) -> int:
         """How many fragments are counted."""
