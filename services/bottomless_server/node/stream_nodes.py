@@ -12,7 +12,7 @@ from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.node.core.ownership import not_owner
-from bottomless_server.stores.ingest_nodes import live_nodes
+from bottomless_server.stores.ingest_nodes import claiming_nodes
 from bottomless_server.stores.streams import Streams, node_key
 
 _COUNT_MAX: Final = 100_000
@@ -58,7 +58,7 @@ class StreamNodes:
             if record.dirty:
                 # Its records may be on that disk alone, so nobody else may claim it.
                 raise not_owner()
-        nodes = await live_nodes(self._coordination)
+        nodes = await claiming_nodes(self._coordination)
         if not nodes:
             raise not_owner()
         # The same one for each who asks, so that they do not take it from one another.

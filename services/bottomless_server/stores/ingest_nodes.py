@@ -101,6 +101,18 @@ async def live_nodes(coordination: Coordination) -> list[IngestNode]:
     return [node for node, value in zip(nodes, held, strict=True) if value is not None]
 
 
+async def claiming_nodes(coordination: Coordination) -> list[IngestNode]:
+    """The nodes that may be asked for a stream that no node has: those whose lease is live, without
+    those that are emptied as long as there are others.
+
+    Raises:
+        CoordinationUnavailable
+    """
+    nodes = await live_nodes(coordination)
+    marks = await coordination.get_many([emptied_key(node.node_id) for node in nodes])
+    return [node for node, mark in zip(nodes, marks, strict=True) if mark is None] or nodes
+
+
 async def known_nodes(coordination: Coordination) -> list[KnownNode]:
     """All nodes that have entered themselves and did not leave, whether they live or not.
 

@@ -21,7 +21,7 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise typer.BadParameter(
-            "this removes data, and there is no terminal to ask at; --yes says yes",
+            "this asks before it does anything, and there is no terminal to ask at; --yes says yes",
             param_hint="--yes",
         )
     if not typer.confirm(question, err=True):

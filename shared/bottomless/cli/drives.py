@@ -6,6 +6,7 @@ import typer
 
 from bottomless.cli.asking import Yes, confirm
 from bottomless.cli.examples import examples
+from bottomless.cli.meant import note_name
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, show, show_list
 from bottomless.cli.session import open_client
@@ -19,7 +20,9 @@ _COLUMNS: Final = [
 DriveName = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="Name of a drive, as BOTTOMLESS_DRIVES of the servers has it."
+        metavar="NAME",
+        help="Name of a drive, as BOTTOMLESS_DRIVES of the servers has it.",
+        callback=note_name,
     ),
 ]
 

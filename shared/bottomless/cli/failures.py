@@ -88,6 +88,21 @@ _ADVICE_BY_CODE: Final = {
     Code.STREAM_FENCED: "`bottomless unfence` lets it take appends again",
     Code.PRODUCER_FENCED: "another run of this producer has begun: let only one run",
     Code.OFFSET_BEYOND_END: "`bottomless offsets` shows where the stream ends",
+    Code.NOT_OWNER: (
+        "wait some seconds: where a node has died another one goes on after its lease, if it can "
+        "(`bottomless replicas status` shows the nodes of a stream)"
+    ),
+    Code.NOT_ENOUGH_REPLICAS: (
+        "`bottomless replicas status` shows which of its nodes are away: start these again, "
+        "and appends go on by themselves"
+    ),
+    Code.COMMIT_TIMEOUT: "it may be shown later, and sent again with --producer it is stored once",
+    Code.NOT_IN_SYNC: "`bottomless replicas status` shows which nodes have everything",
+    Code.IN_SYNC_LIVE: (
+        "nothing is lost: a node that has everything goes on by itself, "
+        "as `bottomless replicas status` shows"
+    ),
+    Code.DRIVE_UNKNOWN: "`bottomless drives ls` shows the drives, `bottomless drives add` registers one",
     Code.OFFSET_REGRESSION: "--allow-regression stores it all the same",
 }
 

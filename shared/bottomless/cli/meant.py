@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import typer
 
+from bottomless.cli.hints import hint_for
 from bottomless.cli.reasons import Reason
 from bottomless.errors import Code, Fault, StoreError
 from bottomless.model.names import parse_queue_name, parse_stream_name
@@ -62,6 +63,12 @@ def note_queue(context: typer.Context, text: str) -> str:
     return parse_queue_name(text)
 
 
+def note_name(context: typer.Context, text: str) -> str:
+    """Remember a name that the server checks, and the command that it was given to."""
+    context.meta[_MEANT] = _Meant(text, context.command_path.partition(" ")[2])
+    return text
+
+
 def reason_in(context: Any, error: StoreError) -> Reason | None:
     """Say what the name is that of if it is not that of what the command is for; None if that is no help."""
     meant = context.meta.get(_MEANT)
@@ -72,6 +79,9 @@ def reason_in(context: Any, error: StoreError) -> Reason | None:
         return _of_super_command(error)
     if group == _QUEUE:
         return _of_queue_command(meant, error)
+    hint = hint_for(meant.command, error.code)
+    if hint is not None:
+        return Reason(error.message, hint)
     if error.code is not Code.STREAM_NOT_FOUND:
         return None
     # A server of before does not say it by itself.

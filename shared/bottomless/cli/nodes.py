@@ -6,6 +6,7 @@ import typer
 
 from bottomless.cli.asking import Yes, confirm
 from bottomless.cli.examples import examples
+from bottomless.cli.meant import note_name
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, show_list
 from bottomless.cli.session import open_client
@@ -39,7 +40,10 @@ def _list(context: typer.Context, output: Output = Form.TABLE) -> None:
 def _evacuate(
     context: typer.Context,
     node: Annotated[
-        str, typer.Argument(metavar="NODE", help="Id of a node, as `nodes ls` shows it.")
+        str,
+        typer.Argument(
+            metavar="NODE", help="Id of a node, as `nodes ls` shows it.", callback=note_name
+        ),
     ],
     yes: Yes = False,
     wait: Wait = False,

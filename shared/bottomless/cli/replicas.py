@@ -6,7 +6,7 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.operations import Wait, finish
-from bottomless.cli.output import Column, Form, Output, show_list
+from bottomless.cli.output import Column, Form, Output, line, show_list
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
 from bottomless.model.limits import REPLICA_COUNT_MAX
@@ -64,7 +64,11 @@ def add_to(app: typer.Typer) -> None:
 def _status(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
     """List the nodes that hold a stream, the owner first, and say which have everything."""
     with open_client(context) as client:
-        show_list(client.replicas(stream)["nodes"], _COLUMNS, output)
+        nodes = client.replicas(stream)["nodes"]
+    if nodes or output is not Form.TABLE:
+        show_list(nodes, _COLUMNS, output)
+    else:
+        line("no node holds it now: its nodes are chosen with its next append")
 
 
 def _move(

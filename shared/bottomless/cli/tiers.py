@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bottomless.client import Client
 
 _BAR_SIZE: Final = 24
+_NOTHING: Final = "nothing is to be moved"
 _POLL_SECONDS: Final = 0.05
 _POLL_SECONDS_MAX: Final = 2.0
 
@@ -108,10 +109,13 @@ def _preview(context: typer.Context, stream: Stream, output: Output = Form.TABLE
     """Show what the stream's tiers want moved now; changes nothing."""
     with open_client(context) as client:
         told = client.preview_tiers(stream)
-    if output is Form.TABLE:
+        has_tiers = bool(told["waiting"]) or "tiers" in client.describe(stream)
+    if output is not Form.TABLE:
+        show(told, output, name=stream)
+    elif told["waiting"]:
         show_list(told["waiting"], _WAITING, output)
     else:
-        show(told, output, name=stream)
+        line(_NOTHING if has_tiers else f"{_NOTHING}: the stream has no tiers")
 
 
 def _apply(
@@ -202,7 +206,7 @@ def _enter(
     elif entered.get("left", {}).get("fragments"):
         tell(f"{entered['left']['fragments']} fragments are left, for which there was no room yet")
     if output is Form.TABLE and not moves:
-        line("nothing is to be moved")
+        line(_NOTHING)
     else:
         show_list(moves, _MOVES[:-1], output)
 

@@ -14,6 +14,7 @@ from support.waiting import until
 from typer.testing import CliRunner
 
 from bottomless.cli.failures import exit_code_of, failures_told, sentence_of
+from bottomless.cli.hints import hint_for
 from bottomless.client.problems import CLASSES
 from bottomless.errors import (
     Code,
@@ -149,3 +150,28 @@ def test_a_stream_that_is_not_there_comes_with_commands_and_not_with_requests() 
 def test_where_nothing_is_served_the_address_may_be_that_of_one_service() -> None:
     said = sentence_of(NotFound("nothing is served at this path", code=Code.NOT_FOUND))
     assert "--url leads to all services" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("replicas rm", Code.HOME_LIVE, "`bottomless replicas move`"),
+        ("tiers give-up", Code.NOT_FOUND, "`bottomless tiers show` lists the moves"),
+        ("drives retire", Code.DRIVE_IN_USE, "`bottomless tiers move` moves it away"),
+        ("drives lost", Code.DRIVE_IN_USE, "`bottomless drives retire`"),
+        ("nodes evacuate", Code.NOT_FOUND, "`bottomless nodes ls`"),
+    ],
+)
+def test_what_to_do_after_a_refusal_depends_on_the_command(
+    command: str, code: Code, said: str
+) -> None:
+    told = hint_for(command, code)
+    assert told is not None
+    assert said in told
+    # It is one part of a line whose parts are divided so.
+    assert "; " not in told
+
+
+def test_what_the_code_says_enough_of_has_no_hint_of_its_own() -> None:
+    assert hint_for("replicas rm", Code.STREAM_NOT_FOUND) is None
+    assert hint_for("describe", Code.NOT_FOUND) is None

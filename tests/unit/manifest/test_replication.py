@@ -13,6 +13,7 @@ from bottomless.model.names import NodeId
 from bottomless_server.manifest.tree.core.rebuild_decision import record_before
 
 STREAM = "/v1/streams/orders"
+ONE = {"replicas": 1, "min_in_sync": None}
 THREE = {"replicas": 3, "min_in_sync": None}
 
 
@@ -42,11 +43,11 @@ async def test_a_stream_is_created_with_replicas_and_described_with_them(service
 
 
 async def test_a_patch_changes_how_many_there_are_and_takes_them_away(service: Service) -> None:
-    assert "replication" not in (await service.public.put(STREAM)).json()
+    assert (await service.public.put(STREAM)).json()["replication"] == ONE
     assert (await patched(service, {"replicas": 3}))["replication"] == THREE
     floor = await patched(service, {"min_in_sync": 1})
     assert floor["replication"] == {"replicas": 3, "min_in_sync": 1}
-    assert "replication" not in await patched(service, None)
+    assert (await patched(service, None))["replication"] == ONE
 
 
 async def test_a_leaderless_stream_has_none(service: Service) -> None:
@@ -61,7 +62,7 @@ async def test_the_server_says_how_many_where_a_request_does_not() -> None:
         created = await service.public.put(STREAM)
         assert created.json()["replication"] == {"replicas": 2, "min_in_sync": None}
         alone = await service.public.put(f"{STREAM}-alone", json={"replication": {"replicas": 1}})
-        assert "replication" not in alone.json()
+        assert alone.json()["replication"] == ONE
         asked = {"profile": "leaderless"}
         leaderless = await service.public.put(f"{STREAM}-leaderless", json=asked)
         assert "replication" not in leaderless.json()

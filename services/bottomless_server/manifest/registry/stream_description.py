@@ -3,7 +3,7 @@
 from collections.abc import Set as AbstractSet
 from typing import Any, NamedTuple
 
-from bottomless.formats.stream_record import LEADERLESS
+from bottomless.formats.stream_record import LEADERLESS, REPLICAS
 from bottomless.model.config import RetentionConfig, StreamConfig, encode_config
 from bottomless.model.manifest import Node
 from bottomless.model.offset_spec import format_timestamp
@@ -47,6 +47,7 @@ def describe(
         "state": record.state.value,
         "created_at": format_timestamp(record.created_at),
         "config_version": record.config_version,
+        **_describe_replication(record.config, shown),
         **describe_config(record.config, shown),
         "offsets": {
             "first": root.first_offset,
@@ -80,8 +81,16 @@ def describe_item(record: StreamRecord, shown: Shown) -> dict[str, Any]:
         "created_at": format_timestamp(record.created_at),
         "config_version": record.config_version,
         "etag": etag(record),
+        **_describe_replication(record.config, shown),
         **describe_config(record.config, shown),
     }
+
+
+def _describe_replication(config: StreamConfig, shown: Shown) -> dict[str, Any]:
+    """How many nodes hold a stream, also where it is one, so that who changed it sees what it is now."""
+    if config.leaderless or REPLICAS not in shown.served:
+        return {}
+    return {"replication": config.replication.model_dump(mode="json")}
 
 
 def describe_config(config: StreamConfig, shown: Shown) -> dict[str, Any]:

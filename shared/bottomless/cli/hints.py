@@ -1,0 +1,41 @@
+"""Hints: what to do after a refusal, where that depends on the command and not on the code alone."""
+
+from typing import Final
+
+from bottomless.errors import Code
+
+_MOVE: Final = (
+    "`bottomless replicas move` has another node own the stream, once that has everything"
+)
+_NODES: Final = "`bottomless nodes ls` shows the nodes"
+
+_HINTS: Final = {
+    ("replicas rm", Code.HOME_LIVE): _MOVE,
+    ("replicas rm", Code.NOT_IN_SYNC): (
+        "`bottomless replicas status` shows who has everything: wait for another one, or add one"
+    ),
+    ("replicas move", Code.NOT_IN_SYNC): (
+        "`bottomless replicas status` shows who has everything, and `bottomless replicas add` has "
+        "another node hold the stream"
+    ),
+    ("replicas add", Code.NOT_IN_SYNC): f"{_NODES} that live",
+    ("admin takeover", Code.HOME_LIVE): "nothing is lost: wait, or look at that node",
+    ("tiers give-up", Code.NOT_FOUND): "`bottomless tiers show` lists the moves that are under way",
+    ("drives add", Code.DRIVE_IN_USE): (
+        "`bottomless drives ls` shows the drives: name another store in BOTTOMLESS_DRIVES"
+    ),
+    ("drives retire", Code.DRIVE_IN_USE): (
+        "`bottomless tiers show` of that stream shows what it has there and `bottomless tiers move` "
+        "moves it away, and `bottomless update --tiers` takes the drive out of its policy"
+    ),
+    ("drives lost", Code.DRIVE_IN_USE): "`bottomless drives retire` retires a drive that is there",
+    ("nodes evacuate", Code.NOT_FOUND): _NODES,
+    ("nodes evacuate", Code.NOT_IN_SYNC): (
+        "`bottomless operations show` names streams that are left, and says why"
+    ),
+}
+
+
+def hint_for(command: str, code: Code) -> str | None:
+    """What to do after a command, as `replicas rm`, was refused with a code; None if the code says enough."""
+    return _HINTS.get((command, code))
