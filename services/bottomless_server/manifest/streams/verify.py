@@ -10,6 +10,7 @@ was found: what retention removed in between is gone by right.
   does not know of later cuts, so of one that was cut only the root's entry is held against
   what is live below it.
 - fragments: each exists with its size; with `checksums`, all bytes are read
+  one on a drive that stays away is told as `drive-away`: nobody has looked at it
 - filters: an entry says no less of its group than the group's own entries; with `checksums`, no
   value of a fragment is missing from its filters
 - of a partition, the super object that a rebuild would know it by (`super_faults.py`)
@@ -19,17 +20,18 @@ After a crash the step that was under way is done again.
 """
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from bottomless.drives.base import ObjectMissing
-from bottomless.errors import Code, Corrupt
+from bottomless.drives.base import DriveRefused, DriveUnavailable, ObjectMissing
+from bottomless.errors import Code, Corrupt, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.formats.fragment import FOOTER_SIZE, decode_footer, decode_stored_filters
 from bottomless.formats.keys import FragmentPlace, fragment_place
+from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import GIB, MIB
 from bottomless.model.manifest import Entries, EntryKind, Node, fragment_info
@@ -39,7 +41,8 @@ from bottomless_server.core.filter_check import FilterCheck
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.leaderless.tail_check import check_tail_page
 from bottomless_server.manifest.operations.operations import Operations
-from bottomless_server.manifest.operations.steps import Again, Done
+from bottomless_server.manifest.operations.steps import Again, Done, described
+from bottomless_server.manifest.streams.away_drives import LOOK_AGAIN_MS, AwayDrives
 from bottomless_server.manifest.streams.super_faults import super_faults
 from bottomless_server.manifest.tree.core.adoption_check import footer_piece
 from bottomless_server.manifest.tree.reachability import load_group
@@ -58,6 +61,8 @@ _STEP_BYTES: Final = GIB
 """Fragments and, where they are read, bytes of one step."""
 _AT_ONCE: Final = 8
 _PIECE_SIZE: Final = 8 * MIB
+_AWAY: Final = "drive-away"
+_AWAY_NOTED: Final = "_away"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,10 @@ class Fault:
     next_offset: int
     object_id: str | None = None
 
+    def goes_on(self, next_offset: int) -> bool:
+        """Whether it begins where another one ends (exclusive)."""
+        return self.first_offset == next_offset
+
     def described(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
@@ -76,6 +85,31 @@ class Fault:
             "last_offset": self.next_offset - 1,
             "id": self.object_id,
         }
+
+
+class _Away(Exception):
+    """A drive is away, and is waited for."""
+
+    def __init__(self, error: StoreError) -> None:
+        self.error = error
+
+
+def _joined(found: Iterable[Fault]) -> Iterator[Fault]:
+    """Tell of neighbours that nobody has looked at as one."""
+    held: Fault | None = None
+    for fault in found:
+        if (
+            held is not None
+            and held.kind == fault.kind == _AWAY
+            and fault.goes_on(held.next_offset)
+        ):
+            held = Fault(_AWAY, held.first_offset, fault.next_offset)
+            continue
+        if held is not None:
+            yield held
+        held = fault
+    if held is not None:
+        yield held
 
 
 def register_verify(operations: Operations) -> None:
@@ -101,6 +135,8 @@ class _VerifyStep:
         self._tail_next: int | None = progress.get("_tail_next")
         """Where the look at the tail goes on; None before it has begun."""
         self._entries: int | None = progress.get("tail_entries")
+        self._before = dict(progress)
+        self._away = AwayDrives(progress.get(_AWAY_NOTED, {}))
         self._tenant = ""
 
     async def run(self) -> Again | Done:
@@ -120,7 +156,13 @@ class _VerifyStep:
         position = max(self._next or 0, root.first_offset)
         found = await self._faults_of_root(record, root) if begins else []
         if position < root.next_offset:
-            position, more = await self._walk(root, position)
+            try:
+                position, more = await self._walk(root, position)
+            except _Away as away:
+                # The step is done again from where it began.
+                waits = {**self._before, _AWAY_NOTED: self._away.noted()}
+                due_at = self._context.clock() + LOOK_AGAIN_MS
+                return Again(waits, due_at, described(away.error))
             found += more
         await self._note_lasting(found)
         self._next = position
@@ -128,7 +170,8 @@ class _VerifyStep:
             return await self._look_at_tail(record, root, root.next_offset)
         if position >= root.next_offset:
             return Done(self._shown(root))
-        return Again({**self._shown(root), "next_offset": position})
+        noted = {_AWAY_NOTED: self._away.noted()}
+        return Again({**self._shown(root), **noted, "next_offset": position})
 
     async def _look_at_tail(self, record: StreamRecord, root: Node, position: int) -> Again | Done:
         page = await check_tail_page(self._context, record, position, checksums=self._checksums)
@@ -153,6 +196,14 @@ class _VerifyStep:
         }
 
     def _note(self, found: list[Fault]) -> None:
+        if found and self._faults and self._fault_count == len(self._faults):
+            last = self._faults[-1]
+            if last["kind"] == found[0].kind == _AWAY and found[0].goes_on(last["last_offset"] + 1):
+                # Told as one, so that it leaves room for others.
+                first = replace(found[0], first_offset=int(last["first_offset"]), object_id=None)
+                del self._faults[-1]
+                self._fault_count -= 1
+                found = [first, *found[1:]]
         self._fault_count += len(found)
         room = FAULT_COUNT_MAX - len(self._faults)
         self._faults += [fault.described() for fault in found[:room]]
@@ -240,7 +291,7 @@ class _VerifyStep:
 
         checked = await asyncio.gather(*(check(info) for info in fragments))
         self._fragments += len(fragments)
-        faults = [*found, *(fault for fault in checked if fault is not None)]
+        faults = [*found, *_joined(fault for fault in checked if fault is not None)]
         return int(run["next_offset"][-1]), faults
 
     async def _check_fragment(self, info: FragmentInfo) -> Fault | None:
@@ -263,6 +314,12 @@ class _VerifyStep:
             return fault("fragment-checksum")
         except ObjectMissing:
             return fault("fragment-missing")
+        except (DriveUnavailable, DriveRefused) as error:
+            if place.drive == DEFAULT_NUMBER:
+                raise
+            if self._away.waits_for(place.drive, self._context.clock()):
+                raise _Away(error) from error
+            return fault(_AWAY)
         return None
 
     async def _filter_check(self, place: FragmentPlace, info: FragmentInfo) -> FilterCheck:
