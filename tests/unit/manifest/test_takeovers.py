@@ -161,7 +161,7 @@ async def test_a_takeover_by_a_node_has_it_go_on_with_what_it_holds() -> None:
     committer = await tens(harness, 3, **held_by_two())
     await say_holds(harness, 40)
     named = await check_takeover(harness.context, await harness.record(), NODE, OTHER_NODE)
-    assert named == GoesOn(OTHER_NODE, 40)
+    assert named == GoesOn(OTHER_NODE, 40, 1)
     for _ in range(2):
         told = await take_over(harness.context, committer, NODE, 1, named)
         assert told == {"epoch": 2, "gap": None, "home": OTHER_NODE}
@@ -220,6 +220,35 @@ async def test_without_its_guard_a_stream_is_given_to_a_node_that_cannot_claim_i
     local = LocalView(next_offset=25, empty=False, epoch=1)
     with pytest.raises(Unavailable, match="lost data"):
         in_sync.claim(await harness.record(), OTHER_NODE, "unix:///o", local, home_held=False)
+
+
+async def named_by_mistake(harness: ManifestHarness) -> bool:
+    """Whether a node is refused that was away while another owner wrote what is published."""
+    committer = await tens(harness, 3, **held_by_two())
+    try:
+        await take_over(harness.context, committer, NODE, 1, GoesOn(OTHER_NODE, 40, 0))
+    except Fenced as error:
+        return error.code is Code.NOT_IN_SYNC
+    return False
+
+
+async def test_a_node_that_never_heard_of_who_wrote_what_is_published_does_not_go_on() -> None:
+    harness = ManifestHarness()
+    assert await named_by_mistake(harness)
+    assert (await harness.record()).home == NODE
+
+
+async def test_without_that_a_node_goes_on_with_what_nobody_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(
+        monkeypatch,
+        "the epoch of what is published, in a takeover by a node",
+        lambda *_: True,
+    )
+    harness = ManifestHarness()
+    assert not await named_by_mistake(harness)
+    assert (await harness.record()).home == OTHER_NODE
 
 
 async def registered_late(harness: ManifestHarness) -> int:

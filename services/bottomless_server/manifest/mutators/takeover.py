@@ -43,6 +43,7 @@ from bottomless_server.manifest.tree.core.takeovers import (
     in_sync_live,
     is_done,
     require_reaches,
+    require_seen,
 )
 from bottomless_server.manifest.tree.publish_attempts import check_active
 from bottomless_server.node.core import in_sync
@@ -69,6 +70,8 @@ async def take_over(
     # The manifest is read before anything is changed: a gap after nothing would be no use.
     await committer.refresh()
     if not is_done(committer.record, expect_home, epoch):
+        if named is not None:
+            require_seen(committer.keeper.root, named)
         await _fence(context, committer, expect_home, epoch, named)
         await reach("manifest.takeover.after-fence")
         await free(context, committer)

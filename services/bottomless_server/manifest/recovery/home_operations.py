@@ -73,7 +73,7 @@ async def _goes_on(context: Context, record: StreamRecord, node: NodeId) -> Goes
     if held is None:
         raise cannot_go_on("the node does not say what it holds")
     # A log without a record goes on where all is published, if it was opened there.
-    named = GoesOn(node, held.next_offset or 0)
+    named = GoesOn(node, held.next_offset or 0, held.epoch)
     require_reaches(record, named)
     return named
 
@@ -90,7 +90,12 @@ def register_home_operations(
         node = operation.arguments.get("node")
         named = None
         if node is not None:
-            named = GoesOn(NodeId(node), int(operation.arguments["next_offset"]))
+            held_epoch = operation.arguments.get("held_epoch")
+            named = GoesOn(
+                NodeId(node),
+                int(operation.arguments["next_offset"]),
+                None if held_epoch is None else int(held_epoch),
+            )
         result = await mutators.of(stream_id).take_over(home, epoch, named)
         record = await registry.load_active(stream_id)
         await registry.ensure_object(record, committed=True)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from bottomless.errors import Code, Fenced
 from bottomless.guards import guard
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import Node
 from bottomless.model.names import NodeId
 from bottomless.model.stream import (
     NOBODY,
@@ -58,6 +59,8 @@ class GoesOn(NamedTuple):
     node: NodeId
     next_offset: int
     """Where its log ends, as it said itself (exclusive)."""
+    held_epoch: int | None = None
+    """The highest under which its log was opened; None: it was not asked."""
 
 
 def require_reaches(record: StreamRecord, named: GoesOn) -> None:
@@ -74,6 +77,24 @@ def require_reaches(record: StreamRecord, named: GoesOn) -> None:
 def reaches(record: StreamRecord, next_offset: int) -> bool:
     """Whether a log that ends there lacks nothing of what is published."""
     return record.published_next <= next_offset
+
+
+def require_seen(root: Node, named: GoesOn) -> None:
+    """Refuse a member that never heard of the owner who wrote the last of what is published: what lies there
+    at these offsets and after them may be something else that nobody acknowledged.
+
+    Raises:
+        Fenced: `not-in-sync`.
+    """
+    if not has_seen(root, named):
+        raise cannot_go_on("the node has not heard of who wrote what is in object storage")
+
+
+@guard("the epoch of what is published, in a takeover by a node")
+def has_seen(root: Node, named: GoesOn) -> bool:
+    """Whether a log was opened under the last epoch that is published, or a later one."""
+    published = int(root.entries["last_epoch"][-1]) if len(root.entries) else 0
+    return named.held_epoch is None or named.held_epoch >= published
 
 
 @guard("where a log ends that goes on after a takeover")
