@@ -8,6 +8,7 @@ waits is printed, and no verdict: leases are short here, and a machine that stan
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any, Final
@@ -52,13 +53,24 @@ def nodes(running: ThreeServers) -> Iterator[ThreeServers]:
 
 
 class Tail:
-    """A `bottomless tail -f` from the first record on."""
+    """A `bottomless tail -f` from the first record on, which has shown that one."""
 
     def __init__(self, cli: CommandLine, stream: str) -> None:
         self.lines: list[str] = []
-        self._process: Popen[bytes] = cli.start(
-            "tail", stream, "-f", "--from", "first", stderr=DEVNULL
-        )
+        self._words = ("tail", stream, "-f", "--from", "first")
+        self._cli = cli
+        self._start()
+        until(self._is_at_work, what="the first line of a tail")
+
+    def _is_at_work(self) -> bool:
+        """It gives up at once if it cannot even begin, on a machine that stands still; not later."""
+        if not self.lines and self._process.poll() is not None:
+            self.end()
+            self._start()
+        return bool(self.lines)
+
+    def _start(self) -> None:
+        self._process: Popen[bytes] = self._cli.start(*self._words, stderr=DEVNULL)
         self._reading = threading.Thread(target=self._read, daemon=True)
         self._reading.start()
 
@@ -119,6 +131,10 @@ class Feeding:
 
     def _again(self) -> None:
         """It was patient for a minute, on a machine that stood still for longer."""
+        assert self._process.stdin is not None
+        # What it did not take is still in the pipe's buffer.
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._process.wait()
         self._process = self._started()
         for number in range(self._given):

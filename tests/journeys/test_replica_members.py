@@ -91,7 +91,7 @@ def test_replicas_become_three_and_one_again_by_a_patch_under_appends(nodes: Thr
         client.update_stream("patched", {"replication": {"replicas": 3}})
         # The owner looks when something comes.
         stream.appended("second", "1", producer="p", sequence=1)
-        until_held_by(stream, *NODES)
+        stream.until_in_sync(*NODES)
         stream.require_same(*NODES)
         client.update_stream("patched", {"replication": {"replicas": 1}})
         stream.appended("third", "2", producer="p", sequence=2)
