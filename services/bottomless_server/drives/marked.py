@@ -14,13 +14,16 @@ Which marker a drive has to show is known when a process starts, or found out wh
 used, for one that is registered meanwhile.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from bottomless.drives.base import (
     Body,
     Drive,
     DriveAmbiguous,
+    DriveFull,
+    DriveRefused,
     DriveUnavailable,
     Location,
     ObjectMissing,
@@ -119,7 +122,8 @@ class MarkedDrive:
 
     async def put(self, object_key: str, body: Body, crc: int) -> None:
         marker = await self._look_at_mount()
-        await self._drive.put(object_key, body, crc)
+        with self._named():
+            await self._drive.put(object_key, body, crc)
         try:
             await self._look_at_mount()
             if self._may_vanish:
@@ -133,19 +137,21 @@ class MarkedDrive:
         self, object_key: str, start: int = 0, size: int | None = None
     ) -> bytes | memoryview:
         await self._wanted()
-        try:
-            return await self._drive.get(object_key, start, size)
-        except ObjectMissing:
-            await self.look()
-            return await self._drive.get(object_key, start, size)
+        with self._named():
+            try:
+                return await self._drive.get(object_key, start, size)
+            except ObjectMissing:
+                await self.look()
+                return await self._drive.get(object_key, start, size)
 
     async def head(self, object_key: str, *, checksum: bool = False) -> ObjectFacts:
         await self._wanted()
-        try:
-            return await self._drive.head(object_key, checksum=checksum)
-        except ObjectMissing:
-            await self.look()
-            return await self._drive.head(object_key, checksum=checksum)
+        with self._named():
+            try:
+                return await self._drive.head(object_key, checksum=checksum)
+            except ObjectMissing:
+                await self.look()
+                return await self._drive.head(object_key, checksum=checksum)
 
     async def list(self, prefix: str = "", after: str = "") -> AsyncIterator[ObjectFacts]:
         await self.look()
@@ -187,9 +193,22 @@ class MarkedDrive:
             marker = await self._find()
             anew = True
         if anew:
-            require_marker(marker, await read_marker(self._drive), self._name)
+            with self._named():
+                found = await read_marker(self._drive)
+            require_marker(marker, found, self._name)
         self._marker = marker
         return marker
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Have an error that the store itself is to blame for say which drive it is."""
+        try:
+            yield
+        except (DriveUnavailable, DriveRefused, DriveFull, DriveAmbiguous) as error:
+            if self._name and "drive" not in error.facts and self._marker is not None:
+                error.message = f"the drive {self._name}: {error.message}"
+                error.facts["drive"] = self._marker.number
+            raise
 
 
 class _PresigningDrive(MarkedDrive):

@@ -7,6 +7,7 @@ page, and not the page. What a follower answers counts only with the owner's wor
 On the record's path: beside owned_tail.py.
 """
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -74,19 +75,21 @@ class FollowerReads:
     ) -> ChunkRun | None:
         """What a node answers, verified; None if it does not, or has nothing there."""
         try:
-            url = await self._nodes.url_of(node)
-            if url is None:
-                self._failed[node] = None
-                return None
-            answer = await self._peers.at(url).fetch(
-                of_stream(FOLLOWED_CHUNKS, stream_id),
-                params=asked.params(),
-                timeout_seconds=ANSWER_SECONDS,
-            )
+            # With the question where it is: the owner is read of without the manifest service.
+            async with asyncio.timeout(ANSWER_SECONDS):
+                url = await self._nodes.url_of(node)
+                if url is None:
+                    self._failed[node] = None
+                    return None
+                answer = await self._peers.at(url).fetch(
+                    of_stream(FOLLOWED_CHUNKS, stream_id),
+                    params=asked.params(),
+                    timeout_seconds=ANSWER_SECONDS,
+                )
             run = decode_run(answer)
             # Damaged here, it may be whole at its owner.
             await off_loop(len(run.data), _verify, memoryview(run.data))
-        except (StoreError, Corrupt) as error:
+        except (StoreError, Corrupt, TimeoutError) as error:
             log.info("a follower was not read", node=node, stream_id=stream_id, error=str(error))
             self._failed[node] = None
             return None

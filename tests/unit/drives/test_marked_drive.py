@@ -356,3 +356,31 @@ async def test_without_the_marker_a_mount_that_is_gone_is_an_empty_drive(
     mount.come_back()
     assert bytes(await drive.get("orders/1")) == b"one"
     await drive.aclose()
+
+
+class Unreachable(MemoryDrive):
+    """A bucket whose server is gone."""
+
+    reachable = True
+
+    @property
+    def location(self) -> Location:
+        return Location("s3", "bucket")
+
+    async def get(self, object_key: str, start: int = 0, size: int | None = None) -> bytes:
+        if not self.reachable:
+            raise DriveUnavailable("the object store cannot be reached")
+        return await super().get(object_key, start, size)
+
+
+async def test_a_bucket_that_is_away_is_503_by_its_name_too() -> None:
+    bucket = Unreachable()
+    await put(bucket, DRIVE_MARKER_KEY, encode_marker(MARKER))
+    await put(bucket, "orders/1", b"one")
+    drive = marked_drive(bucket, MARKER, "cold")
+    bucket.reachable = False
+    for ask in (drive.get("orders/1"), drive.look()):
+        with pytest.raises(DriveUnavailable) as told:
+            await ask
+        assert str(told.value) == "the drive cold: the object store cannot be reached: drive=2"
+        assert told.value.retryable

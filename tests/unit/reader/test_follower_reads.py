@@ -25,6 +25,7 @@ from bottomless_server.protocol.tail import (
     encode_run,
     moved,
 )
+from bottomless_server.reader import follower_reads
 from bottomless_server.reader.follower_reads import PAUSE_SECONDS, FollowerReads
 from bottomless_server.reader.nodes import IngestNodes
 from bottomless_server.reader.owned_tail import OwnedTail
@@ -93,6 +94,8 @@ class Peers(SilentPeer):
         self.owner = Node(CHUNKS, 1, the_chunks(1, "a"), (FOLLOWER,))
         self.follower = Node(FOLLOWED_CHUNKS, 1, the_chunks(1, "a"))
         self.now = 0.0
+        self.hangs: asyncio.Event | None = None
+        """Whether the manifest service does not say where nodes are."""
         reads = FollowerReads(self, IngestNodes(self), lambda: self.now)
         self.tail = OwnedTail(self, self, IngestNodes(self), reads)
         self.stream = StreamFacts(STREAM_ID, ORDERS, 1, OWNER_URL)
@@ -102,6 +105,8 @@ class Peers(SilentPeer):
 
     async def call(self, _: str, path: str, /, **__: object) -> PeerAnswer:
         assert path == NODES
+        if self.hangs is not None:
+            await self.hangs.wait()
         nodes = [NodeSaid("0" * 32, OWNER_URL), NodeSaid(FOLLOWER, FOLLOWER_URL)]
         return PeerAnswer(200, {}, encode_nodes(nodes))
 
@@ -114,8 +119,10 @@ class Peers(SilentPeer):
 
 
 @pytest.fixture
-async def peers() -> Peers:
+async def peers(monkeypatch: pytest.MonkeyPatch) -> Peers:
     """A tail of which the owner has said once who follows it."""
+    # No verdict depends on how fast the machine is.
+    monkeypatch.setattr(follower_reads, "ANSWER_SECONDS", 600.0)
     made = Peers()
     answer = await made.read(0)
     assert bytes(answer.data) == made.owner.chunks[0].data
@@ -214,6 +221,16 @@ async def test_a_follower_is_given_up_with_the_owner(peers: Peers) -> None:
     peers.owner.failure = None
     peers.follower.hangs.set()
     assert bytes((await peers.read(1)).data) == peers.owner.chunks[1].data
+
+
+async def test_a_manifest_that_hangs_holds_up_no_read_of_the_owner(
+    peers: Peers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower_reads, "ANSWER_SECONDS", 0.01)
+    peers.hangs = asyncio.Event()
+    assert bytes((await peers.read(1)).data) == peers.owner.chunks[1].data
+    assert peers.follower.asked == []
+    peers.hangs.set()
 
 
 async def test_a_node_that_is_not_alive_is_not_asked(peers: Peers) -> None:
