@@ -5,7 +5,7 @@ and what is built there later needs no change of theirs.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from bottomless_server.runtime.http.endpoint_table import EndpointTable, Place, Reach
@@ -26,6 +26,8 @@ class Branch(NamedTuple):
     """By method; under `""` the only one."""
     below: bool
     """All paths below it go there, too."""
+    methods: frozenset[str]
+    """All that its paths take."""
 
 
 def written_into(text: str, blocks: Mapping[str, str]) -> str:
@@ -43,7 +45,7 @@ def branches(table: EndpointTable) -> Iterator[Branch]:
 def _branches(place: Place, path: str, table: EndpointTable) -> Iterator[Branch]:
     beyond = place.nowhere.place.services_of_others
     if beyond and beyond != (table.default,):
-        yield Branch(path, {"": beyond[0]}, below=True)
+        yield Branch(path, {"": beyond[0]}, below=True, methods=frozenset(_methods(place)))
         return
     own = {each.service for each in place.endpoints.values() if each.service}
     if path.startswith(table.below) and own - {table.default}:
@@ -53,9 +55,15 @@ def _branches(place: Place, path: str, table: EndpointTable) -> Iterator[Branch]
             if each.service is not None
         }
         services = shared if len(own) > 1 else {"": own.pop()}
-        yield Branch(path, services, below=False)
+        yield Branch(path, services, below=False, methods=frozenset(place.endpoints))
     for part, following in place.following().items():
         yield from _branches(following, f"{path}/{part}" if place is not table.root else "", table)
+
+
+def _methods(place: Place) -> Iterator[str]:
+    yield from place.endpoints
+    for following in place.following().values():
+        yield from _methods(following)
 
 
 def _single(endpoints: Mapping[str, Any], table: EndpointTable) -> dict[str, str]:
@@ -93,6 +101,16 @@ def _nginx_map(branch: Branch, table: EndpointTable) -> str:
     )
 
 
+_ONCE: Final = frozenset({"DELETE", "PUT"})
+"""Methods that nginx would send a second time where an answer to the first did not come."""
+_NEXT: Final = ("proxy_next_upstream error;",)
+
+
+def _passing(methods: Iterable[str]) -> tuple[str, ...]:
+    """What lets a request go to the next server where one cannot be reached."""
+    return () if _ONCE.intersection(methods) else _NEXT
+
+
 def _location(match: str, *lines: str) -> str:
     inner = "".join(f"            {line}\n" for line in lines)
     return f"        location {match} {{\n{inner}        }}\n"
@@ -107,7 +125,8 @@ def _nginx_locations(
             "^" + re.sub(r"{[^}]*}", "[^/]+", branch.path) + ("(/|$)" if branch.below else "$")
         )
         if "" in branch.services:
-            text += _location(f"~ {pattern}", f"proxy_pass http://{branch.services['']};")
+            passed = f"proxy_pass http://{branch.services['']};"
+            text += _location(f"~ {pattern}", *_passing(branch.methods), passed)
             continue
         name, methods = _variable(branch), list(branch.services)
         quoted = ",".join(f'"{method}"' for method in methods)
@@ -118,17 +137,19 @@ def _nginx_locations(
             f"    set $problem_allowed ',\"allowed\":[{quoted}]';",
             "    return 405;",
             "}",
+            *_passing(branch.methods),
             f"proxy_pass http://{name};",
         )
     text += _location(table.below, f"proxy_pass http://{table.default};")
     # Otherwise nginx sends its clients from there to the path above.
     text += _location(f"= {table.below.rstrip('/')}", "return 404;")
     for path, service in _single(endpoints, table).items():
-        text += _location(f"= {path}", f"proxy_pass http://{service};")
+        text += _location(f"= {path}", *_NEXT, f"proxy_pass http://{service};")
     for page in endpoints["pages"]:
-        text += _location(f"= {page['path']}", f"proxy_pass http://{page['service']};")
+        passed = f"proxy_pass http://{page['service']};"
+        text += _location(f"= {page['path']}", *_NEXT, passed)
         if page["below"]:
-            text += _location(f"{page['path']}/", f"proxy_pass http://{page['service']};")
+            text += _location(f"{page['path']}/", *_NEXT, passed)
     return text
 
 
