@@ -603,7 +603,10 @@ async def test_what_could_not_be_written_here_is_sent_to_nobody(three: Three) ->
 async def test_sent_before_it_is_written_a_round_stays_on_others_in_the_place_of_another(
     three: Three, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sent_first(job: Any) -> Unsynced | Exception:
+    def sent_first(jobs: Any) -> list[tuple[Any, Unsynced | Exception]]:
+        return [(job, written_after(job)) for job in jobs]
+
+    def written_after(job: Any) -> Unsynced | Exception:
         if job.log.segments:
             (chunk,), segment = job.sealed.chunks, job.log.segments[-1]
             place = ChunkPlace(

@@ -273,6 +273,25 @@ async def test_a_round_is_sent_as_it_lies_in_its_file_while_it_is_being_synced(
     assert (await held).round is first
 
 
+async def test_rounds_of_a_share_are_sent_in_one_turn_whatever_becomes_of_one_of_them(
+    one_thread: Bench,
+) -> None:
+    first = await one_thread.hold("a")
+    sent, in_turn = list[str](), list[list[str]]()
+
+    def send(stream: str, _: Unsynced) -> None:
+        if not sent:
+            asyncio.get_running_loop().call_soon(lambda: in_turn.append(list(sent)))
+        sent.append(stream)
+        if stream == "c":
+            raise RuntimeError("a bug")
+
+    tasks = [one_thread.write(stream, partial(send, stream)) for stream in "bcd"]
+    one_thread.disk.gate.set()
+    await asyncio.gather(first, *tasks)
+    assert in_turn == [["b", "c", "d"]]
+
+
 async def test_rounds_that_are_not_written_are_not_sent(one_thread: Bench) -> None:
     """The bytes at their places are others soon, under the same epoch."""
     first = await one_thread.hold("a")

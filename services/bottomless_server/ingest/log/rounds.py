@@ -30,6 +30,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import structlog
+
 from bottomless.errors import StoreError
 from bottomless.guards import guard
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk
@@ -38,6 +40,8 @@ from bottomless_server.ingest.log.segments import SegmentLog, Unsynced, Written
 from bottomless_server.ingest.log.whole_syncs import WholeSyncs
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.base.without_frames import without_frames
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -176,9 +180,9 @@ def _write_share(jobs: Sequence[_Job], whole: WholeSyncs | None) -> _Ended:
     worker thread.
     """
     if whole is None:
-        return _Ended([_synced(job, one) for job, one in [(job, _write(job)) for job in jobs]])
+        return _Ended([_synced(job, one) for job, one in _written(jobs)])
     with whole.handle() as handle:
-        written = [(job, _write(job)) for job in jobs]
+        written = _written(jobs)
         nothing = not any(isinstance(one, Unsynced) for _, one in written)
         durable = nothing or holds_for_all(handle.sync())
     outcomes = [_synced(job, one, durable=durable) for job, one in written]
@@ -186,18 +190,33 @@ def _write_share(jobs: Sequence[_Job], whole: WholeSyncs | None) -> _Ended:
 
 
 @guard("sending after the write")
+def _written(jobs: Sequence[_Job]) -> list[tuple[_Job, Unsynced | Exception]]:
+    """Write rounds, and only then let others have them: one that could not be written is cut, and its
+    place is written anew. All of a share are sent in one turn of the loop, so that they go together."""
+    written = [(job, _write(job)) for job in jobs]
+    sent = [(job, one) for job, one in written if job.send and isinstance(one, Unsynced)]
+    if sent:
+        sent[0][0].answer.get_loop().call_soon_threadsafe(_send, sent)
+    return written
+
+
 def _write(job: _Job) -> Unsynced | Exception:
-    """Write a round, and only then let others have it: one that could not be written is cut, and its
-    place is written anew."""
     if job.answer.cancelled():
         return RuntimeError("nobody waits for this round any more")
     try:
-        written = job.log.write(job.sealed, job.epoch, job.elapsed, job.state)
-        if job.send is not None:
-            job.answer.get_loop().call_soon_threadsafe(job.send, written)
+        return job.log.write(job.sealed, job.epoch, job.elapsed, job.state)
     except Exception as error:  # noqa: BLE001 it is that stream's, whatever it is
         return error
-    return written
+
+
+def _send(sent: Sequence[tuple[_Job, Unsynced]]) -> None:
+    for job, written in sent:
+        assert job.send is not None
+        try:
+            job.send(written)
+        except Exception:
+            # That stream's nodes ask for what they lack; the others have theirs sent.
+            log.exception("a round was not sent")
 
 
 def _synced(
