@@ -151,6 +151,21 @@ async def test_what_is_fetched_often_goes_one_tier_up_and_neighbours_take_one_pl
     assert scene.moving.harness.context.counts.read_promotions == len(moves)
 
 
+async def test_a_clock_that_is_set_ahead_promotes_nothing_for_longer_and_ends_nothing(
+    scene: Scene,
+) -> None:
+    harness = scene.moving.harness
+    keep = harness.context.settings.manifest_promote_keep_ms
+    before = Promotion(30, 40, harness.clock() + keep)
+    await scene.change(promoted=(before,))
+    await harness.context.time.look()
+    harness.clock.skew_ms = 365 * 86_400_000
+
+    record = await scene.tell(10)
+
+    assert record.promoted == (before, Promotion(10, 20, harness.clock.true() + keep))
+
+
 async def test_what_is_fetched_less_often_stays(scene: Scene) -> None:
     assert (await scene.tell(0, 10, times=READS - 1)).moves == ()
 

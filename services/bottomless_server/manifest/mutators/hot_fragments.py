@@ -42,7 +42,7 @@ async def promote_fetched(
     descent = find_hot_ranges(committer.keeper.root, fetched, reads)
     hot = await context.groups.descend(record.tenant, committer.keeper.root, descent)
     above = one_tier_up([tier.drive for tier in tiers])
-    until = context.clock() + context.settings.manifest_promote_keep_ms
+    until = context.time.passed() + context.settings.manifest_promote_keep_ms
     entered = 0
     for one in hot:
         wanted = Range(one.first_offset, one.next_offset, {one.drive: above[one.drive]})

@@ -106,7 +106,7 @@ async def enter(
         promoted = record.promoted
         if until is not None:
             one = Promotion(move.first_offset, move.next_offset, until)
-            promoted = tuple(with_promotion(promoted, one, move.at))
+            promoted = tuple(with_promotion(promoted, one, context.time.passed()))
         return replace(record, moves=(*record.moves, move), promoted=promoted)
 
     await committer.change(add)

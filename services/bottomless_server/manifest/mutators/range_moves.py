@@ -65,7 +65,7 @@ async def promote_range(
         raise InvalidRequest(
             "the stream has no tiers, so nothing can be promoted", code=Code.VALIDATION_FAILED
         )
-    until = context.clock() + context.settings.manifest_promote_keep_ms
+    until = context.time.passed() + context.settings.manifest_promote_keep_ms
     targets = one_tier_up([tier.drive for tier in tiers])
     return await enter_range(context, committer, Range(first_offset, next_offset, targets), until)
 
