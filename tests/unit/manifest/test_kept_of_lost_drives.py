@@ -3,18 +3,21 @@
 from contextlib import nullcontext
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.drives import bring_back, register, take_away
 from support.guards import remove
 from support.moving import COLD, HOT, Moving, a_moving_stream
 from unit.manifest.test_lost_drives import NAME, Losing, a_losing, ranges, take_it_away
 
 from bottomless.drives.base import DriveUnavailable
-from bottomless.errors import Exists
+from bottomless.errors import Exists, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.names import Uid
 from bottomless_server.drives.table import DriveTable, load_registry
 from bottomless_server.manifest.registry.drive_registration import DriveRegistration
 from bottomless_server.manifest.registry.drive_versions import change_registry
+from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
 
 
 async def just_moved() -> Losing:
@@ -162,3 +165,49 @@ async def test_a_registration_that_looked_before_does_not_take_a_loss_back(
     with pytest.raises(Exists) if guarded else nullcontext():
         await DriveRegistration(context).register(NAME)
     assert (await there.drive()).lost is guarded
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["out", "back", "half-back", "grace"]),
+        st.integers(0, 4),
+        st.integers(1, 3),
+    ),
+    max_size=5,
+)
+
+
+@settings(deadline=None, max_examples=12)
+@given(steps)
+async def test_given_up_is_what_is_whole_nowhere_else_whatever_moved_before(
+    taken: list[tuple[str, int, int]],
+) -> None:
+    moving = await a_moving_stream(6)
+    await register(moving.harness.drive, COLD)
+    for what, first, count in taken:
+        if what == "grace":
+            await moving.after_the_grace()
+            continue
+        source, target = (HOT, COLD) if what == "out" else (COLD, HOT)
+        try:
+            number = await moving.enter(10 * first, 10 * (first + count), source, target)
+        except StoreError:
+            # As many are under way as may be, or one of these offsets.
+            continue
+        await moving.copy(number)
+        if what != "half-back":
+            await moving.finish(number)
+    there = Losing(moving)
+    whole = [parse_delete_target(key.encode()) for key in await moving.fragments(HOT)]
+    uids = {one.uid for one in whole if one is not None}
+    only_there = [
+        one.first_offset
+        for one in await moving.leaves()
+        if one.drive == COLD and one.uid not in uids
+    ]
+    await take_it_away(there)
+
+    await there.lose()
+
+    assert await gaps(there) == only_there
+    await check_all_named_stays(moving)
