@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from support.waiting import eventually
 
 from bottomless.errors import Code, Unavailable
+from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes
 from bottomless_server.ingest.log.leftovers import Leftovers
@@ -39,7 +40,19 @@ def leftovers(harness: IngestHarness) -> Leftovers:
         service.streams,
         service.names.state_of,
         service.staged.drop_stream,
+        service.streams.part_with,
     )
+
+
+async def move_away(harness: IngestHarness, published_next: int) -> None:
+    """Another node has the stream, and object storage so much of it."""
+
+    def moved(record: StreamRecord) -> StreamRecord:
+        version = record.version + 1
+        other = NodeId("f" * 32)
+        return replace(record, home=other, version=version, published_next=published_next)
+
+    await harness.streams.update(STREAM, moved)
 
 
 async def bury(harness: IngestHarness) -> None:
@@ -96,6 +109,33 @@ async def test_a_stream_that_lives_keeps_its_files(harness: IngestHarness) -> No
     assert harness.segments()
     assert (await harness.append("c")).status_code == 200
     assert await harness.values() == [b"a", b"b", b"c"]
+
+
+async def test_the_log_of_a_stream_that_moved_goes_once_object_storage_has_all_of_it(
+    harness: IngestHarness,
+) -> None:
+    await close(harness)
+    await move_away(harness, 1)
+    await leftovers(harness).sweep()
+    assert harness.segments()
+    await move_away(harness, 2)
+    await leftovers(harness).sweep()
+    assert not harness.directory.exists()
+    assert aside(harness) == []
+
+
+async def test_a_log_of_which_nobody_can_tell_stays_and_others_are_looked_at(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await close(harness)
+    await move_away(harness, 2)
+
+    async def nobody_knows(_: StreamId) -> bool:
+        raise Unavailable("the disk does not work", code=Code.STORAGE_FAILED)
+
+    monkeypatch.setattr(harness.service.streams, "part_with", nobody_knows)
+    await leftovers(harness).sweep()
+    assert harness.segments()
 
 
 async def test_what_nothing_proves_is_set_aside_whole(harness: IngestHarness) -> None:

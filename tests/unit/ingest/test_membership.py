@@ -101,6 +101,16 @@ async def test_an_operator_has_a_member_replaced_that_lives() -> None:
     assert three.is_right(ALL)
 
 
+async def test_who_catches_up_holds_nothing_back_once_fewer_are_wanted() -> None:
+    """It may never have everything."""
+    three = membership(3, A, B, C, D)
+    without_a_lease(three, C)
+    three.configure(a_config(2))
+    assert await three.next(FOUR) == (A, B, C)
+    assert await three.next(Holders(A, (A, B, C), (A, B), 2)) == (A, B)
+    assert three.is_right(Holders(A, (A, B), (A, B), 2))
+
+
 async def test_without_its_guard_a_member_goes_before_another_has_everything(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

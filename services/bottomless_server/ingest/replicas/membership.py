@@ -88,7 +88,7 @@ class Membership:
     def _fewer(self, holders: Holders) -> tuple[NodeId, ...] | Step | None:
         others = [node for node in holders.members if node != holders.mine]
         leaving = self._leaving(holders)
-        if leaving:
+        if leaving and len(holders.members) <= self.wanted + len(leaving):
             joining = [node for node in others if node not in (*holders.counted, *leaving)]
             return _without(holders, leaving[-1]) if may_leave(joining) else None
         out = [node for node in others if node not in holders.counted]
