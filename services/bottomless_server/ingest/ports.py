@@ -48,6 +48,12 @@ class Appender(Protocol):
         """What an answered append outlives, as answers name it: `fsync` or `object-store`."""
         ...
 
+    @property
+    def replica_count(self) -> int | None:
+        """Nodes on whose disks all is that was answered, as answers name it; None where others are to
+        have none of it."""
+        ...
+
     def require_space(self) -> None:
         """Refuse an append, before its body is read, where there is no place to store it.
 

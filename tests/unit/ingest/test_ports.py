@@ -35,6 +35,7 @@ class CountingAppender:
     """A profile that keeps numbers alone: how many records each call brought."""
 
     durability = "object-store"
+    replica_count = None
 
     def __init__(self) -> None:
         self.stream_id = STREAM

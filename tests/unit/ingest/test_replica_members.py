@@ -216,6 +216,18 @@ async def test_a_stream_of_one_node_leaves_it_for_another_that_has_everything(
         assert await three.values(heir) == [b"0", b"1", b"2"]
 
 
+async def test_the_answer_of_an_append_says_how_many_nodes_have_it(tmp_path: Path) -> None:
+    async with services(tmp_path, replicas=1) as three:
+        owner, second, third = three.nodes
+        first = await owner.append("0")
+        assert "replicas" not in first.json()
+        await done(owner, "add", second)
+        await until_in_sync(three, owner, second)
+        assert (await owner.append("1")).json()["replicas"] == 2
+        # A node that passes the request on says what the owner says.
+        assert (await third.append("2")).json()["replicas"] == 2
+
+
 async def test_a_stream_with_half_a_commit_on_its_disk_is_not_given_away(tmp_path: Path) -> None:
     async with services(tmp_path, replicas=2) as three:
         owner, other, _ = await shared(three)

@@ -87,7 +87,7 @@ def test_a_stream_of_one_node_is_held_by_another_one_too_before_it_leaves() -> N
 
 def test_the_first_pass_tells_at_once_what_is_left_and_later_ones_at_their_end() -> None:
     ours = held(NODE, B, C)
-    progress: dict[str, Any] = {"held": 0, "left": 0, "streams": 2}
+    progress: dict[str, Any] = {"held": 0, "left": 0}
     note_left(progress, ours, NO_NODE)
     note_left(progress, replace(ours, tenant="acme"), reason_of(Move(False, NODE)))
     assert (progress["held"], progress["left"]) == (2, 2)

@@ -21,7 +21,7 @@ def wants_minimal(scope: Scope) -> bool:
 
 def answer_to(done: AppendedTo, *, minimal: bool) -> WholeAnswer:
     """The answer to an append, without a body if it is to be `minimal`."""
-    stream_id, end, durability, appended = done
+    stream_id, end, durability, replica_count, appended = done
     headers = [
         (b"stream-id", stream_id.encode("ascii")),
         (b"stream-next-offset", b"%d" % end),
@@ -35,19 +35,19 @@ def answer_to(done: AppendedTo, *, minimal: bool) -> WholeAnswer:
         headers.append((b"preference-applied", b"return=minimal"))
         return WholeAnswer(204, headers)
     timestamp = appended.timestamp
-    body = orjson.dumps(
-        {
-            "stream_id": stream_id,
-            "first_offset": first_offset,
-            "last_offset": None if first_offset is None else appended.next_offset - 1,
-            "next_offset": appended.next_offset,
-            "count": appended.record_count,
-            "duplicates": appended.duplicates,
-            "timestamp": None if timestamp is None else format_timestamp(timestamp),
-            "durability": durability,
-        },
-        option=orjson.OPT_APPEND_NEWLINE,
-    )
+    members = {
+        "stream_id": stream_id,
+        "first_offset": first_offset,
+        "last_offset": None if first_offset is None else appended.next_offset - 1,
+        "next_offset": appended.next_offset,
+        "count": appended.record_count,
+        "duplicates": appended.duplicates,
+        "timestamp": None if timestamp is None else format_timestamp(timestamp),
+        "durability": durability,
+    }
+    if replica_count is not None:
+        members["replicas"] = replica_count
+    body = orjson.dumps(members, option=orjson.OPT_APPEND_NEWLINE)
     headers.append((b"content-type", b"application/json"))
     headers.append((b"content-length", b"%d" % len(body)))
     return WholeAnswer(200, headers, body)

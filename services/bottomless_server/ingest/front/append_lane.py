@@ -216,8 +216,7 @@ class AppendOnLane:
         try:
             appended = future.result()
             self._lane.counts.note(appended, self._size)
-            told = (appender.stream_id, appender.next_offset, appender.durability)
-            return answer_to(AppendedTo(*told, appended), minimal=self._minimal)
+            return answer_to(AppendedTo.by(appender, appended), minimal=self._minimal)
         except StoreError as error:
             return problem_answer(error, request_id_of(scope), scope["path"])
         except Exception as error:

@@ -37,7 +37,20 @@ class AppendedTo(NamedTuple):
     next_offset: int
     """The end of the stream by now."""
     durability: str
+    replica_count: int | None
+    """Nodes on whose disks it is; None where it is to be on one, or on none."""
     appended: Appended
+
+    @classmethod
+    def by(cls, appender: Appender, appended: Appended) -> "AppendedTo":
+        """What an append did that an appender has just answered."""
+        return cls(
+            appender.stream_id,
+            appender.next_offset,
+            appender.durability,
+            appender.replica_count,
+            appended,
+        )
 
 
 class AppendRequests:
@@ -72,9 +85,7 @@ class AppendRequests:
             appender.require_space()
             take = self._commit if form.media_type == STAGED else self._append
             appended = await take(name, appender, form, scope, receive)
-            return AppendedTo(
-                appender.stream_id, appender.next_offset, appender.durability, appended
-            )
+            return AppendedTo.by(appender, appended)
 
     async def _commit(
         self, name: FullName, appender: Appender, form: Form, scope: Scope, receive: Receive

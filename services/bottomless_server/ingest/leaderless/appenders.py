@@ -201,6 +201,7 @@ class LeaderlessAppender:
     __slots__ = ("_all", "_tenant", "stream_id")
 
     durability: Final = "object-store"
+    replica_count: Final = None
 
     def __init__(self, appenders: LeaderlessAppenders, stream_id: StreamId, tenant: str) -> None:
         self._all = appenders

@@ -103,6 +103,12 @@ class OwnedAppender:
     def next_offset(self) -> int:
         return self._local.log.committed_next
 
+    @property
+    def replica_count(self) -> int | None:
+        local = self._local
+        # Whoever is in sync by now has what was answered before.
+        return len(local.in_sync_others) + 1 if local.has_replicas else None
+
     def require_space(self) -> None:
         self._owned.disk.require_room()
 

@@ -97,7 +97,6 @@ def end_pass(progress: Mapping[str, Any]) -> dict[str, Any]:
         "held": max(int(progress["held"]), left),
         "left": left,
         "remaining": progress.get("_named", []),
-        "streams": 0,
         "_after": "",
         "_left": 0,
         "_named": [],

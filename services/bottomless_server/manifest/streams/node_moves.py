@@ -81,7 +81,7 @@ class NodeMoves:
     async def evacuate(self, _: Context, operation: Operation) -> Again | Done | Failed:
         """One page of streams that are to leave a node."""
         node = NodeId(operation.arguments["node"])
-        progress = {"held": 0, "left": 0, "streams": 0, **operation.progress}
+        progress = {"held": 0, "left": 0, **operation.progress}
         nodes = await known_nodes(self._context.coordination)
         live = {one.node_id for one in nodes if one.live}
         free = {one.node_id for one in nodes if one.is_usable} - {node}
@@ -118,7 +118,8 @@ class NodeMoves:
         stream_ids = [StreamId(member.decode("ascii")) for member in members]
         loaded = await self._context.streams.load_many(stream_ids)
         progress["_after"] = stream_ids[-1]
-        progress["streams"] += len(stream_ids)
+        if "streams" in progress:
+            progress["streams"] += len(stream_ids)
         return [one for one in loaded.records if one.state is StreamState.ACTIVE]
 
     async def _do(self, moves: Sequence[tuple[StreamRecord, Move]]) -> dict[StreamId, str]:
