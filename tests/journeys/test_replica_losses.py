@@ -387,6 +387,29 @@ def test_nothing_is_cut_of_replicas_when_the_disk_of_their_owner_comes_back_olde
     assert stream.values(owner) == ["old", "newer", "after"]
 
 
+def test_nothing_is_lost_when_all_nodes_die_and_the_owners_disk_comes_back_older(
+    tmp_path: Path,
+) -> None:
+    """RP13, where nobody is left who was told what is committed. Nobody is let go for being late."""
+    with three_servers(tmp_path, {"BOTTOMLESS_INGEST_REPLICA_WAIT_MS": "60000"}) as nodes:
+        nodes.start()
+        stream = ReplicatedStream(nodes, "all-killed")
+        stream.appended("first", "old", producer="p", sequence=0)
+        stream.until_in_sync(*NODES)
+        owner = stream.owner
+        shutil.copytree(stream.log_dir(owner), tmp_path / "older")
+        stream.appended(owner, "newer", producer="p", sequence=1)
+
+        for name in NODES:
+            nodes[name].kill()
+        shutil.rmtree(stream.log_dir(owner))
+        shutil.copytree(tmp_path / "older", stream.log_dir(owner))
+        nodes.start()
+        stream.appended(owner, "after", producer="p", sequence=2)
+        assert stream.values(owner) == ["old", "newer", "after"]
+        stream.require_same(*NODES)
+
+
 def test_a_first_append_is_taken_at_once_and_no_node_of_an_older_release_holds_replicas(
     nodes: ThreeServers,
 ) -> None:

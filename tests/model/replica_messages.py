@@ -24,7 +24,10 @@ class Messages(Ground):
             chunks, published = node.disk.chunks, owner.published_next
             local = min(chunks[0].place.segment_first, published) if chunks else published
             opening = owner.opening._replace(
-                local_first=local, published_next=published, version=owner.version
+                local_first=local,
+                published_next=published,
+                version=owner.version,
+                shown=owner.found_shown,
             )
             self.post("open", node.name, target.name, self.sessions, opening)
             return

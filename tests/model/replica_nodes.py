@@ -65,6 +65,8 @@ class Owner:
     committed_next: int = 0
     shown: Place = NOWHERE
     shown_next: int = 0
+    found_shown: bool = False
+    """What it found at its claim."""
     may_answer: bool = True
     published_next: int = 0
     version: int = 0

@@ -168,7 +168,7 @@ class Owners(Messages):
             return
         self.events[f"an owner decided to {step.do}"] += 1
         if step.do is Do.SHOW:
-            owner.waited, owner.committed = None, owner.written
+            owner.waited, owner.committed, owner.found_shown = None, owner.written, True
             chunks = node.disk.chunks
             owner.committed_next = (
                 chunks[-1].next_offset if chunks else owner.opening.published_next

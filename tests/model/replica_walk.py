@@ -109,6 +109,18 @@ class Life:
         self.tell_all(self.owner())
         self.come_back_older(number)
 
+    def all_lose_power(self, number: int, records: int) -> None:
+        """Often the owner's disk is the one that lacks something, and its node goes on first."""
+        world = self.world
+        older = self.owner() if number % 2 else number
+        world.keep_copy(older)
+        for _ in range(records % 3):
+            self.round(1, records)
+        world.all_lose_power(older)
+        home = world.record.home
+        world.claim(0 if home is None else world.names.index(home))
+        self.catch_up(number)
+
     def come_back_older(self, number: int) -> None:
         world = self.world
         node = world.node(number)
@@ -214,6 +226,7 @@ EVENTS: Final[dict[str, Take]] = {
     "catch_up": Life.catch_up,
     "fail_over": Life.fail_over,
     "age": Life.age,
+    "all_lose_power": Life.all_lose_power,
     "roll_publish_and_free": Life.roll_publish_and_free,
     "doubt": Life.doubt,
     "leave": Life.leave,
@@ -267,7 +280,9 @@ WEIGHTS: Final[dict[str, int]] = {
 }
 """How often beside the others."""
 _ARGUMENT_COUNTS: Final = {name: take.__code__.co_argcount - 1 for name, take in EVENTS.items()}
-_NAMES: Final = list(EVENTS)
+_NAMES: Final = [name for name in EVENTS if name != "all_lose_power"]
+POWER_LOSSES: Final = 0.04
+"""Before so many steps of every fifth life all nodes lose their power, one disk to come back older."""
 _CHANCES: Final = [WEIGHTS.get(name, 1) for name in _NAMES]
 
 
@@ -286,11 +301,15 @@ class Failed(NamedTuple):
 
 def walk(seed: int, events: Counter[str] | None = None, steps: int = LIFE_STEPS) -> Failed | None:
     """Live one life; what it came to is added to `events`."""
-    chance = random.Random(seed)
+    chance, power = random.Random(seed), random.Random(-seed - 1)
     count, spare = chance.choice(((3, 0), (3, 1), (3, 2), (4, 0), (5, 0)))
     life, taken = Life(count, spare), list[Event]()
     try:
         for name in chance.choices(_NAMES, _CHANCES, k=steps):
+            if seed % 5 == 0 and power.random() < POWER_LOSSES:
+                lost = (power.randrange(60), power.randrange(60))
+                taken.append(Event("all_lose_power", lost))
+                life.take(taken[-1])
             numbers = tuple(chance.randrange(60) for _ in range(_ARGUMENT_COUNTS[name]))
             taken.append(Event(name, numbers))
             life.take(taken[-1])

@@ -61,6 +61,25 @@ class Replicas(Owners):
             node.disk, node.synced = node.copy, len(node.copy.chunks)
             self.events["a disk came back older"] += 1
 
+    def all_lose_power(self, older: int) -> None:
+        """All nodes at once, with what they were told and had not saved; and one disk lacks the last of
+        what it held. It has nothing that was cut since: of two that differ nobody could tell which is
+        the older one."""
+        for number, node in enumerate(self.nodes.values()):
+            self.crash(number)
+            node.disk = replace(node.disk, committed_next=0)
+        node = self.node(older)
+        there, copy = node.disk.chunks, node.copy
+        if copy is not None and not self.aged and self.least_in_sync > 1:
+            is_older = copy.chunks == there[: len(copy.chunks)] != there
+            told = (copy.version, copy.published_next)
+            if is_older and told == (node.disk.version, node.disk.published_next):
+                self.aged.add(node.name)
+                node.disk, node.synced = replace(copy, committed_next=0), len(copy.chunks)
+                self.events["all lost power, and a disk came back older"] += 1
+        for number in range(len(self.names)):
+            self.start(number)
+
     def damage(self, number: int) -> None:
         """A node that is not counted on finds its log damaged at a start."""
         node = self.node(number)

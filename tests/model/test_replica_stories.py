@@ -115,6 +115,34 @@ def an_owner_comes_back_older(world: Replicas) -> None:
     with_all(world, 1, (0, 2))
 
 
+def an_owner_comes_back_with_what_was_cut(world: Replicas) -> None:
+    """So no log has all of the other's, and what was told is all that anybody knows."""
+    round_of(world, 0, (1, 2))
+    world.append(0, 1, roll=False)
+    world.sync(0)
+    world.keep_copy(0)
+    world.crash(0)
+    world.claim(1)
+    with_all(world, 1, (2,))
+    world.evict(1, 0)
+    round_of(world, 1, (2,))
+    world.start(0)
+    with_all(world, 1, (0,))
+    world.transfer(1, 0)
+    world.claim(0)
+    with_all(world, 0, (1, 2))
+    world.commit(0)
+    with_all(world, 0, (1, 2))
+    world.crash(0)
+    world.come_back_older(0)
+    assert world.aged
+    world.start(0)
+    world.claim(0)
+    with_all(world, 0, (1,))
+    world.claim(1)
+    with_all(world, 1, (0, 2))
+
+
 def an_owner_that_came_back_older_is_stopped(world: Replicas) -> None:
     round_of(world, 0, (1, 2))
     world.publish(0)
@@ -126,6 +154,50 @@ def an_owner_that_came_back_older_is_stopped(world: Replicas) -> None:
     world.start(0)
     world.claim(0)
     world.leave_clean(0)
+
+
+def all_lose_power_and_the_owners_disk_comes_back_older(world: Replicas) -> None:
+    world.keep_copy(0)
+    round_of(world, 0, (1, 2))
+    round_of(world, 0, (1, 2))
+    world.all_lose_power(0)
+    assert world.aged
+    world.claim(0)
+    with_all(world, 0, (1, 2))
+    world.claim(1)
+    with_all(world, 1, (0, 2))
+
+
+def a_disk_comes_back_with_what_was_cut(world: Replicas) -> None:
+    """Node 2 alone has a round that its owner lost. It is cut while it is not counted on, and there again
+    on a disk that is older than the next round."""
+    round_of(world, 0, (1, 2))
+    world.append(0, 1, roll=False)
+    world.send(0, 2, 9)
+    world.deliver_all()
+    world.keep_copy(2)
+    world.crash(0)
+    world.start(0)
+    world.claim(0)
+    world.evict(0, 2)
+    with_all(world, 0, (1,))
+    world.commit(0)
+    with_all(world, 0, (2,))
+    assert world.events["a log was cut"] == 1
+    round_of(world, 0, (1, 2))
+    node, owner = world.node(2), world.node(0).owner
+    world.crash(2)
+    assert node.copy is not None
+    assert owner is not None
+    world.aged.add(node.name)
+    node.disk = node.copy
+    node.synced = len(node.disk.chunks)
+    world.start(2)
+    owner.forget(node.name)
+    with_all(world, 0, (2,))
+    if world.record.home == node.name:
+        world.claim(2)
+        with_all(world, 2, (0, 1))
 
 
 def an_owner_has_freed_what_another_still_has(world: Replicas) -> None:
@@ -215,7 +287,12 @@ STORIES: dict[str, tuple[Story, Callable[..., Any]]] = {
     "waiting for all that are in sync": (an_owner_shows_before_all_have_it, _yes),
     "admission after all rounds": (a_member_is_counted_in_during_a_round, _yes),
     "the epoch that a follower has seen": (an_opening_of_the_past_arrives_late, _no),
-    "a follower that was told of more": (an_owner_comes_back_older, _no),
+    "a follower that was told of more": (an_owner_comes_back_with_what_was_cut, _no),
+    "a follower that has all of its owner's log, and more": (
+        all_lose_power_and_the_owners_disk_comes_back_older,
+        _no,
+    ),
+    "an owner that has shown what it found": (a_disk_comes_back_with_what_was_cut, _no),
     "all that was found, shown before a stream is left": (
         an_owner_that_came_back_older_is_stopped,
         _yes,
@@ -254,6 +331,12 @@ def test_without_its_rule_a_story_breaks_what_must_hold(
         match=r"a node in sync|too few disks|the home is not|given up|a clean stream",
     ):
         told(story)
+
+
+def test_a_disk_that_comes_back_with_what_was_cut_is_filled_again() -> None:
+    world = told(a_disk_comes_back_with_what_was_cut)
+    assert world.record.home == world.names[0]
+    assert not world.aged
 
 
 def test_an_owner_that_came_back_older_gives_its_place_to_one_that_knows_more() -> None:

@@ -92,6 +92,8 @@ class Opening(NamedTuple):
     published_next: int
     version: int
     """The version of the record, which grows with `published_next`."""
+    shown: bool = True
+    """Whether the owner has shown what it found at its claim: all that were in sync had it then."""
 
 
 class Item(NamedTuple):
@@ -192,6 +194,7 @@ def encode_opening(opening: Opening) -> bytes:
             "local_first": opening.local_first,
             "published_next": opening.published_next,
             "version": opening.version,
+            "shown": opening.shown,
         }
     )
 
@@ -200,16 +203,18 @@ def decode_opening(body: bytes) -> Opening:
     """Read the body of `open`.
 
     Raises:
-        Corrupt: a member is missing, unknown or no number in its range, epochs do not rise, or a
+        Corrupt: a member is missing, unknown or not of its kind and range, epochs do not rise, or a
             later epoch ends before an earlier one.
     """
     told = _json(body)
     check(_WHAT, isinstance(told, dict) and set(told) == _MEMBERS, "its members are others")
     assert isinstance(told, dict)
-    rows = told.pop("ends")
+    rows, shown = told.pop("ends"), told.pop("shown")
+    check(_WHAT, isinstance(shown, bool), "it does not say what is shown")
     check(_WHAT, isinstance(rows, list) and len(rows) <= END_COUNT_MAX, "its ends are no list")
     ends = tuple(_end(row) for row in rows)
-    opening = Opening(ends=ends, **{name: _number(value) for name, value in told.items()})
+    numbers = {name: _number(value) for name, value in told.items()}
+    opening = Opening(ends=ends, shown=shown, **numbers)
     for one, later in pairwise(ends):
         check(_WHAT, one.epoch < later.epoch, "its epochs do not rise")
         rises = one.end < later.end and one.next_offset <= later.next_offset

@@ -74,6 +74,8 @@ class OwnerLog:
         )
         self.epoch += 1
         self.ends = ends_of(self.log)
+        self.is_shown = True
+        """Whether the others are told that all of them had this at the claim, so that nobody has more."""
 
     def forget(self, keep: int) -> None:
         """Lose all segments but the first ones, as a disk that comes back older."""
@@ -126,7 +128,9 @@ class OwnerLog:
 
     @property
     def opening(self) -> Opening:
-        return opening_of(self.log, self.epoch, self.ends, self.published_next, 1)
+        return opening_of(
+            self.log, self.epoch, self.ends, (self.published_next, 1), shown=self.is_shown
+        )
 
     @property
     def files(self) -> dict[str, bytes]:

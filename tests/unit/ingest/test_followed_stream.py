@@ -448,6 +448,30 @@ async def test_what_it_was_told_outlives_its_process(follower: FollowerNode) -> 
     assert await follower.open(owner) is OpenRefusal.DIVERGED
 
 
+async def test_what_it_never_was_told_is_not_cut_either_while_it_is_counted(
+    follower: FollowerNode,
+) -> None:
+    """All lost their power at once: it followed, and nobody came to tell it what is committed."""
+    owner = an_owner(50, 600, 600, 600, 600)
+    await follower.copy(owner, committed=False)
+    follower.die(random.Random(3))
+    before = segments_of(follower.files())
+    owner.forget(1)
+    owner.claim()
+    owner.is_shown = False
+    follower.here.in_sync = True
+    assert await follower.open(owner) is OpenRefusal.DIVERGED
+    assert segments_of(follower.files()) == before
+    follower.here.in_sync = False
+    await follower.copy(owner)
+    assert follower.files() == owner.files
+
+
+def segments_of(files: dict[str, bytes]) -> dict[str, bytes]:
+    """Indexes are made again after a loss of power."""
+    return {name: data for name, data in files.items() if name.endswith(".segment")}
+
+
 async def test_one_that_knows_more_and_is_not_counted_is_set_aside_and_filled_again(
     follower: FollowerNode,
 ) -> None:

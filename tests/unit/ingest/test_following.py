@@ -120,6 +120,49 @@ def test_who_was_told_of_more_does_not_cut() -> None:
     assert (found.held.segments, found.set_aside, found.held.committed_next) == ((), True, 0)
 
 
+def not_shown(epoch: int, *ends: EpochEnd, published_next: int = 0) -> Opening:
+    """Of an owner that has just claimed."""
+    return opening(epoch, *ends, published_next=published_next)._replace(shown=False)
+
+
+BEYOND = {
+    "more of the owner's newest epoch": not_shown(3, EpochEnd(1, place(0, 1), 2)),
+    "a later epoch after all of that one": not_shown(3, EpochEnd(1, place(0, 2), 4)),
+    "what follows a log that is published": not_shown(
+        3, EpochEnd(1, place(0, 2), 4), published_next=4
+    ),
+    "all of a stream whose owner has nothing": not_shown(3, published_next=4),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_in_sync_nothing_is_cut_of_a_log_that_goes_on_where_the_owners_ends(name: str) -> None:
+    """Nobody was told of anything: all nodes may have lost their power."""
+    said = BEYOND[name]
+    assert THREE.committed_next == 0
+    assert open_log(THREE, said, in_sync=True) is OpenRefusal.DIVERGED
+    # Out of sync it counts for nothing; and an owner that has shown its log has everything.
+    assert opened(THREE, said).held.next_offset < 6
+    assert opened(THREE, said._replace(shown=True), in_sync=True).held.next_offset < 6
+
+
+def test_what_is_published_of_an_older_segment_need_not_be_there_to_go_beyond_an_owner() -> None:
+    later = replace(THREE, segments=THREE.segments[1:])
+    said = not_shown(3, EpochEnd(1, place(0, 2), 4), published_next=4)
+    assert open_log(later, said, in_sync=True) is OpenRefusal.DIVERGED
+
+
+def test_a_log_that_lacks_something_of_the_owners_is_cut_also_in_sync() -> None:
+    """Where both have something that the other does not have, nobody can tell who is right."""
+    said = not_shown(3, EpochEnd(1, place(0, 3), 5))
+    assert opened(THREE, said, in_sync=True).cut == place(0, 2)
+
+
+def test_a_log_that_ends_where_the_owners_does_is_opened_also_in_sync() -> None:
+    said = not_shown(3, EpochEnd(1, place(0, 2), 4), EpochEnd(2, place(4, 1), 6))
+    assert opened(THREE, said, in_sync=True).end == place(4, 1)
+
+
 def test_what_is_published_is_not_missed() -> None:
     said = opening(3, EpochEnd(1, place(0, 1), 2), published_next=6)
     assert opened(told(THREE, 6), said, in_sync=True).cut == place(0, 1)

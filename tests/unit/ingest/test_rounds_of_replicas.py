@@ -93,6 +93,7 @@ class Others:
         self.sent.append(b"".join(written.buffers))
 
     waiting_since: int | None = None
+    lacks_something: bool = False
     in_sync_others = ()
 
     async def all_have(self, end: tuple[int, int], late: Callable[[], None]) -> None:

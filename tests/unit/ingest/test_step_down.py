@@ -19,7 +19,7 @@ class Waiting:
         self.given: list[StreamId] = []
 
     def opened(self) -> Iterator[Any]:
-        yield SimpleNamespace(stream_id=STREAM, waiting_since=0)
+        yield SimpleNamespace(stream_id=STREAM, waiting_since=0, lacks_something=False)
 
     def failing(self, _: int) -> list[StreamId]:
         return []

@@ -78,7 +78,8 @@ STREAM_BYTES = bytes.fromhex(str(STREAM).replace("-", ""))
 
 def test_the_opening_and_the_answers_are_json() -> None:
     assert encode_opening(OPENING) == (
-        b'{"epoch":5,"ends":[[2,0,80,3],[4,3,99,9]],"local_first":0,"published_next":6,"version":12}'
+        b'{"epoch":5,"ends":[[2,0,80,3],[4,3,99,9]],"local_first":0,"published_next":6,"version":12,'
+        b'"shown":true}'
     )
     assert encode_answers([Answer(Taken.OK, Place(3, 99))]) == b'[["ok",3,99]]'
 

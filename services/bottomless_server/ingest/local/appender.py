@@ -220,6 +220,11 @@ class LocalAppender:
         return None if self._replicas is None else self._replicas.waiting_since
 
     @property
+    def lacks_something(self) -> bool:
+        """Whether a node in sync has more than this one, and is to own the stream."""
+        return self._replicas is not None and self._replicas.lacks_something
+
+    @property
     def failing(self) -> tuple[NodeId, ...]:
         """Other nodes that said last that they cannot store what they are sent."""
         return () if self._replicas is None else self._replicas.failing

@@ -63,6 +63,11 @@ class Replicas(Protocol):
         ...
 
     @property
+    def lacks_something(self) -> bool:
+        """Whether a node in sync has more than this one, and is to own the stream."""
+        ...
+
+    @property
     def failing(self) -> tuple[NodeId, ...]:
         """Nodes that said last that they cannot store what they are sent."""
         ...

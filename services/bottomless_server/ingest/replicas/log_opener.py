@@ -156,7 +156,7 @@ class LogOpener:
             return decided
         in_sync = await is_counted_on(self._context.here, self._stream_id)
         log.error(
-            "an owner knows less than it once told",
+            "an owner has less than a log that follows it",
             stream_id=self._stream_id,
             epoch=opening.epoch,
             committed_next=held.committed_next,

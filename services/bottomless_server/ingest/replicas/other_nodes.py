@@ -76,6 +76,11 @@ class OtherNodes:
         out = {self._context.mine, *holders.doubted}
         return tuple(node for node in holders.in_sync if node not in out)
 
+    @property
+    def lacks_something(self) -> bool:
+        """Whether a node in sync has more than this one, and is to own the stream."""
+        return bool(self._answers.diverged)
+
     def require_enough(self) -> None:
         """Refuse an append that nobody could confirm.
 
@@ -159,6 +164,7 @@ class OtherNodes:
         waits = self._context.figures.round_waits
         waits.observe(self._context.clocks.monotonic() - began_at)
         # All that may claim the stream have it: so it is committed, and they may be told.
+        self._own.is_shown = True
         self._own.told = self._own.told._replace(committed_next=self._local.synced_next)
         self._tell()
 

@@ -19,6 +19,8 @@ class OwnLog:
         self.epoch = epoch
         self.told = told
         """The bounds that other nodes are to know."""
+        self.is_shown = False
+        """Whether all nodes in sync had what was found at the claim: nobody has more from then on."""
         self._files = files
         self._hops = hops
         self._local = local
@@ -49,7 +51,9 @@ class OwnLog:
     def opening(self) -> Opening:
         """What is said of it when another log is opened."""
         _, published_next, version = self.told
-        return opening_of(self._local, self.epoch, self._ends, published_next, version)
+        return opening_of(
+            self._local, self.epoch, self._ends, (published_next, version), shown=self.is_shown
+        )
 
     async def read(self, end: Place | None) -> Piece | None:
         """What comes after a place, synced; None if nothing does.

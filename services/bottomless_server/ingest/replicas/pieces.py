@@ -41,10 +41,18 @@ class Freed(Exception):
 
 
 def opening_of(
-    local: SegmentLog, epoch: int, ends: tuple[EpochEnd, ...], published_next: int, version: int
+    local: SegmentLog,
+    epoch: int,
+    ends: tuple[EpochEnd, ...],
+    published: tuple[int, int],
+    *,
+    shown: bool,
 ) -> Opening:
-    """What is said of a log when it opens another one; `ends` are those of its claim."""
-    return Opening(epoch, ends, min(local.first_offset, published_next), published_next, version)
+    """What is said of a log when it opens another one; `ends` are those of its claim. `published`: how
+    far it is published, and the version of the record that says so. `shown`: whether what was found at
+    the claim is shown."""
+    first = min(local.first_offset, published[0])
+    return Opening(epoch, ends, first, *published, shown=shown)
 
 
 def ends_of(local: SegmentLog) -> tuple[EpochEnd, ...]:

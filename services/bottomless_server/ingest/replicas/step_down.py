@@ -81,7 +81,9 @@ class StepDown:
         late = [
             appender.stream_id
             for appender in self._streams.opened()
-            if (since := appender.waiting_since) is not None and now - since >= patience
+            if (since := appender.waiting_since) is not None
+            # Of a node that has more nothing is waited for: it is not sent anything.
+            and (now - since >= patience or appender.lacks_something)
         ]
         due = [
             one

@@ -91,7 +91,9 @@ def open_log(held: Held, opening: Opening, *, in_sync: bool) -> Opened | OpenRef
 
     A follower that was told of more than it would keep does not cut, unless that is published. In
     sync it refuses: the owner, whose disk came back older, gives its place to it. Otherwise it sets
-    its log aside and begins anew. A late opening that is repeated decides the same.
+    its log aside and begins anew. In sync it refuses as well where it would cut, and has all that the
+    owner has: so it has all that was acknowledged, whichever of the two lacks something, and what
+    comes after that may have been. A late opening that is repeated decides the same.
     """
     if is_fenced(held, opening.epoch):
         return OpenRefusal.FENCED
@@ -105,6 +107,10 @@ def open_log(held: Held, opening: Opening, *, in_sync: bool) -> Opened | OpenRef
         if in_sync:
             return OpenRefusal.DIVERGED
         return Opened(replace(kept, segments=(), committed_next=0), set_aside=True, cut=None)
+    stays = segments[-1].end if segments else None
+    is_shorter = bool(held.segments) and stays != held.segments[-1].end
+    if in_sync and is_shorter and not lacks_nothing(opening) and goes_beyond(held, opening):
+        return OpenRefusal.DIVERGED
     is_cut = bool(segments) and segments[-1].end != held.segments[-1].end
     aside = not segments and held.next_offset > opening.published_next
     return Opened(kept, set_aside=aside, cut=segments[-1].end if is_cut else None)
@@ -120,6 +126,31 @@ def is_fenced(held: Held, epoch: int) -> bool:
 def knows_more(held: Held, end: int, opening: Opening) -> bool:
     """Whether a log that ends at `end` would lack what its follower knows to be committed."""
     return max(end, opening.published_next) < held.committed_next
+
+
+@guard("an owner that has shown what it found")
+def lacks_nothing(opening: Opening) -> bool:
+    """Whether all that were in sync had the owner's log once: one that goes on after it is of a disk that
+    came back older, with something that was cut since."""
+    return opening.shown
+
+
+@guard("a follower that has all of its owner's log, and more")
+def goes_beyond(held: Held, opening: Opening) -> bool:
+    """Whether a log has all that the owner's has and that is not published, and goes on after it.
+
+    It holds the last place of the owner's newest epoch then: two logs that hold one epoch at one
+    place hold the same before it. Or all of the owner's log is published, and this one begins with
+    an epoch that the owner never had.
+    """
+    runs = [run for segment in held.segments for run in segment.runs]
+    if not runs or not opening.ends:
+        return held.next_offset > opening.published_next
+    newest = max(opening.ends)
+    ends = [run.end for run in runs if run.epoch == newest.epoch]
+    if ends:
+        return max(ends) >= newest.end < runs[-1].end
+    return newest.next_offset <= opening.published_next and runs[0].epoch > newest.epoch
 
 
 @guard("what is published stays out of a cut")
