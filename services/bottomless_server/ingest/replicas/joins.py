@@ -64,6 +64,8 @@ class Joins:
         """When the leases of members were looked at last."""
         self._to_note = asyncio.Event()
         self._noting: asyncio.Task[None] | None = None
+        """Begun with the first change: most streams have none."""
+        self._is_closed = False
 
     @property
     def wanted(self) -> int:
@@ -80,12 +82,10 @@ class Joins:
         for node in self._counted.others:
             self.follow(node)
         self._task = asyncio.create_task(endless("ingest-replica-joins", self._join), name="joins")
-        if self._context.note is not None:
-            noting = endless("ingest-replica-notes", self._note)
-            self._noting = asyncio.create_task(noting, name="members-note")
 
     async def close(self) -> None:
         """Change nothing more."""
+        self._is_closed = True
         await end_tasks(*(one for one in (self._task, self._noting) if one is not None))
 
     async def _note(self) -> float:
@@ -251,7 +251,7 @@ class Joins:
         EXEC that was for something else."""
         self._membership.configure(self._counted.config)
         moved, stream_id = self._counted.take_moved(), self._claim.stream_id
-        if not moved:
+        if not moved or self._is_closed:
             return
         members = self._counted.holders.members
         log.info("nodes of a stream", nodes=members, moved=sorted(moved), stream_id=stream_id)
@@ -264,4 +264,7 @@ class Joins:
                 sender.leave(stream_id)
         self._membership.forget(moved - set(members))
         self._to_note.set()
+        if self._noting is None and self._context.note is not None:
+            noting = endless("ingest-replica-notes", self._note)
+            self._noting = asyncio.create_task(noting, name="members-note")
         self._answers.pulse.fire()
