@@ -6,19 +6,20 @@ write which offsets, and a plain list of what was seen in the manifest so far.
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.manifest import NODE, OWNER, STREAM, Crash, Fault, GapRange, ManifestHarness
-from support.object_keys import fragment_key
 
 from bottomless.errors import Fenced, Overloaded, Unavailable
+from bottomless.formats.keys import FragmentPlace, fragment_place
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.names import Uid
+from bottomless.model.names import TENANT_DEFAULT, Uid
 from bottomless.model.stream import EpochStart, StreamRecord
+from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.tree.committer import Committer
@@ -125,21 +126,30 @@ class Publishing(RuleBasedStateMachine):
             self.begin_session(which, owner_answers=True)
         firsts = [self.cut_next + n * RECORDS for n in range(count)]
         committer = self.committers[which]
-        uids = self.attempt(which, intend(self.harness.context, committer, self.session, firsts))
+        uids = self.attempt(which, self.intend(committer, firsts))
         if uids is None:
             return
         for uid, first in zip(uids, firsts, strict=True):
-            info = self.quietly(
-                self.harness.put_fragment(
-                    uid, first, epoch=self.epoch_of(first), timestamp=first * 1_000
-                )
-            )
+            info = self.quietly(self.put_fragment(uid, first))
+            if info is None:
+                # An uploader that cannot put goes on with a new session.
+                self.begun = False
+                break
             self.put[uid] = info
             self.waiting.append(info)
         self.cut_next += count * RECORDS
         self.reserve(self.cut_next)
-        for number in range(count if register else 0):
+        for number in range(min(count, len(self.waiting)) if register else 0):
             self.register(which, [-1 - number])
+
+    async def intend(self, committer: Committer, firsts: Sequence[int]) -> tuple[Uid, ...]:
+        return await intend(self.harness.context, committer, self.session, firsts)
+
+    async def put_fragment(self, uid: Uid, first: int) -> FragmentInfo | None:
+        """Put what an intent is about; None where its drive is away."""
+        return await self.harness.put_fragment(
+            uid, first, epoch=self.epoch_of(first), timestamp=first * 1_000
+        )
 
     def reserve(self, next_offset: int) -> None:
         """The owner has reserved what it acknowledged; nobody publishes beyond."""
@@ -284,13 +294,29 @@ class Publishing(RuleBasedStateMachine):
             self.deleter = Deleter(self.harness.context)
             self.deleter.refused_count = refused
 
+    def as_put(
+        self, record: StreamRecord, leaves: Sequence[FragmentInfo | GapRange]
+    ) -> list[FragmentInfo | GapRange]:
+        """What the manifest names, as it was when it was put."""
+        del record
+        return list(leaves)
+
+    def known_place(self, leaf: FragmentInfo) -> FragmentPlace:
+        """Where a fragment lies that is in the list."""
+        return fragment_place(STREAM, leaf, TENANT_DEFAULT)
+
+    def drive(self, number: int) -> MemoryDrive:
+        """A drive, whether it is away or not."""
+        del number
+        return self.harness.drive
+
     @invariant()
     def what_is_committed_is_what_the_list_says(self) -> None:
         if not self.committers:
             return
         Publishing.steps += 1
         record = self.quietly(self.harness.record())
-        leaves = self.quietly(self.harness.entries())
+        leaves = self.as_put(record, self.quietly(self.harness.entries()))
         floor = record.published_next if not leaves else leaves[0].first_offset
         known = [leaf for leaf in self.seen if leaf.first_offset >= floor]
         assert leaves[: len(known)] == known, "the manifest changed behind its end"
@@ -305,11 +331,8 @@ class Publishing(RuleBasedStateMachine):
                 continue
             assert leaf == self.put[leaf.uid]
             assert leaf.epoch == self.epoch_of(leaf.first_offset)
-            facts = self.quietly(
-                self.harness.drive.head(
-                    fragment_key(STREAM, leaf.first_offset, leaf.uid), checksum=True
-                )
-            )
+            drive, object_key = self.known_place(leaf)
+            facts = self.quietly(self.drive(drive).head(object_key, checksum=True))
             assert (facts.size, facts.crc) == (leaf.size, leaf.crc)
         assert end == record.published_next <= record.reserved_next
         assert record.condemned_next <= floor

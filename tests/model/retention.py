@@ -12,7 +12,6 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 from support.manifest import STREAM, Crash, Fault, GapRange
-from support.object_keys import fragment_key
 
 from bottomless.errors import OffsetGone, StoreError, Unavailable
 from bottomless.model.config import RetentionConfig, parse_config
@@ -76,10 +75,7 @@ class Removing(Publishing):
             if by != "age"
             else None,
         )
-        config = parse_config({"retention": retention.model_dump()})
-        self.quietly(
-            self.harness.streams.update(STREAM, lambda record: replace(record, config=config))
-        )
+        self.configure(retention=retention.model_dump())
         committer = self.committers[which]
         told = self.attempt(which, preview(self.harness.context, committer, None))
         work = evaluate(self.harness.context, self.committers[which])
@@ -89,6 +85,12 @@ class Removing(Publishing):
             self.note(self.committers[which])
         if told is not None and done is not None and told.root.uid == done.root.uid:
             assert told.described() == done.described()
+
+    def configure(self, **members: object) -> None:
+        config = parse_config(members)
+        self.quietly(
+            self.harness.streams.update(STREAM, lambda record: replace(record, config=config))
+        )
 
     def check_decision(self, decision: RetentionDecision, retention: RetentionConfig) -> None:
         """What was cut is what goes from the front of a list."""
@@ -132,10 +134,7 @@ class Removing(Publishing):
         oldest_ms = self.harness.clock.true_now - fragments[0].last_timestamp
         # What passes here, and the two minutes that are no doubt.
         too_old = oldest_ms // 1000 + 60 * (20 + minutes)
-        config = parse_config({"retention": {"max_age": f"{too_old}s"}})
-        self.quietly(
-            self.harness.streams.update(STREAM, lambda record: replace(record, config=config))
-        )
+        self.configure(retention={"max_age": f"{too_old}s"})
         # How the clock stood before is known from earlier looks.
         self.quietly(self.harness.context.time.look())
         self.harness.clock.now += 11 * 60_000
@@ -241,8 +240,8 @@ class Removing(Publishing):
         leaves = [leaf for leaf in self.published() if isinstance(leaf, FragmentInfo)]
         if leaves:
             leaf = leaves[pick % len(leaves)]
-            object_key = fragment_key(STREAM, leaf.first_offset, leaf.uid)
-            self.harness.coordination.write(Changes(queued=[delete_later(object_key, 0)]))
+            drive, object_key = self.known_place(leaf)
+            self.harness.coordination.write(Changes(queued=[delete_later(object_key, 0, drive)]))
             self.quietly(self.deleter.make_pass())
             self.refusals += 1
 
@@ -309,7 +308,8 @@ class Removing(Publishing):
                 assert not self.exists(leaf), "a removed fragment stays for ever"
 
     def exists(self, leaf: FragmentInfo) -> bool:
-        return self.harness.drive.has(fragment_key(STREAM, leaf.first_offset, leaf.uid))
+        drive, object_key = self.known_place(leaf)
+        return self.drive(drive).has(object_key)
 
     @invariant()
     def nothing_goes_before_it_is_condemned_or_while_it_is_held(self) -> None:

@@ -5,7 +5,7 @@ rebuilt, the result is compared with the list, and the copy is put back. So each
 other rules reach is also looked at as the last one before a loss, and the run goes on from it.
 """
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -18,15 +18,17 @@ from support.manifest import (
     OWNER,
     STREAM,
     Fault,
+    GapRange,
     KnownOwners,
     damage_a_neighbour,
     from_the_first_start,
 )
-from support.object_keys import fragment_key
 from support.rebuilding import put_registry, rebuild
 
 from bottomless.errors import StoreError, Unavailable
+from bottomless.formats.keys import FragmentPlace, fragment_place
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.names import TENANT_DEFAULT
 from bottomless.model.stream import StreamRecord, gap_due
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.mutators.sessions import begin
@@ -35,11 +37,12 @@ from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.node.core.ownership import LocalView, claim
 from bottomless_server.stores.generation import check_generation
-from bottomless_server.stores.streams import DELETES_KEY, node_key
+from bottomless_server.stores.streams import deletes_key, node_key
 from model.publishing import HOUR
 from model.retention import Removing
 
 T = TypeVar("T")
+Leaf = TypeVar("Leaf", bound=FragmentInfo | GapRange)
 
 
 class Pass(NamedTuple):
@@ -185,7 +188,7 @@ class ManifestBesideAList(Removing):
     @rule()
     def coordination_could_be_lost_now(self) -> None:
         """All that was published is there after a rebuild, and its home can claim the stream."""
-        self._imagine(None)
+        self.imagine(None)
         self.events["coordination was rebuilt"] += 1
 
     @precondition(lambda self: self.seen)
@@ -195,7 +198,7 @@ class ManifestBesideAList(Removing):
         else stands in its place."""
         leaves = self.quietly(self.harness.leaves())
         if leaves:
-            self._imagine(leaves[pick % len(leaves)])
+            self.imagine(leaves[pick % len(leaves)])
             self.events["a fragment was lost before a rebuild"] += 1
 
     @precondition(lambda self: self.seen)
@@ -208,10 +211,10 @@ class ManifestBesideAList(Removing):
         harness = self.harness
         context, now = harness.context, harness.clock.true_now
         # What is believed of the clock goes back with the clock.
-        harness.context = replace(context, owners=KnownOwners())
+        harness.context = replace(context, owners=KnownOwners(), table=context.drives)
         from_the_first_start(harness.context)
         try:
-            self._imagine(None, Pass(of, gives_up))
+            self.imagine(None, Pass(of, gives_up))
         finally:
             harness.context, harness.clock.true_now = context, now
 
@@ -251,24 +254,42 @@ class ManifestBesideAList(Removing):
         self.all_is_well_for_a_while()
         self.what_is_committed_is_what_the_list_says()
         if leaves := self.quietly(self.harness.leaves())[-count:]:
-            self._imagine(leaves[pick % len(leaves)])
+            self.imagine(leaves[pick % len(leaves)])
             self.events["a fragment was lost where a deposed owner had put another"] += 1
 
-    def _imagine(self, gone: FragmentInfo | None, under_way: Pass | None = None) -> None:
+    def imagine(self, gone: FragmentInfo | None, under_way: Pass | None = None) -> None:
         """Coordination is lost, and perhaps a fragment, and everything is put back afterwards."""
         harness = self.harness
         before = self.quietly(harness.record())
-        coordination, bucket = harness.coordination.copy(), harness.drive.copy()
+        coordination, put_back = harness.coordination.copy(), self.copy_of_drives()
         try:
-            self.quietly(self._lose_and_compare(before, gone, under_way))
+            self.quietly(self.lose_and_compare(before, gone, under_way))
         finally:
             harness.coordination.put_back(coordination)
-            harness.drive.put_back(bucket)
+            put_back()
             harness.streams.generation = 0
 
-    async def _lose(self) -> None:
+    def copy_of_drives(self) -> Callable[[], None]:
+        """Copy all that is stored; what is returned puts it back."""
+        bucket = self.harness.drive.copy()
+        return lambda: self.harness.drive.put_back(bucket)
+
+    async def lose_coordination(self) -> None:
         self.harness.coordination.lose()
         await rebuild(self.harness)
+
+    def bare(self, leaf: Leaf) -> Leaf:
+        """What the manifest names, without where it lies."""
+        return leaf
+
+    async def check_doomed(self, places: set[FragmentPlace], under_way: Pass | None) -> None:
+        """What waits to be deleted after a rebuild, and was published, and is named."""
+        del under_way
+        assert not places, "published, and doomed by a rebuild"
+
+    def is_kept(self, leaf: FragmentInfo, found: Sequence[FragmentInfo]) -> bool:
+        """Whether a rebuild has kept what was published, by what it found."""
+        return leaf in found
 
     async def _lose_within_a_pass(self, under_way: Pass) -> None:
         drive, context = self.harness.drive, self.harness.context
@@ -278,44 +299,55 @@ class ManifestBesideAList(Removing):
             else:
                 await self.collected(1_000, dry=False)
         self.harness.clock.true_now += 24 * HOUR
-        drive.before_delete, drive.before_delete_of = self._lose, under_way.of
+        drive.before_delete, drive.before_delete_of = self.lose_coordination, under_way.of
         # What comes after the loss finds another coordination than the pass began with.
         with suppress(StoreError):
             await Deleter(context).make_pass()
         if drive.before_delete is not None:
             drive.before_delete, drive.before_delete_of = None, ""
-            await self._lose()
+            await self.lose_coordination()
             return
         drive.before_delete_of = ""
         self.events["a delete was under way in a rebuild"] += 1
 
-    async def _lose_and_compare(
+    async def lose_and_compare(
         self, before: StreamRecord, gone: FragmentInfo | None, under_way: Pass | None
     ) -> None:
         harness = self.harness
         if gone is not None:
-            await harness.drive.delete([fragment_key(STREAM, gone.first_offset, gone.uid)])
+            gone = self.bare(gone)
+            drive, object_key = self.known_place(gone)
+            await self.drive(drive).delete([object_key])
         if under_way is None:
-            await self._lose()
+            await self.lose_coordination()
         else:
             await self._lose_within_a_pass(under_way)
-        record, leaves = await harness.record(), await harness.entries()
+        record, named_now = await harness.record(), await harness.entries()
+        leaves = [self.bare(leaf) for leaf in named_now]
         floor = max(self.floor, leaves[0].first_offset if leaves else record.published_next)
         known = [f for f in self.seen if isinstance(f, FragmentInfo) and f.first_offset >= floor]
         found = [leaf for leaf in leaves if isinstance(leaf, FragmentInfo)]
+        places = {
+            f.uid: fragment_place(STREAM, f, TENANT_DEFAULT)
+            for f in named_now
+            if isinstance(f, FragmentInfo)
+        }
         missing = [
             f
             for f in found
-            if f != gone and not harness.drive.has(fragment_key(STREAM, f.first_offset, f.uid))
+            if f != gone and not self.drive(places[f.uid].drive).has(places[f.uid].object_key)
         ]
         assert not missing, f"a rebuild names what is not there: {missing[0]}"
-        lost = [f for f in known if f not in found and f != gone]
+        lost = [f for f in known if f != gone and not self.is_kept(f, found)]
         assert not lost, f"published, and lost by a rebuild: {lost[0]}"
         doomed = {
-            due.member.decode() for due in await harness.coordination.due(DELETES_KEY, 2**52, 999)
+            FragmentPlace(number, due.member.decode())
+            for number in harness.context.drives.numbers
+            for due in await harness.coordination.due(deletes_key(number), 2**52, 999)
         }
-        named = {fragment_key(STREAM, f.first_offset, f.uid) for f in known}
-        assert not doomed & named, "published, and doomed by a rebuild"
+        still = [f for f in known if f in found or f == gone]
+        named = {places.get(f.uid) or self.known_place(f) for f in still}
+        await self.check_doomed(doomed & named, under_way)
         if gone is not None:
             # What another upload holds of the same owner's offsets is the same records.
             others = [

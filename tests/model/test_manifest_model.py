@@ -16,14 +16,13 @@ are taken where a way was not come to yet: any change of the model makes other s
 """
 
 import os
-from collections.abc import Sequence
 
 import pytest
-from hypothesis import HealthCheck, Phase, seed, settings
-from hypothesis.stateful import run_state_machine_as_test
+from hypothesis import Phase
 
 from bottomless.errors import StoreError
 from model.guards import GUARDS
+from model.manifest_runs import run_seed, run_steps
 from model.takeovers import ManifestBesideAList
 
 WAYS = {
@@ -50,44 +49,14 @@ WAYS = {
     "a delete was under way in a rebuild",
 }
 """A model that never comes there proves nothing."""
-FURTHER_STEPS = 4_000
-EXAMPLE_COUNT = 25
 SEARCHED_EXAMPLE_COUNT = 50
 """Of a seed, where a guard is removed."""
-STEP_COUNT = 40
-
-
-def run_seed(
-    number: int,
-    phases: Sequence[Phase] = (Phase.generate, Phase.shrink),
-    example_count: int = EXAMPLE_COUNT,
-) -> None:
-    class Seeded(ManifestBesideAList):
-        pass
-
-    run_state_machine_as_test(
-        seed(number)(Seeded),
-        settings=settings(
-            max_examples=example_count,
-            stateful_step_count=STEP_COUNT,
-            deadline=None,
-            database=None,
-            print_blob=True,
-            phases=phases,
-            report_multiple_bugs=False,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
 
 
 def run_seeds(count: int, first: int) -> None:
     """One after the other, and the one that is named before all others."""
     for number in [first, *(other for other in range(count) if other != first)]:
-        run_seed(number, [Phase.generate], SEARCHED_EXAMPLE_COUNT)
-
-
-def missing_ways() -> set[str]:
-    return {name for name in WAYS if not ManifestBesideAList.events[name]}
+        run_seed(ManifestBesideAList, number, [Phase.generate], SEARCHED_EXAMPLE_COUNT)
 
 
 # A failure is shrunk before it is reported, which takes longer than a run.
@@ -95,17 +64,7 @@ def missing_ways() -> set[str]:
 def test_the_manifest_is_what_the_list_says() -> None:
     wanted = int(os.environ.get("BOTTOMLESS_MODEL_STEPS", "2400"))
     first = int(os.environ.get("BOTTOMLESS_MODEL_SEED", "0"))
-    number, begun = first, ManifestBesideAList.steps
-    taken, latest = 0, wanted + FURTHER_STEPS
-    while taken < wanted or (missing_ways() and taken < latest):
-        print(f"seed {number}, after {taken} steps", flush=True)
-        run_seed(number)
-        number += 1
-        taken = ManifestBesideAList.steps - begun
-    events = ManifestBesideAList.events
-    print("; ".join(f"{name}: {count}" for name, count in sorted(events.items())))
-    print(f"seeds {first} to {number - 1}: {taken} steps")
-    assert not missing_ways()
+    run_steps(ManifestBesideAList, wanted, first, WAYS)
 
 
 @pytest.mark.timeout(900)

@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from starlette.types import ASGIApp
 from support.fault_coordination import FaultCoordination
+from support.mounts import Directory
 from support.power_loss import OWN, SILENT, PowerLossDisk
 from support.wire import Wire
 
@@ -36,7 +37,7 @@ from bottomless_server.reader.settings import ReaderSettings
 from bottomless_server.uploader.app import create_service as create_uploader
 from bottomless_server.uploader.settings import UploaderSettings, WalCompaction
 from simulation.clockwork import BEGIN_MS, MachineClock
-from simulation.drives import AllDrives, Directory, OtherDrives
+from simulation.drives import AllDrives, OtherDrives
 from simulation.links import LinkedCoordination, PagedDrive
 from simulation.loop import Process, VirtualLoop
 from simulation.network import Network, SimulatedForwarding, SimulatedPeer, SimulatedPeers

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from support.mounts import Mount
+
 from bottomless_server.runtime.base import fault_points
 from bottomless_server.runtime.base.fault_points import FaultAction
-from simulation.drives import Mount, away_name
+from simulation.drives import away_name
 from simulation.programs import Ground
 
 _STEPS: Final = (

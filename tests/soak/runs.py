@@ -88,6 +88,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/model/test_manifest_model.py::test_the_manifest_is_what_the_list_says",
         BOTTOMLESS_MODEL_STEPS="1000000",
     ),
+    "tier-model": _test(
+        "200,000 steps of the manifest over three drives beside a list",
+        "tests/model/test_tier_model.py::test_the_manifest_over_three_drives_is_what_the_list_says",
+        BOTTOMLESS_MODEL_STEPS="200000",
+    ),
     "leaderless-model": _test(
         "60 runs of leaderless streams beside a list, and as many with a loss of coordination",
         "tests/model/test_leaderless.py",

@@ -1,5 +1,7 @@
 """A table of drives in memory, each of which shows its marker."""
 
+from collections.abc import Callable
+
 from bottomless.drives.base import Drive
 from bottomless.formats.checks import crc32c
 from bottomless.formats.drive_objects import (
@@ -16,12 +18,20 @@ from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.table import DriveTable
 
 
-async def a_table(default: Drive, *numbers: int) -> DriveTable:
-    """Drive 0, and one in memory for each of the numbers."""
+def in_memory(number: int) -> Drive:
+    """A drive that is nothing but what is on it."""
+    del number
+    return MemoryDrive()
+
+
+async def a_table(
+    default: Drive, *numbers: int, open_drive: Callable[[int], Drive] = in_memory
+) -> DriveTable:
+    """Drive 0, and one for each of the numbers, in memory where nothing else is opened."""
     others: dict[int, MarkedDrive] = {}
     for number in numbers:
         marker = DriveMarker(number, Uid(f"{number:032x}"))
-        drive = MemoryDrive()
+        drive = open_drive(number)
         data = encode_marker(marker)
         await drive.put(DRIVE_MARKER_KEY, [data], crc32c(data))
         others[number] = marked_drive(drive, marker)

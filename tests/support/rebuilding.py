@@ -1,5 +1,6 @@
 """A rebuild of coordination, from a process's start to its end, on the stores of one test."""
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
@@ -35,13 +36,18 @@ async def nothing() -> None:
     pass
 
 
-async def rebuild(harness: ManifestHarness) -> dict[str, object]:
-    """One process from its start to the end of the rebuild."""
+async def rebuild(
+    harness: ManifestHarness, when_it_waits: Callable[[], None] | None = None
+) -> dict[str, object]:
+    """One process from its start to the end of the rebuild; `when_it_waits` is called where it waits
+    for a drive."""
     operations = Operations(harness.context)
     rebuilding = Rebuild(harness.context, operations, nothing, stream_count=1)
     operation = await rebuilding.begin(TENANT_DEFAULT)
     store = OperationStore(harness.coordination)
     while isinstance(outcome := await rebuilding.step(harness.context, operation), Again):
+        if outcome.due_at and when_it_waits is not None:
+            when_it_waits()
         operation = await store.move(operation, 0, 0, progress=dict(outcome.progress))
     assert isinstance(outcome, Done)
     await store.forget(
