@@ -217,7 +217,11 @@ class OverShelves(ManifestBesideAList):
         moved: dict[int, set[Uid]] = {}
         for leaf in fragments:
             now = Place(leaf.drive, leaf.copy)
-            if now != before[leaf.uid]:
+            if before[leaf.uid].drive in self.given_up and now != before[leaf.uid]:
+                self.events["what lay on a drive that was given up was whole on another"] += 1
+                assert now.drive not in self.given_up, "it is named on a drive that was given up"
+                self.places[leaf.uid] = now
+            elif now != before[leaf.uid]:
                 assert now.copy in self.moves, "it lies elsewhere, and no move took it there"
                 moved.setdefault(now.copy, set()).add(leaf.uid)
                 self._note_source(leaf)
