@@ -10,7 +10,7 @@ from unit.ingest.leaderless.harness import Stores
 from model.leaderless_producers import ProducerWorld
 from model.leaderless_writers import World
 
-SEEDS: Final = int(os.environ.get("BOTTOMLESS_MODEL_WRITERS", "6"))
+SEEDS: Final = int(os.environ.get("BOTTOMLESS_MODEL_WRITERS", "4"))
 
 
 def run(seed: int, *, sync: bool = False) -> World:

@@ -98,6 +98,11 @@ RUNS: Final[dict[str, Run]] = {
         "tests/model/test_leaderless.py",
         BOTTOMLESS_LEADERLESS_SEEDS="60",
     ),
+    "leaderless-writers": _test(
+        "60 runs of two leaderless writers that are killed and sleep, beside a list, three ways each",
+        "tests/model/test_leaderless_writers.py",
+        BOTTOMLESS_MODEL_WRITERS="60",
+    ),
     "put-back": _test(
         "3,150 orders of events around an older copy of coordination that is put back",
         "tests/model/test_put_back_orders.py"
