@@ -12,6 +12,7 @@ from bottomless.cli.human import size_of
 from bottomless.cli.output import Column, Form, Item, Output, line, show, show_list
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
+from bottomless.cli.waiting import SILENT_SECONDS
 from bottomless.model.backoff import backoff
 from bottomless.model.limits import OFFSET_MAX
 
@@ -22,6 +23,8 @@ _BAR_SIZE: Final = 24
 _NOTHING: Final = "nothing is to be moved"
 _POLL_SECONDS: Final = 0.05
 _POLL_SECONDS_MAX: Final = 2.0
+_AGAIN_SECONDS: Final = 30.0
+"""After so long it is told once more what a wait is for."""
 
 
 def _name_of(item: Item) -> str:
@@ -62,7 +65,8 @@ ToOffset = Annotated[
 Wait = Annotated[
     bool,
     typer.Option(
-        "--wait", help="Wait until all of it has moved, also what there is no room for yet."
+        "--wait",
+        help="Wait until all that is wanted now has moved, also what there is no room for yet.",
     ),
 ]
 
@@ -123,7 +127,14 @@ def _apply(
 ) -> None:
     """Begin now what the stream's tiers want moved; otherwise a timer does it."""
     with open_client(context) as client:
-        _enter(client, stream, lambda: client.evaluate_tiers(stream), output, wait=wait)
+        _enter(
+            client,
+            stream,
+            lambda: client.evaluate_tiers(stream),
+            output,
+            wait=wait,
+            left_of=lambda _: _fragments_in(client.preview_tiers(stream)["waiting"]),
+        )
 
 
 def _move(
@@ -188,6 +199,17 @@ def _give_up(
         show({"move": move}, output, name=move)
 
 
+def _left_of(entered: Item) -> int:
+    """Fragments of what was asked for that got no move, since there was no room."""
+    left: int = entered["left"]["fragments"] if "left" in entered else 0
+    return left
+
+
+def _fragments_in(waiting: list[Item]) -> int:
+    """Fragments that a policy wants moved and that no move has."""
+    return sum(one["fragments"] for one in waiting)
+
+
 def _enter(
     client: "Client",
     stream: str,
@@ -195,36 +217,58 @@ def _enter(
     output: Form,
     *,
     wait: bool,
+    left_of: Callable[[Item], int] = _left_of,
 ) -> None:
-    """Enter moves and show them; with `wait` go on until nothing is left to enter or under way."""
+    """Enter moves and show them; with `wait` go on until nothing is left to enter or under way.
+
+    What is left is asked for before the waiting: of a stream that is written a policy wants more
+    each minute, and who waited for that too would wait for ever.
+    """
     entered = enter()
     moves: list[Item] = list(entered["moves"])
+    left = left_of(entered) if wait else _left_of(entered)
     if wait:
-        while _until_ended(client, stream) and _is_more(entered):
+        # Where nothing was entered and nothing is under way, to ask again would change nothing.
+        while _until_ended(client, stream, entered["moves"]) and left:
             entered = enter()
             moves += entered["moves"]
-    elif entered.get("left", {}).get("fragments"):
-        tell(f"{entered['left']['fragments']} fragments are left, for which there was no room yet")
+            left = left_of(entered)
+    if left:
+        tell(f"{left} fragments are left, for which there was no room yet")
     if output is Form.TABLE and not moves:
         line(_NOTHING)
     else:
         show_list(moves, _MOVES[:-1], output)
 
 
-def _until_ended(client: "Client", stream: str) -> bool:
-    """Wait until no move of a stream is under way, which is then true."""
+def _until_ended(client: "Client", stream: str, entered: list[Item]) -> bool:
+    """Wait for the end of moves that were entered, and of those that are under way now.
+
+    Not for those that come meanwhile. Returns false where there is nothing to wait for.
+    """
+    started = told_at = time.monotonic()
+    under_way = client.tiers(stream)["moves"]
+    awaited = {one["move"] for one in [*entered, *under_way]}
     looks = 0
-    while client.tiers(stream)["moves"]:
+    while left := [one for one in under_way if one["move"] in awaited]:
+        now = time.monotonic()
+        if now - started >= SILENT_SECONDS and (
+            told_at == started or now - told_at >= _AGAIN_SECONDS
+        ):
+            told_at = now
+            tell(_waits_for(left))
         time.sleep(backoff(looks, _POLL_SECONDS, _POLL_SECONDS_MAX))
         looks += 1
-    return True
+        under_way = client.tiers(stream)["moves"]
+    return bool(awaited)
 
 
-def _is_more(entered: Item) -> bool:
-    """Whether the same request may enter more moves. What a policy wants is asked for until there is
-    none; what somebody asked for is not taken up again after all of it was entered once."""
-    left = entered.get("left")
-    return bool(entered["moves"] if left is None else left["fragments"])
+def _waits_for(moves: list[Item]) -> str:
+    copied = sum(1 for one in moves if one["taken_up"])
+    return (
+        f"{len(moves)} moves are under way: {copied} are copied, {len(moves) - copied} wait for an "
+        "uploader, which looks once a minute by default; Ctrl-C ends the waiting, not the moves"
+    )
 
 
 def show_bars(told: Item) -> None:

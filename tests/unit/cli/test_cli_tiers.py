@@ -1,7 +1,12 @@
-"""The option `--tiers`, and what stands below a description."""
+"""The option `--tiers`, what stands below a description, and how long `--wait` waits."""
 
+from pathlib import Path
+
+import orjson
 import pytest
 import typer
+from support.command_line import CommandLine
+from support.stand_in import OURS, Answer, Asked, standing_in
 
 from bottomless.cli.tiers import show_bars
 from bottomless.cli.tiers_option import tiers_in, with_tiers
@@ -56,3 +61,63 @@ def test_a_stream_without_a_fragment_has_empty_bars(
     show_bars({"drives": [{"drive": "a", "number": 0, "bytes": 0}], "several": {"bytes": 0}})
 
     assert b"#" not in capfdbinary.readouterr().out
+
+
+class Moving:
+    """Answers an evaluation with a move each, and shows what is under way as it is told to."""
+
+    def __init__(
+        self, *, entered: list[list[str]], left: list[int], shown: list[list[str]]
+    ) -> None:
+        self._entered, self._left, self._shown = entered, left, shown
+        self.evaluated = 0
+
+    def answer(self, asked: Asked) -> Answer:
+        if asked.path.endswith("/evaluate"):
+            self.evaluated += 1
+            return (
+                200,
+                orjson.dumps({"moves": [_move(name) for name in self._entered.pop(0)]}),
+                OURS,
+            )
+        if asked.path.endswith("/preview"):
+            waiting = [{"fragments": self._left.pop(0)}]
+            return 200, orjson.dumps({"moves": [], "waiting": waiting}), OURS
+        shown = self._shown.pop(0) if self._shown else []
+        return 200, orjson.dumps({"moves": [_move(name) for name in shown]}), OURS
+
+
+def _move(name: str) -> dict[str, object]:
+    range_ = {"from_offset": 0, "to_offset": 9, "from_drive": "default", "to_drive": "cold"}
+    return {"move": name, **range_, "taken_up": True}
+
+
+def _apply(tmp_path: Path, moving: Moving) -> tuple[str, str]:
+    with standing_in(moving.answer) as server:
+        result = CommandLine(server.url, tmp_path).run(
+            "tiers", "apply", "s", "--wait", "-o", "name"
+        )
+    assert result.exit_code == 0
+    return result.stdout, result.stderr
+
+
+def test_what_a_timer_enters_meanwhile_is_not_waited_for(tmp_path: Path) -> None:
+    """Of a stream that is written a policy wants more each minute: the wait never ended."""
+    moving = Moving(entered=[["a"]], left=[0], shown=[["a", "before"], ["later"]])
+
+    assert _apply(tmp_path, moving) == ("a\n", "")
+    assert moving.evaluated == 1
+
+
+def test_what_there_was_no_room_for_is_entered_after_the_wait(tmp_path: Path) -> None:
+    moving = Moving(entered=[["a"], ["b"]], left=[7, 0], shown=[["a"], [], ["b"], []])
+
+    assert _apply(tmp_path, moving)[0] == "a\nb\n"
+    assert moving.evaluated == 2
+
+
+def test_what_the_server_does_not_enter_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
+    moving = Moving(entered=[[]], left=[7], shown=[[]])
+
+    assert "7 fragments are left" in _apply(tmp_path, moving)[1]
+    assert moving.evaluated == 1
