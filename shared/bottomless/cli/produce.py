@@ -30,7 +30,7 @@ from bottomless.cli.progress import progress
 from bottomless.cli.sending import Sender, SuperSender, begun
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream, checked_reference
-from bottomless.errors import StoreError
+from bottomless.errors import Outcome, StoreError
 from bottomless.model.limits import JSON_RECORD_COUNT_MAX, MIB
 
 _BATCH_SIZE_MAX: Final = 4 * MIB
@@ -170,15 +170,23 @@ def _send(sender: Sender, source: BinaryIO, parts: Parts, taking: Taking) -> Non
     except StoreError as error:
         if sender.count:
             error.facts["stored_before"] = sender.count
+            if error.retryable:
+                tell(_given_up_sentence(sender, skipped, error))
         raise
     except Interrupted as interrupted:
         tell(interrupted_sentence(sender, skipped))
         raise typer.Exit(interrupted.exit_code) from interrupted
 
 
-def interrupted_sentence(sender: Sender, skipped: int) -> str:
-    """Say what is stored after an interrupt, and how to continue."""
-    stored = f"interrupted: {_records(sender.count)} stored"
+def _given_up_sentence(sender: Sender, skipped: int, error: StoreError) -> str:
+    if error.outcome is Outcome.NONE:
+        sender.pending = 0
+    return interrupted_sentence(sender, skipped, "given up")
+
+
+def interrupted_sentence(sender: Sender, skipped: int, why: str = "interrupted") -> str:
+    """Say what is stored after an interrupt, or after trying in vain, and how to continue."""
+    stored = f"{why}: {_records(sender.count)} stored"
     if sender.next_offset is not None:
         stored += f", the next offset is {sender.next_offset}"
     if skipped:

@@ -23,7 +23,7 @@ from bottomless.cli.super_names import is_super_stream
 from bottomless.cli.super_read import SuperRead, read_super_stream
 from bottomless.cli.wanted import FilterValues, Keys, MatchUnfiltered, RawKeys, wanted_of
 from bottomless.cli.whole_file import whole_file
-from bottomless.errors import Code, NotFound
+from bottomless.errors import Code, NotFound, Unavailable
 from bottomless.model.limits import MIB, PAGE_RECORD_COUNT_MAX, PAGE_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _PAGE_SIZE: Final = 4 * MIB
 """Bytes of values in a page: enough for speed, and little beside what Python needs anyway."""
 
+_WITHOUT_OWNER: Final = frozenset({Code.NOT_OWNER, Code.PEER_UNAVAILABLE})
+
 Details = Annotated[
     bool,
     typer.Option("--details", "-d", help="As text: write offset, time and key before the value."),
@@ -48,8 +50,8 @@ class Span(NamedTuple):
 
     stream_id: str
     start_offset: int
-    end_offset: int
-    """The offset after the last one to read (exclusive end)."""
+    end_offset: int | None
+    """The offset after the last one to read (exclusive end); None while nobody says where the stream ends."""
     limit: int | None
     """Records that are read at most; None for all."""
     wanted: "Mapping[str, Parameter]" = MappingProxyType({})
@@ -232,14 +234,28 @@ def span_of(
     # Words have a place by themselves; only of a number something is missing.
     if found["clamped"] and start.isdigit():
         tell(f"offset {start} is not there; this starts at {found['offset']}")
-    bounds = client.bounds(stream)
-    end = bounds["next_offset"]
+    end = _end_now(client, stream)
     if until is not None:
         stop = _end_of(client, stream, until, asked)
         if stop < found["offset"]:
             tell(f"nothing is read: --from leads to {found['offset']} and --until to {stop}")
-        end = min(end, stop)
+        end = stop if end is None else min(end, stop)
     return Span(found["stream_id"], found["offset"], end, limit)
+
+
+def _end_now(client: "Client", stream: str) -> int | None:
+    """The end of a stream; None where its place was found and no node says where it ends.
+
+    What is in object storage can be read then, and the page after it is an error.
+    """
+    try:
+        end: int = client.bounds(stream)["next_offset"]
+    except Unavailable as error:
+        if error.code not in _WITHOUT_OWNER:
+            raise
+        tell("no node says now where the stream ends; this reads what is in object storage first")
+        return None
+    return end
 
 
 def _end_of(client: "Client", stream: str, until: str, asked: Mapping[str, str]) -> int:
@@ -254,7 +270,7 @@ def read_span(client: "Client", stream: str, span: Span, writer: Writer) -> int:
     """Write the records of a span, page by page; returns how many there were."""
     offset, left, count = span.start_offset, span.limit, 0
     with _progress(span) as advance:
-        while offset < span.end_offset and left != 0:
+        while (span.end_offset is None or offset < span.end_offset) and left != 0:
             page = client.read(
                 stream,
                 offset,
@@ -268,6 +284,9 @@ def read_span(client: "Client", stream: str, span: Span, writer: Writer) -> int:
             count += len(page.records)
             if page.next_offset <= offset:
                 break
+            if span.end_offset is None and page.up_to_date:
+                # A node owns it again, and this is its end.
+                span = span._replace(end_offset=page.next_offset)
             advance(page.next_offset - offset)
             offset = page.next_offset
             left = None if left is None else left - len(page.records)
@@ -279,8 +298,10 @@ def _progress(span: Span) -> AbstractContextManager[Callable[[int], None]]:
     """A bar where the records go into a file or a pipe, which nobody sees."""
     if sys.stdout.isatty():
         return nullcontext(lambda _done: None)
-    total = max(span.end_offset - span.start_offset, 0)
-    return progress("read", total if span.limit is None else min(total, span.limit), bytes_=False)
+    counts = [] if span.limit is None else [span.limit]
+    if span.end_offset is not None:
+        counts.append(max(span.end_offset - span.start_offset, 0))
+    return progress("read", min(counts, default=None), bytes_=False)
 
 
 def _read_arrow(client: "Client", stream: str, span: Span, columns: str | None) -> None:
@@ -328,7 +349,9 @@ def _tables(client: "Client", stream: str, span: Span, columns: str | None) -> I
             yield rows
             advance(page.next_offset - offset if left is None else rows.num_rows)
             left = None if left is None else left - rows.num_rows
-            if page.next_offset <= offset or page.next_offset >= span.end_offset or left == 0:
+            if page.next_offset <= offset or left == 0:
+                return
+            if page.up_to_date if span.end_offset is None else page.next_offset >= span.end_offset:
                 return
             offset = page.next_offset
             page = page_from(offset)
@@ -346,9 +369,12 @@ def tell_gaps(gaps: Any, partition: int | None = None) -> None:
 
 def _exactly(span: Span) -> "Mapping[str, Parameter]":
     """Parameters that make a page an error rather than one of something else."""
+    end: Mapping[str, Parameter] = (
+        {} if span.end_offset is None else {"until_offset": span.end_offset}
+    )
     return {
         **span.wanted,
-        "until_offset": span.end_offset,
+        **end,
         "expect_stream_id": span.stream_id,
         "on_out_of_range": "error",
     }

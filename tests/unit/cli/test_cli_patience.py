@@ -63,3 +63,70 @@ def test_waiting_for_an_operation_outlives_a_restart_of_the_server(tmp_path: Pat
         assert cli.ok("operations", "show", "op_1", "--wait", "-o", "name") == "op_1\n"
         assert len(server.asked) == 2
         assert cli.run("operations", "show", "op_1").exit_code == 0
+
+
+NOBODY = b'{"code":"not-owner","detail":"no owner answers","retryable":true,"outcome":"none"}'
+
+
+class WithoutOwner:
+    """Has two pages, and no node says where the stream ends."""
+
+    def __init__(self, *, owned_later: bool) -> None:
+        self._owned_later = owned_later
+
+    def answer(self, asked: Asked) -> Answer:
+        path, _, query = asked.path.partition("?")
+        assert "until_offset" not in query
+        if path.endswith("/offsets"):
+            return 503, NOBODY, OURS
+        if path.endswith("/resolve"):
+            return 200, orjson.dumps({"stream_id": "s", "offset": 0, "clamped": None}), OURS
+        first = "offset=0" in query
+        page = {
+            "records": [{"offset": 0 if first else 1, "value": "one" if first else "two"}],
+            "next_offset": 1 if first else 2,
+            "up_to_date": not first and self._owned_later,
+        }
+        return 200, orjson.dumps(page), OURS
+
+
+def test_a_few_records_of_a_stream_that_nobody_owns_are_read(tmp_path: Path) -> None:
+    with standing_in(WithoutOwner(owned_later=False).answer) as server:
+        result = CommandLine(server.url, tmp_path).run("read", "s", "--limit", "1")
+        with_end = CommandLine(server.url, tmp_path).run("read", "s", "--limit", "2")
+    assert (result.exit_code, result.stdout) == (0, "one\n")
+    assert (with_end.exit_code, with_end.stdout) == (0, "one\ntwo\n")
+    assert "no node says now where the stream ends" in result.stderr
+
+
+def test_a_read_without_an_owner_ends_where_a_later_one_says(tmp_path: Path) -> None:
+    with standing_in(WithoutOwner(owned_later=True).answer) as server:
+        result = CommandLine(server.url, tmp_path).run("read", "s")
+    assert (result.exit_code, result.stdout) == (0, "one\ntwo\n")
+
+
+def test_a_producer_that_gives_up_says_how_to_go_on(tmp_path: Path) -> None:
+    unknown = (
+        b'{"code":"commit-timeout","detail":"it took long","retryable":true,"outcome":"unknown"}'
+    )
+    stored = orjson.dumps(
+        {"first_offset": 0, "next_offset": 1, "count": 1, "duplicates": 0, "timestamp": None}
+    )
+
+    def answer(asked: Asked) -> Answer:
+        if asked.method == "POST" and sum(one.method == "POST" for one in server.asked) > 1:
+            return 504, unknown, OURS
+        return 200, stored, OURS
+
+    (tmp_path / "lines").write_text("one\ntwo\n")
+    with standing_in(answer) as server:
+        result = CommandLine(server.url, tmp_path).run(
+            "produce", "s", str(tmp_path / "lines"), "--batch-count", "1"
+        )
+    assert result.exit_code == 5
+    assert result.stderr.count("\n") == 2, result.stderr
+    given_up, error = result.stderr.splitlines()
+    assert "given up: 1 record stored" in given_up
+    assert "whether 1 record more are stored is not known" in given_up
+    assert "go on with what comes after the first record" in given_up
+    assert "commit-timeout" in error
