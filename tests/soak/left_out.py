@@ -145,10 +145,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         f"{_LOSSES}::{test}": f"{_LOSSES}::{_EACH_DIES}"
         for test in (
             "test_with_two_of_three_nodes_away_appends_to_replicas_wait_and_are_all_there_later",
-            "test_an_owner_of_replicas_that_slept_through_its_lease_acknowledges_nothing_of_its_own",
-            "test_nothing_is_cut_of_replicas_when_the_disk_of_their_owner_comes_back_older",
             "test_nothing_is_lost_when_all_nodes_die_and_the_owners_disk_comes_back_older",
-            "test_a_first_append_is_taken_at_once_and_no_node_of_an_older_release_holds_replicas",
         )
     },
     "tests/linearizability/test_replicas.py": (

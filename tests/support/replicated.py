@@ -117,6 +117,12 @@ class ThreeServers:
             assert node is not None
             assert client.delete(facts_key(node)) == 1
 
+    def says_something_of_itself(self, name: str) -> bool:
+        """Whether a node has entered itself with what it is, perhaps once more."""
+        node = self.node_id(name)
+        assert node is not None
+        return self._has(facts_key(node))
+
     def _has(self, key: str) -> bool:
         with another_client(self.coordination_url) as client:
             return bool(client.exists(key))

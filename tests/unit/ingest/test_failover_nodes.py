@@ -33,6 +33,7 @@ async def filled(three: ThreeServices, count: int = 3) -> tuple[Node, Node, Node
 async def test_another_node_goes_on_when_the_lease_of_the_owner_is_gone(
     three: ThreeServices,
 ) -> None:
+    """RP1 in small."""
     owner, b, c = await filled(three)
     await three.cut_off(owner)
     heir = await three.until_owned_by(b, c)
@@ -59,6 +60,7 @@ async def test_an_owner_that_comes_back_follows_the_one_that_went_on(three: Thre
 
 
 async def test_a_transfer_has_another_node_go_on_at_once(three: ThreeServices) -> None:
+    """RP7 in small, a move."""
     owner, _, c = await filled(three)
     replicas = owner.harness.service.replicas
     assert await replicas.transfers.give(STREAM, c.node_id) == c.node_id
@@ -97,6 +99,7 @@ async def test_a_stream_is_not_given_to_a_node_that_does_not_live(three: ThreeSe
 
 
 async def test_a_drain_leaves_no_stream_to_wait_for_this_node(three: ThreeServices) -> None:
+    """RP7 in small, a drain."""
     owner, b, c = await filled(three)
     await owner.harness.service.replicas.transfers.give_all()
     heir = await three.until_owned_by(b, c)
@@ -130,6 +133,7 @@ async def test_a_claim_without_a_reply_is_made_again_before_the_stream_is_follow
 async def test_after_coordination_was_away_streams_stay_with_owners_that_live(
     three: ThreeServices,
 ) -> None:
+    """RP5 in small: cut from coordination."""
     owner, b, c = await filled(three)
     for node in three.nodes:
         node.renews = False
@@ -196,6 +200,7 @@ async def test_without_its_guard_a_round_that_is_held_is_given_away(
 async def test_an_owner_that_reaches_nobody_gives_its_place_to_one_that_lives(
     tmp_path: Path,
 ) -> None:
+    """RP5 in small: cut from all other nodes."""
     three = await ThreeServices(tmp_path, step_down_ms=5_000).start()
     try:
         await gives_its_place(three)
