@@ -186,10 +186,14 @@ class HereAlone:
     def __init__(self) -> None:
         self.in_sync = False
         self.owned: int | None = None
+        self.was_owned = (0, 0)
         self.stops = 0
 
     def owned_epoch(self, _: StreamId) -> int | None:
         return self.owned
+
+    def last_owned(self, _: StreamId) -> tuple[int, int]:
+        return self.was_owned
 
     async def stop(self, _: StreamId) -> None:
         self.stops += 1

@@ -44,8 +44,8 @@ THREE = log_of((1, 0, 2), (1, 0, 4), (2, 4, 6))
 """Two chunks of epoch 1 in one segment, and one of epoch 2 in the next."""
 
 
-def opened(held: Held, said: Opening, *, in_sync: bool = False) -> Opened:
-    found = open_log(held, said, in_sync=in_sync)
+def opened(held: Held, said: Opening, *, in_sync: bool = False, owned: int = 0) -> Opened:
+    found = open_log(held, said, in_sync=in_sync, owned=owned)
     assert isinstance(found, Opened)
     return found
 
@@ -150,6 +150,15 @@ def test_what_is_published_of_an_older_segment_need_not_be_there_to_go_beyond_an
     later = replace(THREE, segments=THREE.segments[1:])
     said = not_shown(3, EpochEnd(1, place(0, 2), 4), published_next=4)
     assert open_log(later, said, in_sync=True) is OpenRefusal.DIVERGED
+
+
+def test_of_its_own_epoch_a_node_knows_what_it_has_shown() -> None:
+    """It gave the stream away with a round that nobody else had."""
+    said = not_shown(3, EpochEnd(1, place(0, 1), 2))
+    assert opened(told(THREE, 2), said, in_sync=True, owned=1).cut == place(0, 1)
+    assert open_log(told(THREE, 3), said, in_sync=True, owned=1) is OpenRefusal.DIVERGED
+    later = not_shown(3, EpochEnd(2, place(0, 1), 2))
+    assert open_log(told(THREE, 2), later, in_sync=True, owned=1) is OpenRefusal.DIVERGED
 
 
 def test_a_log_that_lacks_something_of_the_owners_is_cut_also_in_sync() -> None:

@@ -12,7 +12,7 @@ from heapq import nsmallest
 from typing import Final, Protocol
 
 import structlog
-from cachetools import TTLCache
+from cachetools import LRUCache, TTLCache
 
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, StoreError, Unavailable
 from bottomless.guards import guard
@@ -35,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 _NAMED_COUNT_MAX: Final = 10
 """Streams that one line of the log names."""
+_LAST_OWNED_COUNT_MAX: Final = 10_000
+"""Streams that were owned here, two numbers each."""
 _ELSEWHERE_COUNT_MAX: Final = 100_000
 _ELSEWHERE_SECONDS: Final = 1.0
 """How long it is remembered that another node owns a stream: a shorter time costs coordination a
@@ -91,6 +93,7 @@ class OwnedStreams:
             _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, context.clocks.monotonic
         )
         """The internal addresses of other nodes, by the streams that they own."""
+        self._last_owned: LRUCache[StreamId, tuple[int, int]] = LRUCache(_LAST_OWNED_COUNT_MAX)
         self.followed: Followed | None = None
         """What has files of streams open whose logs follow those of other nodes."""
         self.claim_failed: Callable[[StreamId, StoreError], None] | None = None
@@ -323,6 +326,17 @@ class OwnedStreams:
         appender = self._open.get(stream_id)
         return appender is not None and appender.stopped is None
 
+    def last_owned(self, stream_id: StreamId) -> tuple[int, int]:
+        """The epoch under which this node owned a stream last since its process began, and up to where
+        it had shown it then; zeros if it did not, or that was too long ago."""
+        return self._last_owned.get(stream_id, (0, 0))
+
+    def _note_closed(self, appender: LocalAppender) -> None:
+        if appender.has_replicas:
+            shown = (appender.claim.epoch, appender.log.committed_next)
+            self._last_owned[appender.stream_id] = shown
+        self._closed(appender)
+
     async def hand_over(
         self, stream_id: StreamId, give: Callable[[LocalAppender], Awaitable[str]]
     ) -> None:
@@ -354,7 +368,7 @@ class OwnedStreams:
     ) -> LocalAppender:
         appender = self._open[stream_id]
         await appender.close(not_owner(), leave=False)
-        self._closed(appender)
+        self._note_closed(appender)
         try:
             owner_url = await give(appender)
         except StoreError as error:
@@ -438,7 +452,7 @@ class OwnedStreams:
         An appender whose log failed stays, since it knows up to where its file was synced: the next
         opening cuts there.
         """
-        self._closed(appender)
+        self._note_closed(appender)
         if self._open.get(appender.stream_id) is not appender:
             return
         if isinstance(appender.stopped, LogBroken):
@@ -451,7 +465,7 @@ class OwnedStreams:
             self._forget_state(appender)
 
     def _forget_state(self, appender: LocalAppender) -> None:
-        self._closed(appender)
+        self._note_closed(appender)
         self._context.tracking_room.leave(appender.tracking)
 
     async def _tick(self) -> float:

@@ -56,6 +56,10 @@ class Answers:
         """Note that a node takes nothing now."""
         self._said[node] = replace(self.of(node), failed=True)
 
+    def note_gone(self, node: NodeId) -> None:
+        """Note that a node had no lease at the claim: nobody waits for its word."""
+        self._said[node] = replace(self.of(node), gone=True)
+
     def note_unknown(self, node: NodeId) -> None:
         """Note that nobody knows any more what a node has."""
         if node in self._said:

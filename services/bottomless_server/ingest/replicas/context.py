@@ -27,6 +27,11 @@ class Here(Protocol):
         """
         ...
 
+    def last_owned(self, stream_id: StreamId) -> tuple[int, int]:
+        """The epoch under which this node owned it last since its process began, and up to where it had
+        shown it then; zeros if it did not."""
+        ...
+
     async def stop(self, stream_id: StreamId) -> tuple[int, int] | None:
         """Return when this node owns it no more, and has none of its files open.
 

@@ -151,7 +151,9 @@ class LogOpener:
         return await hops.call(self._files.find, elapsed, None)
 
     async def _decide(self, held: Held, opening: Opening) -> Opened | OpenRefusal:
-        decided = following.open_log(held, opening, in_sync=True)
+        owned, shown_next = self._context.here.last_owned(self._stream_id)
+        held = following.told(held, shown_next)
+        decided = following.open_log(held, opening, in_sync=True, owned=owned)
         if decided is not OpenRefusal.DIVERGED:
             return decided
         in_sync = await is_counted_on(self._context.here, self._stream_id)
@@ -162,7 +164,7 @@ class LogOpener:
             committed_next=held.committed_next,
             in_sync=in_sync,
         )
-        return following.open_log(held, opening, in_sync=in_sync)
+        return following.open_log(held, opening, in_sync=in_sync, owned=owned)
 
     async def _empty(self, opening: Opening) -> None:
         """Put all segments aside, whatever is in them."""

@@ -58,6 +58,8 @@ class OtherNodes:
         self._own = own = OwnLog(context.files, context.hops, local, claim.epoch, told)
         self._local = local
         self._answers = answers = Answers(own.end)
+        if claim.left_by is not None and record.dirty:
+            answers.note_gone(claim.left_by)
         self._counted = counted = Counted(context, record, claim, answers)
         self._joins = Joins(context, record, claim, counted, answers, own)
         self._begun_at = self._sent_at = context.clocks.elapsed()

@@ -28,6 +28,11 @@ class ThisNode:
         appender = self._streams.find(stream_id)
         return None if appender is None else appender.claim.epoch
 
+    def last_owned(self, stream_id: StreamId) -> tuple[int, int]:
+        """The epoch under which this node owned a stream last since its process began, and up to where it
+        had shown it then; zeros if it did not."""
+        return self._streams.last_owned(stream_id)
+
     async def stop(self, stream_id: StreamId) -> tuple[int, int] | None:
         """Return when this node owns a stream no more, and has none of its files open.
 

@@ -86,14 +86,18 @@ class Opened:
         return self.held.segments[-1].end if self.held.segments else None
 
 
-def open_log(held: Held, opening: Opening, *, in_sync: bool) -> Opened | OpenRefusal:
+def open_log(
+    held: Held, opening: Opening, *, in_sync: bool, owned: int = 0
+) -> Opened | OpenRefusal:
     """Decide what of a log stays when an owner opens it; `in_sync`: whether the record says so.
+    `owned`: the last epoch under which this node owned the stream since its process began, 0 if none.
 
     A follower that was told of more than it would keep does not cut, unless that is published. In
     sync it refuses: the owner, whose disk came back older, gives its place to it. Otherwise it sets
     its log aside and begins anew. In sync it refuses as well where it would cut, and has all that the
     owner has: so it has all that was acknowledged, whichever of the two lacks something, and what
-    comes after that may have been. A late opening that is repeated decides the same.
+    comes after that may have been. Only of its own epochs a node knows better: what it did not show
+    itself was never acknowledged. A late opening that is repeated decides the same.
     """
     if is_fenced(held, opening.epoch):
         return OpenRefusal.FENCED
@@ -109,7 +113,8 @@ def open_log(held: Held, opening: Opening, *, in_sync: bool) -> Opened | OpenRef
         return Opened(replace(kept, segments=(), committed_next=0), set_aside=True, cut=None)
     stays = segments[-1].end if segments else None
     is_shorter = bool(held.segments) and stays != held.segments[-1].end
-    if in_sync and is_shorter and not lacks_nothing(opening) and goes_beyond(held, opening):
+    knows_all = lacks_nothing(opening) or any(one.epoch <= owned for one in opening.ends[-1:])
+    if in_sync and is_shorter and not knows_all and goes_beyond(held, opening):
         return OpenRefusal.DIVERGED
     is_cut = bool(segments) and segments[-1].end != held.segments[-1].end
     aside = not segments and held.next_offset > opening.published_next
