@@ -134,6 +134,9 @@ class OverShelves(ManifestBesideAList):
 
         self.quietly(self.harness.streams.update(STREAM, change))
 
+    def is_asked(self, drive: int) -> bool:
+        return drive not in self.given_up
+
     def taken_over(self, before: StreamRecord, record: StreamRecord) -> None:
         super().taken_over(before, record)
         self.quietly(self._register_home())
