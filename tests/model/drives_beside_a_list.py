@@ -230,27 +230,11 @@ class ManifestOverDrives(Moving):
                 raise AssertionError("a takeover did not wait for what a rebuild has not seen")
             self.shelves[number].is_gone = False
             await take_over(harness.context, committer, NODE, record.epoch)
-        durable_next = self.durable_there(before, number)
+        durable_next = self.durable_next(before)
         await self.check_adopted(durable_next)
         self.events["what a rebuild had not seen was adopted"] += (
             durable_next > before.published_next
         )
-
-    def durable_there(self, record: StreamRecord, number: int) -> int:
-        """The end of what was put and continues what was published, as far as a rebuild promises it that
-        did not see a drive: where something follows on another drive again, that is left to the home."""
-        end, live, hidden = record.published_next, {one.uid for one in record.intents}, False
-        for uid, info in sorted(self.put.items(), key=lambda item: item[1].first_offset):
-            if (
-                uid not in live
-                or info.first_offset != end
-                or info.next_offset > self.durable_next(record)
-            ):
-                continue
-            if hidden and self.places[uid].drive != number:
-                break
-            hidden, end = hidden or self.places[uid].drive == number, info.next_offset
-        return end
 
     async def check_adopted(self, durable_next: int) -> None:
         """What was put, and continues what was published, is in the manifest."""

@@ -33,13 +33,27 @@ from bottomless_server.stores.streams import stream_key
 
 async def rebuilt_while_away() -> Moving:
     """A fragment is on the drive that no root names; the drive is away, and comes back afterwards."""
-    moving = await put_and_not_published()
+    return await rebuilt_without(await put_and_not_published())
+
+
+async def rebuilt_without(moving: Moving) -> Moving:
     await take_away(moving.harness.context.drives, COLD)
     await rebuild(moving.harness)
     await moving.reopen()
     await moving.committer.change(lambda record: replace(record, owner_url=OWNER))
     await bring_back(moving.harness.context.drives, COLD)
     return moving
+
+
+async def rebuilt_without_the_middle() -> Moving:
+    """One more fragment continues on drive 0 what the rebuild did not see."""
+    moving = await a_moving_stream(1)
+    await register(moving.harness.drive, COLD)
+    await give(moving, POLICY)
+    await put(moving, await intended(moving, COLD), COLD)
+    await put(moving, await intended(moving, at=20), HOT, at=20)
+    await lost(moving)
+    return await rebuilt_without(moving)
 
 
 async def test_a_stream_whose_root_names_nothing_on_a_drive_is_rebuilt_without_it() -> None:
@@ -114,6 +128,37 @@ async def test_a_takeover_waits_for_what_was_not_seen_and_adopts_it() -> None:
     await take_over(moving.harness.context, moving.committer, NODE, epoch)
 
     assert (await firsts_and_drives(moving))[:2] == [(0, HOT), (10, COLD)]
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_takeover_adopts_what_continues_on_another_drive_what_was_not_seen(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing_more(*_: object) -> list[Intent]:
+        return []
+
+    if not guarded:
+        remove(monkeypatch, "what continues on another drive what was not seen", nothing_more)
+    moving = await rebuilt_without_the_middle()
+    await collect(moving.harness)
+    await moving.after_the_grace()
+
+    epoch = (await moving.harness.record()).epoch
+    await take_over(moving.harness.context, moving.committer, NODE, epoch)
+
+    found = await firsts_and_drives(moving)
+    assert found[:2] == [(0, HOT), (10, COLD)]
+    assert ((20, HOT) in found) is guarded
+
+
+async def test_a_session_adopts_it_where_the_owner_vouches_for_it() -> None:
+    moving = await rebuilt_without_the_middle()
+    moving.harness.owners.committed[STREAM] = 30
+    await begin(moving.harness.context, moving.committer, "s2")
+    assert await firsts_and_drives(moving) == [(0, HOT), (10, COLD), (20, HOT)]
+    assert (await moving.harness.record()).unseen == ()
+    await moving.after_the_grace()
+    await moving.check_nothing_else_is_there()
 
 
 @pytest.mark.parametrize("guarded", [True, False])

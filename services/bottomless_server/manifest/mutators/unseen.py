@@ -1,7 +1,8 @@
 """Look at what a rebuild could not look at: fragments on drives that were away then.
 
 The record names these drives in `unseen`. What lies there from the end of the manifest on may have been
-put before coordination was lost and never published. Each such object gets an intent of no session that
+put before coordination was lost and never published. What continues it on another drive was a stray to
+the rebuild, since it continued nothing then. Each such object, on any drive of the stream, gets an intent of no session that
 lives, in the EXEC that takes the drive out of `unseen`: from then on it is an object that an earlier
 uploader may have put, and is adopted or given up like any other. After a crash before the EXEC the drive
 is still in `unseen`, and the look is made again; a crash after it leaves intents for the next session.
@@ -23,6 +24,7 @@ from bottomless.formats.keys import stream_prefix
 from bottomless.guards import guard
 from bottomless.model.stream import Intent, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.other_drives import drives_of
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
 from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
@@ -72,9 +74,11 @@ def room_for_all(held: int) -> int:
 
 
 async def _look(context: Context, committer: Committer, number: int, count_max: int) -> None:
-    """Give intents to what lies on a drive, up to so many in the record."""
+    """Give intents to what lies on a drive, and to what may continue it, up to so many in the record."""
     record = committer.record
     found = await _fragments(context.drives.marked(number), record, number)
+    if found:
+        found = sorted([*found, *await _continued(context, record, number)], key=_first_offset)
 
     def enter(record: StreamRecord) -> StreamRecord:
         known = {intent.uid for intent in (*record.intents, *record.quarantine)}
@@ -89,6 +93,20 @@ async def _look(context: Context, committer: Committer, number: int, count_max: 
     await committer.change(enter)
     if found:
         log.info("found fragments", stream_id=record.stream_id, drive=number, count=len(found))
+
+
+@guard("what continues on another drive what was not seen")
+async def _continued(context: Context, record: StreamRecord, number: int) -> list[Intent]:
+    """What lies after the end of the manifest on the other drives that can be looked at."""
+    found = list[Intent]()
+    for other in await drives_of(context, record):
+        if other != number and other not in record.unseen:
+            found += await _fragments(context.drives.of(other), record, other)
+    return found
+
+
+def _first_offset(intent: Intent) -> int:
+    return intent.first_offset
 
 
 async def _fragments(drive: Drive, record: StreamRecord, number: int) -> list[Intent]:
@@ -115,6 +133,7 @@ def _is_fragment(target: DeleteTarget) -> bool:
 
 @guard("what a rebuild did not see is no garbage")
 def may_be_adopted(record: StreamRecord, target: DeleteTarget) -> bool:
-    """Whether an object lies where a rebuild could not look, and may be one that it would have adopted."""
+    """Whether a rebuild would perhaps have adopted an object, had it seen all drives: it may lie on the one
+    that was away, or continue what lies there."""
     after = target.first_offset is not None and target.first_offset >= record.published_next
-    return target.drive in record.unseen and after
+    return bool(record.unseen) and after

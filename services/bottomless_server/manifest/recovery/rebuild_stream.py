@@ -165,7 +165,9 @@ async def rebuild_stream(
         if one.uid in copied
     ]
     to_delete = tuple(old_roots)[:STRAY_COUNT_MAX]
-    strays = (*originals, *run.strays)[: STRAY_COUNT_MAX - len(to_delete)]
+    # What is a stray now may continue what lies on a drive that was not seen.
+    others = () if unseen else run.strays
+    strays = (*originals, *others)[: STRAY_COUNT_MAX - len(to_delete)]
     return RebuiltStream(record, count, to_delete, known=known, strays=strays)
 
 
