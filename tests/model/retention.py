@@ -241,15 +241,15 @@ class Removing(Publishing):
         if leaves:
             leaf = leaves[pick % len(leaves)]
             drive, object_key = self.known_place(leaf)
-            if not self.is_asked(drive):
+            if not self.is_refused(leaf):
                 return
             self.harness.coordination.write(Changes(queued=[delete_later(object_key, 0, drive)]))
             self.quietly(self.deleter.make_pass())
             self.refusals += 1
 
-    def is_asked(self, drive: int) -> bool:
-        """Whether the deleter looks at what is queued for a drive."""
-        del drive
+    def is_refused(self, leaf: FragmentInfo) -> bool:
+        """Whether the deleter says that it is a bug, where this is queued."""
+        del leaf
         return True
 
     @rule(page_count=st.integers(2, 40), dry=st.booleans())

@@ -134,8 +134,11 @@ class OverShelves(ManifestBesideAList):
 
         self.quietly(self.harness.streams.update(STREAM, change))
 
-    def is_asked(self, drive: int) -> bool:
-        return drive not in self.given_up
+    def is_refused(self, leaf: FragmentInfo) -> bool:
+        """Nobody looks at the queue of a drive that was given up, and after that a copy which is live may
+        be one that was taken back in place of what was lost."""
+        at = self.places.get(leaf.uid, Place(HOT, 0))
+        return at.drive not in self.given_up and not (self.given_up and at.copy)
 
     def taken_over(self, before: StreamRecord, record: StreamRecord) -> None:
         super().taken_over(before, record)

@@ -25,6 +25,7 @@ ALLOWED: dict[tuple[str, str], str] = {
         "ingest/leaderless/answers.py",
         "give_up",
     ): "each asks for a limited time, and answers at its end",
+    ("ingest/replicas/replicator.py", "_set_timer"): "a timer, no task",
     ("manifest/common/held_lease.py", "_renew"): "again and again, until the work has ended",
     ("queues/outgoing/outgoing.py", "_stop_timer"): "a timer, no task",
     ("queues/rounds/rounds.py", "_stop_timer"): "a timer, no task",
