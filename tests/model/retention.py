@@ -312,7 +312,11 @@ class Removing(Publishing):
         floor = left[0].first_offset if left else record.published_next
         for leaf in self.seen:
             if isinstance(leaf, FragmentInfo) and leaf.next_offset <= floor:
-                assert not self.exists(leaf), "a removed fragment stays for ever"
+                assert not self.stays(leaf), "a removed fragment stays for ever"
+
+    def stays(self, leaf: FragmentInfo) -> bool:
+        """Whether a removed fragment is there, where the deleter goes."""
+        return self.exists(leaf)
 
     def exists(self, leaf: FragmentInfo) -> bool:
         drive, object_key = self.known_place(leaf)

@@ -134,6 +134,11 @@ class OverShelves(ManifestBesideAList):
 
         self.quietly(self.harness.streams.update(STREAM, change))
 
+    def stays(self, leaf: FragmentInfo) -> bool:
+        """What lies on a drive that was given up is deleted by nobody."""
+        at = self.places.get(leaf.uid, Place(HOT, 0))
+        return at.drive not in self.given_up and super().stays(leaf)
+
     def is_refused(self, leaf: FragmentInfo) -> bool:
         """Nobody looks at the queue of a drive that was given up, and after that a copy which is live may
         be one that was taken back in place of what was lost."""

@@ -266,7 +266,6 @@ LEFT_OUT: Final[Mapping[str, str]] = {
             "a drive that is retired takes nothing new",
             "all drives before a gap",
             "what a rebuild did not see is no garbage",
-            "what a drive that is away may decide",
             "all drives in the look of a rebuild",
             "the drives of a stream, in the bucket before anything is on them",
         )
