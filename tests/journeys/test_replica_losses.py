@@ -417,15 +417,14 @@ def test_a_first_append_is_taken_at_once_and_no_node_of_an_older_release_holds_r
     """RP14."""
 
     def held_without_it() -> ReplicatedStream | None:
-        """One that is claimed while a node says nothing of itself; it does again after any lapse of its
-        lease, and may be chosen then."""
+        """One that is claimed while a node says nothing of itself. It does again after any lapse of its
+        lease, and owners remember for a second what it said: it may be chosen then."""
         nodes.says_nothing_of_itself("third")
         made = ReplicatedStream(nodes, f"fresh-{next(numbers)}", {"replicas": 3, "min_in_sync": 2})
         made.appended("first", "first of all", producer="p", sequence=0)
         members = made.members()
-        if nodes.says_something_of_itself("third"):
+        if nodes.says_something_of_itself("third") or "third" in members:
             return None
-        assert members <= {"first", "second"}
         return made
 
     numbers = itertools.count()

@@ -40,13 +40,8 @@ _CLAIM_ATTEMPTS: Final = 4
 class Claim:
     """The ownership of a stream in one epoch, with the offsets that are reserved under it."""
 
-    def __init__(
-        self, owner: "Owner", record: StreamRecord, term: int, left_by: NodeId | None = None
-    ) -> None:
+    def __init__(self, owner: "Owner", record: StreamRecord, term: int) -> None:
         self.stream_id = record.stream_id
-        self.left_by = left_by
-        """The node that was the home before, and had no lease when this was claimed; None: this node
-        was it, or there was none."""
         self.epoch = record.epoch
         self.first_offset = record.epochs[-1].first_offset
         self._owner = owner
@@ -340,7 +335,7 @@ class Owner:
                 continue
             if not ownership.is_noted(record, home, local):
                 await self._note_home(stream_id)
-            return record, Claim(self, record, term, None if home == self.node_id else home)
+            return record, Claim(self, record, term)
         raise ownership.not_owner()
 
     async def require_claimable(self, stream_id: StreamId) -> None:

@@ -152,13 +152,19 @@ def test_what_is_published_of_an_older_segment_need_not_be_there_to_go_beyond_an
     assert open_log(later, said, in_sync=True) is OpenRefusal.DIVERGED
 
 
-def test_of_its_own_epoch_a_node_knows_what_it_has_shown() -> None:
+def test_of_its_own_newest_epoch_a_node_knows_what_it_has_shown() -> None:
     """It gave the stream away with a round that nobody else had."""
-    said = not_shown(3, EpochEnd(1, place(0, 1), 2))
-    assert opened(told(THREE, 2), said, in_sync=True, owned=1).cut == place(0, 1)
-    assert open_log(told(THREE, 3), said, in_sync=True, owned=1) is OpenRefusal.DIVERGED
-    later = not_shown(3, EpochEnd(2, place(0, 1), 2))
-    assert open_log(told(THREE, 2), later, in_sync=True, owned=1) is OpenRefusal.DIVERGED
+    said = not_shown(3, EpochEnd(1, place(0, 2), 4))
+    assert opened(told(THREE, 4), said, in_sync=True, owned=2).cut == place(0, 2)
+    assert open_log(told(THREE, 5), said, in_sync=True, owned=2) is OpenRefusal.DIVERGED
+
+
+def test_of_other_epochs_a_node_that_was_an_owner_knows_no_more_than_others() -> None:
+    """A later owner's round may not have been told here; an earlier one's was perhaps never shown here."""
+    later = not_shown(3, EpochEnd(1, place(0, 2), 4))
+    assert open_log(told(THREE, 4), later, in_sync=True, owned=1) is OpenRefusal.DIVERGED
+    earlier = not_shown(3, EpochEnd(1, place(0, 1), 2))
+    assert open_log(told(THREE, 2), earlier, in_sync=True, owned=2) is OpenRefusal.DIVERGED
 
 
 def test_a_log_that_lacks_something_of_the_owners_is_cut_also_in_sync() -> None:

@@ -72,14 +72,6 @@ def test_who_fails_is_evicted_at_once_and_who_makes_progress_is_not() -> None:
     assert step(THREE, 58_500, b=HAS_IT, c=slow) == Step(Do.WAIT, again_at=59_000)
 
 
-def test_whose_lease_was_gone_at_the_claim_is_evicted_at_once_unless_it_says_something() -> None:
-    gone = Said(gone=True)
-    assert step(THREE, 50_001, b=HAS_IT, c=gone) == Step(Do.EVICT, C)
-    assert step(TWO, 50_001, b=gone) == Step(Do.WAIT)
-    back = heard_from(gone, BEFORE, END, 50_002)
-    assert step(THREE, 50_003, b=HAS_IT, c=back) == Step(Do.WAIT, again_at=51_002)
-
-
 def test_a_round_is_held_where_too_few_would_be_left() -> None:
     assert step(TWO, 99_000, b=LACKS_IT) == Step(Do.WAIT)
     assert step(TWO, 99_000, b=HAS_IT) == Step(Do.SHOW)

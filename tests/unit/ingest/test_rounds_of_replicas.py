@@ -93,7 +93,7 @@ class Others:
         self.sent.append(b"".join(written.buffers))
 
     waiting_since: int | None = None
-    lacks_something: bool = False
+    ahead: tuple[NodeId, ...] = ()
     in_sync_others = ()
 
     async def all_have(self, end: tuple[int, int], late: Callable[[], None]) -> None:

@@ -6,8 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from bottomless.model.names import StreamId
+from bottomless.model.names import NodeId, StreamId
 from bottomless_server.ingest.replicas.step_down import StepDown
+from bottomless_server.ingest.replicas.transfers import longer_first
+from bottomless_server.node.replica_records import Target
 from unit.ingest.harness import STREAM
 
 
@@ -19,7 +21,7 @@ class Waiting:
         self.given: list[StreamId] = []
 
     def opened(self) -> Iterator[Any]:
-        yield SimpleNamespace(stream_id=STREAM, waiting_since=0, lacks_something=False)
+        yield SimpleNamespace(stream_id=STREAM, waiting_since=0, ahead=())
 
     def failing(self, _: int) -> list[StreamId]:
         return []
@@ -46,3 +48,10 @@ async def test_a_round_waits_for_its_time_and_for_the_leases_of_nodes_that_died_
     waiting.now += 1
     await looking.look()
     assert waiting.given == [STREAM]
+
+
+def test_a_node_that_has_more_is_given_the_stream_before_others() -> None:
+    """Else two nodes that have less would give it to each other for ever."""
+    first, second, third = (Target(NodeId(name * 32), f"http://{name}") for name in "abc")
+    assert longer_first([first, second, third], {third.node_id}) == [third, first, second]
+    assert longer_first([first, second], ()) == [first, second]

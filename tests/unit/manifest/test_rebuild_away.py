@@ -30,6 +30,9 @@ from bottomless_server.protocol.uploads import INTENT_COUNT_MAX
 from bottomless_server.stores.operations import OperationStore
 from bottomless_server.stores.streams import stream_key
 
+OTHER = 9
+"""The number of a third drive."""
+
 
 async def rebuilt_while_away() -> Moving:
     """A fragment is on the drive that no root names; the drive is away, and comes back afterwards."""
@@ -159,6 +162,34 @@ async def test_a_session_adopts_it_where_the_owner_vouches_for_it() -> None:
     assert (await moving.harness.record()).unseen == ()
     await moving.after_the_grace()
     await moving.check_nothing_else_is_there()
+
+
+@pytest.mark.parametrize("first", [COLD, OTHER])
+async def test_a_session_gives_up_nothing_while_one_of_two_drives_is_still_away(first: int) -> None:
+    """One run goes over three drives, and home is lost after the first of two is back."""
+    moving = await a_moving_stream(1, OTHER)
+    await register(moving.harness.drive, COLD, OTHER)
+    for drive, at in ((COLD, 10), (OTHER, 20)):
+        await give(moving, [{"drive": f"d{drive}", "max_bytes": "1 GiB"}, {"drive": "default"}])
+        await put(moving, await intended(moving, drive, at=at), drive, at=at)
+    await put(moving, await intended(moving, at=30), HOT, at=30)
+    await lost(moving)
+    drives = moving.harness.context.drives
+    await take_away(drives, OTHER)
+    await rebuilt_without(moving)
+    if first == OTHER:
+        await take_away(drives, COLD)
+        await bring_back(drives, OTHER)
+    moving.harness.owners.committed[STREAM] = 40
+
+    await begin(moving.harness.context, moving.committer, "s2")
+    await moving.after_the_grace()
+    for drive in {COLD, OTHER} - {first}:
+        await bring_back(drives, drive)
+    epoch = (await moving.harness.record()).epoch
+    await take_over(moving.harness.context, moving.committer, NODE, epoch)
+
+    assert (await firsts_and_drives(moving))[:4] == [(0, HOT), (10, COLD), (20, OTHER), (30, HOT)]
 
 
 @pytest.mark.parametrize("guarded", [True, False])

@@ -19,7 +19,7 @@ In between log/rounds.py and log/segments.py make it durable.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -220,9 +220,9 @@ class LocalAppender:
         return None if self._replicas is None else self._replicas.waiting_since
 
     @property
-    def lacks_something(self) -> bool:
-        """Whether a node in sync has more than this one, and is to own the stream."""
-        return self._replicas is not None and self._replicas.lacks_something
+    def ahead(self) -> Collection[NodeId]:
+        """Nodes in sync that have more than this one: one of them is to own the stream."""
+        return () if self._replicas is None else self._replicas.ahead
 
     @property
     def failing(self) -> tuple[NodeId, ...]:

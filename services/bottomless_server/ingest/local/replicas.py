@@ -12,7 +12,7 @@ The steps of a round that are asked of it, in the order of design and of `local/
 On the record's path: beside it; asked by appender.py.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from bottomless.errors import Code, Fenced, Outcome, StoreError, Unavailable
@@ -63,8 +63,8 @@ class Replicas(Protocol):
         ...
 
     @property
-    def lacks_something(self) -> bool:
-        """Whether a node in sync has more than this one, and is to own the stream."""
+    def ahead(self) -> Collection[NodeId]:
+        """Nodes in sync that have more than this one: one of them is to own the stream."""
         ...
 
     @property

@@ -62,6 +62,10 @@ class Followed(Protocol):
         ...
 
 
+class _NotOpened(Unavailable):
+    """The log of a stream was looked at, and the stream was not opened."""
+
+
 class OwnedStreams:
     """The streams that this process owns, each with its appender."""
 
@@ -231,7 +235,11 @@ class OwnedStreams:
         owner_url = self._elsewhere.get(stream_id)
         if owner_url is not None:
             raise OwnedElsewhere(owner_url)
-        return await self._opening.join(stream_id, lambda: self._open_stream(stream_id))
+        try:
+            return await self._opening.join(stream_id, lambda: self._open_stream(stream_id))
+        except _NotOpened:
+            # A look at a former log was under way, and no opening.
+            return await self._opening.join(stream_id, lambda: self._open_stream(stream_id))
 
     async def _require_no_other(self, stream_id: StreamId) -> None:
         """Pass on what is asked of a stream that cannot be opened here, if another node has it.
@@ -333,7 +341,9 @@ class OwnedStreams:
 
     def _note_closed(self, appender: LocalAppender) -> None:
         if appender.has_replicas:
-            shown = (appender.claim.epoch, appender.log.committed_next)
+            _, shown_next = self.last_owned(appender.stream_id)
+            # An opening that was given up before it showed anything began at what is published.
+            shown = (appender.claim.epoch, max(shown_next, appender.log.committed_next))
             self._last_owned[appender.stream_id] = shown
         self._closed(appender)
 
@@ -416,21 +426,19 @@ class OwnedStreams:
         async def part() -> LocalAppender:
             followed = self.followed is not None and self.followed.in_use(stream_id)
             appender = self._open.get(stream_id)
-            if followed or (appender is not None and not appender.closed):
-                raise not_owner()
-            if await self._opener.part_with(stream_id):
+            is_used = followed or (appender is not None and not appender.closed)
+            if not is_used and await self._opener.part_with(stream_id):
                 self.forget(stream_id)
                 gone.append(stream_id)
-            raise not_owner()
+            raise _NotOpened("this node does not own the stream now", code=Code.NOT_OWNER)
 
         if self._stopping or stream_id in self._opening:
             return False
         try:
             await self._opening.join(stream_id, part)
-        except StoreError as error:
-            if error.code is not Code.NOT_OWNER:
-                raise
-        return bool(gone)
+        except _NotOpened:
+            return bool(gone)
+        raise AssertionError("it opens nothing")
 
     def in_use(self, stream_id: StreamId) -> bool:
         """Whether anything here reads or writes the files of a stream."""

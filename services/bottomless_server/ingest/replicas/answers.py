@@ -56,17 +56,15 @@ class Answers:
         """Note that a node takes nothing now."""
         self._said[node] = replace(self.of(node), failed=True)
 
-    def note_gone(self, node: NodeId) -> None:
-        """Note that a node had no lease at the claim: nobody waits for its word."""
-        self._said[node] = replace(self.of(node), gone=True)
-
     def note_unknown(self, node: NodeId) -> None:
         """Note that nobody knows any more what a node has."""
         if node in self._said:
             self._said[node] = unheard(self._said[node])
 
     def note_evicted(self, node: NodeId, now: int) -> None:
-        """Note that a node is in sync no more, and has to wait until it is again."""
+        """Note that a node is in sync no more, and has to wait until it is again. Whatever more it had, it
+        counts for nothing now."""
+        self.diverged.discard(node)
         self._said[node] = let_go(self.of(node), self.written, now)
 
     def forget(self, node: NodeId) -> None:

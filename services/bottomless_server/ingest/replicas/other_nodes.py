@@ -14,7 +14,7 @@ In the order of a round, with what a crash of this node leaves after each step:
 5. shown and answered                  all that the record names have it
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
@@ -58,8 +58,6 @@ class OtherNodes:
         self._own = own = OwnLog(context.files, context.hops, local, claim.epoch, told)
         self._local = local
         self._answers = answers = Answers(own.end)
-        if claim.left_by is not None and record.dirty:
-            answers.note_gone(claim.left_by)
         self._counted = counted = Counted(context, record, claim, answers)
         self._joins = Joins(context, record, claim, counted, answers, own)
         self._begun_at = self._sent_at = context.clocks.elapsed()
@@ -79,9 +77,9 @@ class OtherNodes:
         return tuple(node for node in holders.in_sync if node not in out)
 
     @property
-    def lacks_something(self) -> bool:
-        """Whether a node in sync has more than this one, and is to own the stream."""
-        return bool(self._answers.diverged)
+    def ahead(self) -> Collection[NodeId]:
+        """Nodes in sync that have more than this one: one of them is to own the stream."""
+        return self._answers.diverged
 
     def require_enough(self) -> None:
         """Refuse an append that nobody could confirm.

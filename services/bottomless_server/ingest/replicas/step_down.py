@@ -83,7 +83,7 @@ class StepDown:
             for appender in self._streams.opened()
             if (since := appender.waiting_since) is not None
             # Of a node that has more nothing is waited for: it is not sent anything.
-            and (now - since >= patience or appender.lacks_something)
+            and (now - since >= patience or appender.ahead)
         ]
         due = [
             one

@@ -16,7 +16,7 @@ it writes the record, or finds the other home in it.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, Protocol
 
 import orjson
@@ -106,16 +106,19 @@ class Transfers:
         return given.home
 
     async def step_down(self, stream_id: StreamId) -> None:
-        """Give a stream to any node in sync that lives, with a round that this node cannot finish.
+        """Give a stream to a node in sync that lives, with a round that this node cannot finish: to one that
+        has more than this node, if there is any.
 
         That round is on this disk, and perhaps on others: whether it is shown depends on who goes on.
 
         Raises:
             Unavailable, Refused: as `give`; of a stream that nobody else can have nothing is stopped.
         """
-        require_unbound(self._streams.find(stream_id))
+        appender = self._streams.find(stream_id)
+        require_unbound(appender)
         record = await self._owner.load(stream_id)
-        targets = await self._targets(record, None)
+        ahead = () if appender is None else appender.ahead
+        targets = longer_first(await self._targets(record, None), ahead)
         live = await self._owner.live_of([target.node_id for target in targets])
         if not live:
             raise Refused(Refusal.NOT_LIVE)
@@ -207,6 +210,12 @@ class Transfers:
             await self._ways.of(node).post(path, [body], "application/json", _TELL_SECONDS)
         except StoreError as error:
             log.warning("a new owner was not told", stream_id=stream_id, error=str(error))
+
+
+def longer_first(targets: Sequence[Target], ahead: Collection[NodeId]) -> Sequence[Target]:
+    """Put those first that have more than this node. Each transfer goes to a longer log then, so that they
+    end, and nobody cuts what another one has to show."""
+    return sorted(targets, key=lambda target: target.node_id not in ahead)
 
 
 @guard("all of the log in a transfer")

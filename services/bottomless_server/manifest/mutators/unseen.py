@@ -7,7 +7,7 @@ lives, in the EXEC that takes the drive out of `unseen`: from then on it is an o
 uploader may have put, and is adopted or given up like any other. After a crash before the EXEC the drive
 is still in `unseen`, and the look is made again; a crash after it leaves intents for the next session.
 
-A new session makes the look if the drive is there, and does without it if not: what was acknowledged is
+A new session makes the look if all of these drives are there, and does without it if not: what was acknowledged is
 with the node that appended it, or in WAL objects. A gap is different: it says that nothing is stored for
 its offsets, so before one is published the drive has to be back, or said to be lost; and what lies there
 gets intents however many the record has. Until then the collection of garbage leaves these objects alone.
@@ -36,11 +36,18 @@ NOBODYS_SESSION: Final = "rebuilt"
 
 
 async def look_where_possible(context: Context, committer: Committer) -> None:
-    """Look at the drives of `unseen` that are there; the others stay in it.
+    """Look at the drives of `unseen`, if all of them are there: what continues what lies on one that is still
+    away would be given up.
 
     Raises:
         NotFound, Unavailable: of the record.
     """
+    for number in committer.record.unseen:
+        try:
+            await context.drives.marked(number).look()
+        except StoreError as error:
+            log.info("a drive is still away", drive=number, error=str(error))
+            return
     for number in committer.record.unseen:
         try:
             await _look(context, committer, number, INTENT_COUNT_MAX)
@@ -77,7 +84,8 @@ async def _look(context: Context, committer: Committer, number: int, count_max: 
     """Give intents to what lies on a drive, and to what may continue it, up to so many in the record."""
     record = committer.record
     found = await _fragments(context.drives.marked(number), record, number)
-    if found:
+    if set(record.unseen) <= {number}:
+        # The last one. What continues a drive that is still away would be given up now.
         found = sorted([*found, *await _continued(context, record, number)], key=_first_offset)
 
     def enter(record: StreamRecord) -> StreamRecord:

@@ -96,8 +96,8 @@ def open_log(
     sync it refuses: the owner, whose disk came back older, gives its place to it. Otherwise it sets
     its log aside and begins anew. In sync it refuses as well where it would cut, and has all that the
     owner has: so it has all that was acknowledged, whichever of the two lacks something, and what
-    comes after that may have been. Only of its own epochs a node knows better: what it did not show
-    itself was never acknowledged. A late opening that is repeated decides the same.
+    comes after that may have been. Only of its own newest epoch a node knows better: what it did not
+    show itself of that was never acknowledged. A late opening that is repeated decides the same.
     """
     if is_fenced(held, opening.epoch):
         return OpenRefusal.FENCED
@@ -113,7 +113,7 @@ def open_log(
         return Opened(replace(kept, segments=(), committed_next=0), set_aside=True, cut=None)
     stays = segments[-1].end if segments else None
     is_shorter = bool(held.segments) and stays != held.segments[-1].end
-    knows_all = lacks_nothing(opening) or any(one.epoch <= owned for one in opening.ends[-1:])
+    knows_all = lacks_nothing(opening) or is_own(held, stays, owned)
     if in_sync and is_shorter and not knows_all and goes_beyond(held, opening):
         return OpenRefusal.DIVERGED
     is_cut = bool(segments) and segments[-1].end != held.segments[-1].end
@@ -138,6 +138,12 @@ def lacks_nothing(opening: Opening) -> bool:
     """Whether all that were in sync had the owner's log once: one that goes on after it is of a disk that
     came back older, with something that was cut since."""
     return opening.shown
+
+
+def is_own(held: Held, stays: Place | None, owned: int) -> bool:
+    """Whether all of a log that would be cut is of the epoch under which this node owned the stream last."""
+    runs = [run for segment in held.segments for run in segment.runs]
+    return all(run.epoch == owned for run in runs if stays is None or run.end > stays)
 
 
 @guard("a follower that has all of its owner's log, and more")

@@ -47,8 +47,6 @@ class Said:
     """When it was heard last, with something that this owner did not know."""
     failed: bool = False
     """Whether it said, or its connection, that it takes nothing now."""
-    gone: bool = False
-    """Whether it had no lease at the claim, and was not heard since."""
     evictions: int = 0
     """How often it was evicted under this epoch."""
     caught_up_at: int | None = None
@@ -95,7 +93,7 @@ def heard_from(one: Said, end: Place, written: Place, now: int) -> Said:
     if caught_up_at is None and end >= written:
         caught_up_at = now
     at = one.at if end == one.end else now
-    return replace(one, end=end, at=at, failed=False, gone=False, caught_up_at=caught_up_at)
+    return replace(one, end=end, at=at, failed=False, caught_up_at=caught_up_at)
 
 
 def unheard(one: Said) -> Said:
@@ -224,6 +222,6 @@ def _due(
         one = said.get(node, Said())
         # Who catches up a long log says something all the time, and is not silent.
         yield (
-            waited.since if one.failed or one.gone else max(one.at, waited.since) + bounds.wait_ms,
+            waited.since if one.failed else max(one.at, waited.since) + bounds.wait_ms,
             node,
         )
