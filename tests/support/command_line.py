@@ -31,9 +31,9 @@ class CommandLine:
         self._directory = directory
         self._names = count()
 
-    def run(self, *words: object) -> Result:
+    def run(self, *words: object, stdin: bytes = b"") -> Result:
         """Run a command in this process."""
-        return CliRunner().invoke(app(), ["--url", self.url, *map(str, words)])
+        return CliRunner().invoke(app(), ["--url", self.url, *map(str, words)], input=stdin)
 
     def ok(self, *words: object) -> str:
         """What a command prints that must succeed, and has nothing to complain of."""

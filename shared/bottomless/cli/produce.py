@@ -1,11 +1,9 @@
 """Produce: append the contents of stdin or of a file."""
 
 import os
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from io import UnsupportedOperation
-from pathlib import Path
 from stat import S_ISREG
 from typing import Annotated, BinaryIO, Final
 
@@ -22,7 +20,7 @@ from bottomless.cli.inputs import (
     is_doubtful,
     parts_of,
 )
-from bottomless.cli.inputs.packed import opened
+from bottomless.cli.inputs.file import File, opened_input
 from bottomless.cli.inputs.parts import Limits, Part, Taking
 from bottomless.cli.interrupts import Interrupted, interrupts
 from bottomless.cli.output import Form, Output, line, show
@@ -35,10 +33,6 @@ from bottomless.model.limits import JSON_RECORD_COUNT_MAX, MIB
 
 _BATCH_SIZE_MAX: Final = 4 * MIB
 
-_File = Annotated[
-    Path | None,
-    typer.Argument(exists=True, dir_okay=False, readable=True, help="Default: stdin."),
-]
 _Format = Annotated[
     Format | None,
     typer.Option(
@@ -106,7 +100,7 @@ def add_to(app: typer.Typer) -> None:
 def _produce(
     context: typer.Context,
     stream: Stream,
-    file: _File = None,
+    file: File = None,
     input_format: _Format = None,
     key: _Key = None,
     header: _Headers = None,
@@ -150,7 +144,7 @@ def _produce(
     )
     if input_format is None and is_doubtful(file):
         tell("each line of this file becomes a record; --format says what it is otherwise")
-    with open_client(context) as client, _opened(file) as source:
+    with open_client(context) as client, opened_input(file) as source:
         sender = begun(client, stream, producer, resume=resume)
         taking.skipped = skipped = sender.sequence if resume else 0
         _send(sender, source, parts_of(form), taking)
@@ -225,12 +219,6 @@ def _tell_stored(sender: Sender, skipped: int, output: Form, stream: str) -> Non
     before = f"; {skipped} were stored before" if skipped else ""
     where = "" if sender.next_offset is None else f", the next offset is {sender.next_offset}"
     line(f"stored {_records(sender.count)}{where}{before}")
-
-
-@contextmanager
-def _opened(file: Path | None) -> Iterator[BinaryIO]:
-    with nullcontext(sys.stdin.buffer) if file is None else opened(file) as source:
-        yield source
 
 
 def _headers_of(words: list[str]) -> dict[str, str]:

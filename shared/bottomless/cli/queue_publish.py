@@ -1,11 +1,8 @@
 """Publish: put messages into queues, from stdin, from a file or from the command line."""
 
-import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 
 import orjson
@@ -13,8 +10,8 @@ import typer
 
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
+from bottomless.cli.inputs.file import File, opened_input
 from bottomless.cli.inputs.lines import value_member
-from bottomless.cli.inputs.packed import opened
 from bottomless.cli.inputs.parts import Limits
 from bottomless.cli.inputs.text import Encode, batches_of, lines_of, loaded_line
 from bottomless.cli.interrupts import Interrupted, interrupts
@@ -61,10 +58,7 @@ def add_to(group: typer.Typer) -> None:
 def _publish(
     context: typer.Context,
     queue: Queue,
-    file: Annotated[
-        Path | None,
-        typer.Argument(exists=True, dir_okay=False, readable=True, help="Default: stdin."),
-    ] = None,
+    file: File = None,
     value: Annotated[
         list[str] | None,
         typer.Option("--value", help="A message with this text, instead of a file; repeatable."),
@@ -113,7 +107,7 @@ def _publish(
         )
     shared = _shared(header, priority, milliseconds(delay_ms, "--delay-ms"), ttl_ms)
     queues = [queue, *(checked_queue(name) or "" for name in also or [])]
-    with open_client(context, patient=True) as client, _opened(file) as source:
+    with open_client(context, patient=True) as client, opened_input(file) as source:
         sender = _Sender(client, queues, idempotency_key)
         if value:
             batches: Iterable[list[dict[str, Any]]] = [[{"value": one, **shared} for one in value]]
@@ -213,9 +207,3 @@ _ENCODED: Final[dict[_Format, tuple[Encode, Callable[[bytes], dict[str, Any]]]]]
     _Format.NDJSON: (_json_line, _json_message),
 }
 """How a line is kept until a batch is whole, and what message is made of it then."""
-
-
-@contextmanager
-def _opened(file: Path | None) -> Iterator[BinaryIO]:
-    with nullcontext(sys.stdin.buffer) if file is None else opened(file) as source:
-        yield source

@@ -40,9 +40,35 @@ Replicas = Annotated[
 ]
 
 
-def with_replicas(config: dict[str, Any], replicas: int | None) -> dict[str, Any]:
-    """Add what the option `--replicas` says to a configuration; without the option nothing."""
-    return config if replicas is None else {**config, "replication": {"replicas": replicas}}
+MinInSync = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COUNT",
+        help="How many of them must have a record before it is acknowledged; default: more than half.",
+    ),
+]
+
+
+def with_replicas(
+    config: dict[str, Any], replicas: int | None, min_in_sync: str | None
+) -> dict[str, Any]:
+    """Add what the options `--replicas` and `--min-in-sync` say to a configuration; without them nothing.
+
+    Raises:
+        typer.BadParameter: the second is neither a number nor `default`.
+    """
+    said: dict[str, Any] = {} if replicas is None else {"replicas": replicas}
+    if min_in_sync is not None:
+        said["min_in_sync"] = None if min_in_sync == "default" else _count_in(min_in_sync)
+    return {**config, "replication": said} if said else config
+
+
+def _count_in(text: str) -> int:
+    if text.isascii() and text.isdigit() and 1 <= int(text) <= REPLICA_COUNT_MAX:
+        return int(text)
+    raise typer.BadParameter(
+        f"a number from 1 to {REPLICA_COUNT_MAX}, or default", param_hint="--min-in-sync"
+    )
 
 
 def add_to(app: typer.Typer) -> None:

@@ -10,7 +10,7 @@ from bottomless.cli.inventory import last_age_of, records_of, stored_size_of, wi
 from bottomless.cli.meant import note_stream
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show, show_list, tell_unreadable
-from bottomless.cli.replicas import Replicas, with_replicas
+from bottomless.cli.replicas import MinInSync, Replicas, with_replicas
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
 from bottomless.cli.stream_names import Stream, complete_stream
@@ -45,7 +45,7 @@ def add_to(app: typer.Typer) -> None:
             "create orders --max-age 7D --label team=shop",
             "create sensors-17 --leaderless",
             "create orders --tiers default:bytes=10GB,cold",
-            "create orders --replicas 3",
+            "create orders --replicas 3 --min-in-sync 2",
         ),
     )(_create)
     app.command("ls", epilog=examples("ls", "ls ord -o name", "ls --long", "ls --deleting"))(_list)
@@ -80,10 +80,11 @@ def _create(
     ] = False,
     tiers: Tiers = None,
     replicas: Replicas = None,
+    min_in_sync: MinInSync = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Create a stream; repeating it with the same options changes nothing."""
-    config = with_replicas(with_tiers(config, tiers), replicas)
+    config = with_replicas(with_tiers(config, tiers), replicas, min_in_sync)
     if leaderless:
         config = {"profile": "leaderless", **config}
     with open_client(context) as client:
@@ -157,6 +158,7 @@ def _update(
     if_match: _Etag = None,
     tiers: Tiers = None,
     replicas: Replicas = None,
+    min_in_sync: MinInSync = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Change the configuration of a stream, or of all with a prefix.
@@ -164,7 +166,7 @@ def _update(
     Options that are not named stay. With --prefix streams are changed one after the other; one that
     is created later is not.
     """
-    config = with_replicas(with_tiers(config, tiers), replicas)
+    config = with_replicas(with_tiers(config, tiers), replicas, min_in_sync)
     if not config:
         raise typer.BadParameter("nothing to change is named")
     if (stream is None) is (prefix is None):

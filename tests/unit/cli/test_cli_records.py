@@ -28,6 +28,13 @@ def test_lines_come_back_as_they_were_whatever_bytes_they_are(cli: CommandLine) 
     assert read(cli, "lines") == data + b"\n"
 
 
+def test_a_dash_is_stdin_as_no_file_is(cli: CommandLine) -> None:
+    cli.stream("piped")
+    for words in (("-",), ()):
+        assert cli.run("produce", "piped", *words, stdin=b"one\ntwo\n").exit_code == 0
+    assert read(cli, "piped") == b"one\ntwo\n" * 2
+
+
 def test_ndjson_is_stored_as_json_and_a_member_can_be_the_key(cli: CommandLine) -> None:
     source = cli.file(b'{"id":"a","n":1}\n\n  {"id":7}  \n[1, 2]\n')
     cli.stream("ndjson")
