@@ -12,9 +12,11 @@ it emptied.
 
 from typing import Final, NamedTuple
 
+import orjson
+
 from bottomless.errors import Corrupt
 from bottomless.model.names import NodeId
-from bottomless_server.coordination.base import Changes, Coordination, Member
+from bottomless_server.coordination.base import Changes, Coordination, Member, Values
 from bottomless_server.stores.node_facts import (
     NodeFacts,
     decode_facts,
@@ -39,13 +41,20 @@ class KnownNode(NamedTuple):
     """Whether an operator has it emptied."""
     facts: NodeFacts | None
     """What it says of itself; None of an older release, or if that is damaged."""
+    url: str
+    """The url of its internal listener."""
+    left: int | None
+    """How many streams are left on a node that is emptied, as its evacuation counted last; None before it has
+    counted, and of a node that nobody has emptied."""
 
     @property
     def state(self) -> str:
         """What it is, in a word."""
         if not self.live:
             return "away"
-        return "emptied" if self.emptied else "live"
+        if not self.emptied:
+            return "live"
+        return "emptied" if self.left == 0 else "emptying"
 
     @property
     def is_usable(self) -> bool:
@@ -121,7 +130,8 @@ async def known_nodes(coordination: Coordination) -> list[KnownNode]:
     """
     members = await coordination.members(NODES_KEY, b"", NODE_COUNT_MAX)
     # After an address changed a node may stand there twice for a moment.
-    ids = list(dict.fromkeys(_parse(member).node_id for member in members))
+    urls = {one.node_id: one.url for one in map(_parse, members)}
+    ids = list(urls)
     keys = [key(node) for key in (node_key, emptied_key, facts_key) for node in ids]
     values = await coordination.get_many(keys) if keys else []
     count = len(ids)
@@ -131,19 +141,50 @@ async def known_nodes(coordination: Coordination) -> list[KnownNode]:
             live=values[number] is not None,
             emptied=values[count + number] is not None,
             facts=_facts_in(values[2 * count + number]),
+            url=urls[node],
+            left=_left_in(values[count + number]),
         )
         for number, node in enumerate(ids)
     ]
 
 
 async def mark_emptied(coordination: Coordination, node_id: NodeId) -> None:
-    """Have nothing put on a node any more, until it stops. Idempotent.
+    """Have nothing put on a node any more, until it stops; how much is left there is not known yet.
+    Idempotent.
 
     Raises:
         As `announce`.
     """
-    marked = Changes({emptied_key(node_id): b"1"})
+    marked = Changes({emptied_key(node_id): _encode_left(None)})
     await coordination.transact([emptied_key(node_id)], lambda _: (marked, None))
+
+
+async def note_left_on(coordination: Coordination, node_id: NodeId, left: int) -> None:
+    """Note how many streams are left on a node that is emptied; nothing of one that has stopped. Idempotent.
+
+    Raises:
+        As `announce`.
+    """
+    key = emptied_key(node_id)
+
+    def noted(values: Values) -> tuple[Changes, None]:
+        return Changes({} if values[key] is None else {key: _encode_left(left)}), None
+
+    await coordination.transact([key], noted)
+
+
+def _encode_left(left: int | None) -> bytes:
+    return orjson.dumps({"left": left})
+
+
+def _left_in(mark: bytes | None) -> int | None:
+    # A release before this one wrote no more than that the mark is there.
+    try:
+        members = orjson.loads(mark or b"null")
+    except orjson.JSONDecodeError:
+        return None
+    left = members.get("left") if isinstance(members, dict) else None
+    return left if isinstance(left, int) else None
 
 
 def _facts_in(value: bytes | None) -> NodeFacts | None:

@@ -1,7 +1,8 @@
 """What an ingest node says of itself to those that choose nodes for replicas, and to those that send.
 
 bottomless:node-facts:{node_id}    its address, its zone and its release, as JSON
-bottomless:node-emptied:{node_id}  there if an operator has it emptied: it is chosen for nothing
+bottomless:node-emptied:{node_id}  there if an operator has it emptied: it is chosen for nothing; how
+                                   many streams are left there, as JSON
 
 A node writes it in the transaction in which it enters itself among the nodes, and takes it out with
 that entry. One that was killed leaves it, so it says nothing of whether the node lives: that is what

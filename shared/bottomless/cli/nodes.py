@@ -14,6 +14,8 @@ from bottomless.cli.session import open_client
 _COLUMNS: Final = [
     Column("NODE", lambda item: item["node"]),
     Column("STATE", lambda item: item["state"]),
+    Column("LEFT", lambda item: "" if item.get("left") is None else item["left"]),
+    Column("URL", lambda item: item.get("url") or ""),
     Column("ZONE", lambda item: item["zone"] or ""),
     Column("RELEASE", lambda item: item["release"] or ""),
 ]
@@ -32,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _list(context: typer.Context, output: Output = Form.TABLE) -> None:
-    """List the ingest nodes: those that live, are away, or are emptied."""
+    """List the ingest nodes: those that live, are away, or are being emptied, with how many streams are left."""
     with open_client(context) as client:
         show_list(client.list_nodes(), _COLUMNS, output)
 

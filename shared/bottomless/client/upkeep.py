@@ -205,7 +205,7 @@ class UpkeepCalls(Wire):
         return await self._send_json("DELETE", replica_path(name, node))
 
     async def list_nodes(self) -> list[dict[str, Any]]:
-        """List the ingest nodes: `node`, `zone`, `release` and `state` of each."""
+        """List the ingest nodes: `node`, `url`, `zone`, `release`, `state` and `left` of each."""
         items: list[dict[str, Any]] = members(await self._send("GET", "/v1/nodes"))["items"]
         return items
 

@@ -1,7 +1,12 @@
-"""The options `--replicas` and `--min-in-sync`."""
+"""The options `--replicas` and `--min-in-sync`, and the list of nodes."""
 
+from pathlib import Path
+
+import orjson
 import pytest
 import typer
+from support.command_line import CommandLine
+from support.stand_in import OURS, standing_in
 
 from bottomless.cli.replicas import with_replicas
 
@@ -17,3 +22,16 @@ def test_options_name_what_they_change_and_leave_the_rest() -> None:
 def test_what_is_no_count_of_nodes_is_refused_as_wrong_usage(text: str) -> None:
     with pytest.raises(typer.BadParameter):
         with_replicas({}, None, text)
+
+
+def test_nodes_are_listed_with_their_addresses_and_what_is_left(tmp_path: Path) -> None:
+    node = {"url": "http://10.0.0.5:9081", "zone": None, "release": "0.1.0"}
+    items = [
+        {**node, "node": "a" * 32, "state": "live", "left": None},
+        {**node, "node": "b" * 32, "state": "emptying", "left": 3},
+    ]
+    with standing_in(lambda _: (200, orjson.dumps({"items": items}), OURS)) as server:
+        shown = CommandLine(server.url, tmp_path).ok("nodes", "ls").splitlines()
+    assert shown[0].split() == ["NODE", "STATE", "LEFT", "URL", "ZONE", "RELEASE"]
+    assert shown[1].split() == ["a" * 32, "live", "http://10.0.0.5:9081", "0.1.0"]
+    assert shown[2].split() == ["b" * 32, "emptying", "3", "http://10.0.0.5:9081", "0.1.0"]

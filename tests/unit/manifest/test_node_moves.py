@@ -38,9 +38,10 @@ from bottomless_server.stores.ingest_nodes import (
     announce,
     known_nodes,
     mark_emptied,
+    note_left_on,
     withdraw,
 )
-from bottomless_server.stores.node_facts import NodeFacts
+from bottomless_server.stores.node_facts import NodeFacts, emptied_key
 from bottomless_server.stores.streams import node_key
 
 B, C, D = (NodeId(letter * 32) for letter in "bcd")
@@ -150,7 +151,7 @@ async def a_harness(*records: StreamRecord) -> ManifestHarness:
     return harness
 
 
-async def test_nodes_are_listed_with_what_each_is() -> None:
+async def test_nodes_are_listed_with_what_and_where_each_is() -> None:
     harness = await a_harness()
     await mark_emptied(harness.coordination, C)
     async with running(harness) as service:
@@ -158,10 +159,34 @@ async def test_nodes_are_listed_with_what_each_is() -> None:
     assert {one["node"]: one["state"] for one in told} == {
         NODE: "live",
         B: "live",
-        C: "emptied",
+        C: "emptying",
         D: "away",
     }
-    assert {one["node"]: one["zone"] for one in told}[B] == "east"
+    of_b = next(one for one in told if one["node"] == B)
+    assert (of_b["zone"], of_b["url"], of_b["left"]) == ("east", "unix:///b.sock", None)
+
+
+async def test_a_node_says_how_much_is_left_while_it_is_emptied_and_is_emptied_at_the_end() -> None:
+    harness = await a_harness()
+
+    async def said(node: NodeId) -> tuple[str, int | None]:
+        nodes = await known_nodes(harness.coordination)
+        return next((one.state, one.left) for one in nodes if one.node_id == node)
+
+    await mark_emptied(harness.coordination, C)
+    assert await said(C) == ("emptying", None)
+    await note_left_on(harness.coordination, C, 3)
+    assert await said(C) == ("emptying", 3)
+    await note_left_on(harness.coordination, C, 0)
+    assert await said(C) == ("emptied", 0)
+    # As a release before this one marked it.
+    harness.coordination.write(Changes({emptied_key(C): b"1"}))
+    assert await said(C) == ("emptying", None)
+    # It was stopped, and is back: what its evacuation counts late marks it no more.
+    await withdraw(harness.coordination, C)
+    await announce(harness.coordination, IngestNode(C, "unix:///c"))
+    await note_left_on(harness.coordination, C, 1)
+    assert await said(C) == ("live", None)
 
 
 async def test_a_node_that_is_emptied_is_chosen_for_nothing_until_it_stops() -> None:
@@ -197,8 +222,10 @@ async def test_all_that_other_nodes_can_hold_leaves_a_node() -> None:
         told = await an_operation(service, begun)
         assert told["state"] == "succeeded", told
         assert told["result"] == {"held": 1, "left": 0}
+        nodes = (await service.public.get("/v1/nodes")).json()["items"]
         missing = await service.public.post(f"/v1/admin/nodes/{'e' * 32}/evacuate", json={})
     assert harness.owners.given == [(STREAM, heirs(held(NODE, B, C))[0])]
+    assert {one["node"]: one["state"] for one in nodes}[NODE] == "emptied"
     assert (missing.status_code, missing.json()["code"]) == (404, "not-found")
 
 

@@ -7,6 +7,8 @@ the stream away, or to have a member replaced. What a crash leaves at each step:
 2. an owner was asked        the stream is given, or another node is taken in and then the member goes, or
                              neither; the next pass asks again, and asking twice changes nothing more
 3. the page is noted         the next step begins after it
+4. a pass has ended          how many streams are left there stands in the mark; the pass that ends next says
+                             it anew, and of a node that was stopped meanwhile nothing is said
 
 An owner that dies forgets whom it was to replace: the next pass asks its heir. Nothing is taken from a
 node before another one has everything.
@@ -37,7 +39,7 @@ from bottomless_server.manifest.streams.evacuation import (
 )
 from bottomless_server.node.core.failover import heirs
 from bottomless_server.node.core.placement import Candidate, chosen
-from bottomless_server.stores.ingest_nodes import known_nodes
+from bottomless_server.stores.ingest_nodes import known_nodes, note_left_on
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import STREAMS_KEY
 
@@ -87,7 +89,10 @@ class NodeMoves:
         free = {one.node_id for one in nodes if one.is_usable} - {node}
         records = await self._page(progress)
         if records is None:
-            return _next_pass(progress, self._context.clock())
+            ended = end_pass(progress)
+            # Before the operation ends: what says that nothing is left there may be stopped.
+            await note_left_on(self._context.coordination, node, ended["left"])
+            return _next_pass(ended, self._context.clock())
         held = [(one, leaves(one, node, free, live)) for one in records if is_held_by(one, node)]
         refused = await self._do([(one, move) for one, move in held if isinstance(move, Move)])
         for record, move in held:
@@ -148,9 +153,8 @@ class NodeMoves:
         return refused
 
 
-def _next_pass(progress: Mapping[str, Any], now: int) -> Again | Done | Failed:
-    """What comes after the last stream of a pass in which so many were left."""
-    ended = end_pass(progress)
+def _next_pass(ended: dict[str, Any], now: int) -> Again | Done | Failed:
+    """What comes after a pass in which so many were left."""
     if not ended["left"]:
         return Done({"held": ended["held"], "left": 0})
     if ended["_passes"] >= _PASS_COUNT_MAX:

@@ -22,9 +22,11 @@ def add_node_routes(api: FastAPI, context: Context, operations: Operations) -> N
         items = [
             {
                 "node": one.node_id,
+                "url": one.url,
                 "zone": None if one.facts is None else one.facts.zone,
                 "release": None if one.facts is None else one.facts.release,
                 "state": one.state,
+                "left": one.left,
             }
             for one in await known_nodes(context.coordination)
         ]
