@@ -34,5 +34,5 @@ class ServedNode:
         api = create_api("a follower")
         clocks = self.node.clocks.clocks()
         room = MemoryRoom(Admission(2**24, 2**24), clocks.monotonic, 1)
-        routes = ReplicaRoutes(self.node.following, room, lambda: NODE)
+        routes = ReplicaRoutes(self.node.following, room, lambda: NODE, clocks.monotonic)
         return wrap(add_replica_routes(api, routes))

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 import pytest
+import structlog
 from support.asgi import client_of
 from support.guards import remove
 
@@ -62,8 +63,10 @@ async def serving(*, by_search: bool = False) -> AsyncIterator[Served]:
     """`by_search`: the framework finds the route, and not the shortcut."""
     follower = FollowerNode()
     api = create_api("a follower")
-    room = MemoryRoom(Admission(2**20, 2**20), follower.clocks.clocks().monotonic, 0)
-    app = add_replica_routes(api, ReplicaRoutes(follower.following, room, lambda: NODE))
+    monotonic = follower.clocks.clocks().monotonic
+    room = MemoryRoom(Admission(2**20, 2**20), monotonic, 0)
+    routes = ReplicaRoutes(follower.following, room, lambda: NODE, monotonic)
+    app = add_replica_routes(api, routes)
     async with client_of(wrap(api if by_search else app)) as client:
         yield Served(follower, client)
     await follower.aclose()
@@ -125,6 +128,21 @@ async def test_a_node_that_came_back_with_another_disk_is_not_taken_for_the_one_
         taken = await served.client.post(ITEMS, content=body, headers=headers)
         assert (opened.status_code, taken.status_code) == (status, status), opened.text
         assert served.follower.following.in_use(STREAM) == (status == 200)
+
+
+@pytest.mark.parametrize("by_search", [False, True])
+async def test_what_is_for_a_node_that_is_gone_is_told_once_however_often_it_comes(
+    by_search: bool,
+) -> None:
+    headers: dict[str, str] = {NODE_HEADER: "e" * 32, "content-type": MEDIA_TYPE}
+    async with serving(by_search=by_search) as served:
+        with structlog.testing.capture_logs() as logs:
+            for path in (ITEMS, of_stream(OPEN, STREAM)) * 3:
+                answer = await served.client.post(path, content=b"", headers=headers)
+                assert answer.status_code == 503
+    assert [(entry["event"], entry["node"]) for entry in logs] == [
+        ("owners send for a node that had this address before", "e" * 32)
+    ]
 
 
 async def test_a_damaged_body_is_refused_wherever_it_is_damaged(served: Served) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+import structlog
 from support.asgi import on_tcp
 
 from bottomless.errors import Code, Unavailable
@@ -20,7 +21,7 @@ from bottomless_server.protocol.replica import ITEMS, Opening, Place
 from bottomless_server.runtime.peers.peers import Peer
 from unit.ingest.harness import STREAM
 from unit.ingest.replica_logs import OwnerLog
-from unit.ingest.served_nodes import ServedNode
+from unit.ingest.served_nodes import NODE, ServedNode
 
 SEEDS = range(int(os.environ.get("BOTTOMLESS_TEST_ROUNDS", "1")))
 STEPS = 40
@@ -35,6 +36,8 @@ class Line:
         self._peer = peer
         self._chance = chance
         self.loses = True
+        self.lost_next = 0
+        """So many requests are lost, whatever chance says."""
         self.sent = 0
         """Bodies with items."""
 
@@ -47,7 +50,8 @@ class Line:
     ) -> bytes:
         self.sent += path == ITEMS
         fate = self._chance.random() if self.loses else 1.0
-        if fate < 0.1:
+        if fate < 0.1 or self.lost_next:
+            self.lost_next = max(self.lost_next - 1, 0)
             raise lost()
         answer = await self._peer.post(path, parts, content_type, timeout_seconds)
         if fate < 0.2:
@@ -83,7 +87,8 @@ class Pair:
         self.served = served
         self.line = line
         self.heard = asyncio.Event()
-        self.replicator = Replicator(line, memory, asyncio.get_running_loop().time, self._hear)
+        clock = asyncio.get_running_loop().time
+        self.replicator = Replicator(line, memory, clock, self._hear, NODE)
 
     def _hear(self, _: Event) -> None:
         self.heard.set()
@@ -209,6 +214,21 @@ async def test_a_sender_that_meets_a_bug_goes_on(monkeypatch: pytest.MonkeyPatch
         await pair.have_all(STREAMS[:1])
         assert next(bugs, None) is None
         assert pair.served.node.files(owner.stream_id) == owner.files
+
+
+async def test_a_node_that_is_away_is_told_of_once_and_when_it_is_back() -> None:
+    owner = OwnerLog(STREAMS[0])
+    async with pairs(1, random.Random(0)) as made:
+        (pair,) = made
+        pair.line.loses, pair.line.lost_next = False, 3
+        with structlog.testing.capture_logs() as logs:
+            follow(pair, owner)
+            append(made, owner, 600)
+            await pair.have_all(STREAMS[:1])
+    assert [(entry["event"], entry["node"]) for entry in logs] == [
+        ("another node is not reached", NODE),
+        ("another node is reached again", NODE),
+    ]
 
 
 async def test_streams_that_are_offered_in_one_turn_share_a_body() -> None:

@@ -226,7 +226,7 @@ def make_following(
     return ReplicaHalf(
         sending,
         following,
-        ReplicaRoutes(following, room, lambda: owner.node_id),
+        ReplicaRoutes(following, room, lambda: owner.node_id, context.clocks.monotonic),
         failover,
         step_down,
         transfers,

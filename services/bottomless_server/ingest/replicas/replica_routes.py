@@ -7,6 +7,7 @@ anything of it is taken. After a crash its items are there or not, each as its s
 
 from collections.abc import Callable
 
+import structlog
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
@@ -16,6 +17,7 @@ from bottomless.guards import guard
 from bottomless.model.names import NodeId, parse_stream_id
 from bottomless_server.ingest.replicas.following import Following
 from bottomless_server.node.core.following import OpenRefusal
+from bottomless_server.node.core.troubles import Troubles
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.protocol.replica import (
     BODY_SIZE_MAX,
@@ -35,11 +37,16 @@ from bottomless_server.runtime.http.app import (
     header,
     parse_query,
     read_body,
+    said_in_log,
     with_shortcut,
 )
 from bottomless_server.runtime.http.problems import enough_memory
 
+log = structlog.get_logger(__name__)
+
 _JSON = "application/json"
+_NODE_SIZE = 32
+"""Digits of the id of a node, of which no more are kept than these."""
 _OWNER = "replicas"
 """Under which all bodies together reserve memory."""
 
@@ -47,16 +54,24 @@ _OWNER = "replicas"
 class ReplicaRoutes:
     """What the routes are made of."""
 
-    def __init__(self, following: Following, room: MemoryRoom, mine: Callable[[], NodeId]) -> None:
-        """`mine` tells which node this is, which the data directory says."""
+    def __init__(
+        self,
+        following: Following,
+        room: MemoryRoom,
+        mine: Callable[[], NodeId],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """`mine` tells which node this is, which the data directory says; `monotonic` is a clock in seconds."""
         self._following = following
         self._room = room
         self._mine = mine
+        self._monotonic = monotonic
+        self._troubles = Troubles()
 
     async def open(self, stream_id: str, request: Request) -> Response:
         """Open the log of a stream for its owner, and answer where it ends or why it is not open."""
         parse_query(request.scope, {})
-        require_meant(request.scope, self._mine())
+        self._require_meant(request.scope)
         body = await read_body(request.scope, request.receive, OPENING_SIZE_MAX)
         try:
             opening = decode_opening(body)
@@ -73,7 +88,7 @@ class ReplicaRoutes:
     async def take(self, request: Request) -> Response:
         """Take items of many streams, and answer each of them."""
         parse_query(request.scope, {})
-        require_meant(request.scope, self._mine())
+        self._require_meant(request.scope)
         content_type(request.scope, (MEDIA_TYPE,))
         declared = header(request.scope, b"content-length")
         size = int(declared) if declared is not None and declared.isdigit() else BODY_SIZE_MAX
@@ -87,6 +102,23 @@ class ReplicaRoutes:
                 sentence = "the body is damaged, or no body of replicas"
                 raise InvalidRequest(sentence, code=Code.CRC_MISMATCH) from error
         return Response(encode_answers(answers), 200, media_type=_JSON)
+
+    def _require_meant(self, scope: Scope) -> None:
+        try:
+            require_meant(scope, self._mine())
+        except Unavailable:
+            # An owner tries a node whose disk is lost every two seconds, until it has replaced it.
+            said_in_log(scope)
+            meant = (header(scope, NODE_HEADER.encode()) or "")[:_NODE_SIZE]
+            lasting = self._troubles.meet(meant, self._monotonic())
+            if lasting is not None:
+                log.warning(
+                    "owners send for a node that had this address before",
+                    node=meant,
+                    seconds=lasting.seconds,
+                    attempts=lasting.times,
+                )
+            raise
 
 
 @guard("the node that is meant")

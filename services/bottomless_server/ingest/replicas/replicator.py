@@ -18,7 +18,7 @@ from typing import Final, Protocol
 import structlog
 
 from bottomless.errors import Code, StoreError
-from bottomless.model.names import StreamId
+from bottomless.model.names import NodeId, StreamId
 from bottomless_server.ingest.replicas.pieces import Freed
 from bottomless_server.node.core.sending import Sending
 from bottomless_server.node.core.sends import (
@@ -33,6 +33,7 @@ from bottomless_server.node.core.sends import (
     Send,
     Told,
 )
+from bottomless_server.node.core.troubles import Troubles
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.replica import (
     ITEMS,
@@ -55,6 +56,7 @@ ANSWER_SECONDS: Final = 10.0
 """After so long nothing is known of a request."""
 BUG_SECONDS: Final = 0.5
 """After so long it goes on, where what to do next could not be decided."""
+_AWAY: Final = "away"
 
 
 class Follower(Protocol):
@@ -106,11 +108,15 @@ class Replicator:
         memory: Memory,
         monotonic: Callable[[], float],
         heard: Callable[[Event], None],
+        node: NodeId,
     ) -> None:
-        """`heard` is told of what the other node has; `memory` is that of all nodes together."""
+        """`heard` is told of what the other node has; `memory` is that of all nodes together. `node` is which
+        one it is, for the log."""
         self._follower = follower
         self._monotonic = monotonic
         self._heard = heard
+        self._node = node
+        self._troubles = Troubles()
         self._sending = Sending(memory)
         self._sources: dict[StreamId, Source] = {}
         self._under_way: set[asyncio.Task[None]] = set()
@@ -208,7 +214,7 @@ class Replicator:
             events = await self._done(action)
         except (StoreError, OSError) as error:
             refused = isinstance(error, StoreError) and error.code is not Code.PEER_UNAVAILABLE
-            log.warning("a replica was not reached", refused=refused, error=str(error))
+            self._tell(action, error, refused=refused)
             events = self._sending.failed(action, self._monotonic(), refused=refused)
             if isinstance(action, Open) and _is_failed_disk(error):
                 events.append(Event(News.FAILED, action.stream_id))
@@ -218,6 +224,30 @@ class Replicator:
         self._look_soon()
         for event in events:
             self._heard(event)
+
+    def _tell(self, action: Action, error: StoreError | OSError, *, refused: bool) -> None:
+        """Log what went wrong, seldom what goes on: a node that is away is tried every two seconds."""
+        if isinstance(action, Read):
+            said, kind = "what another node lacks was not read", f"read:{action.stream_id}"
+        elif refused and isinstance(error, StoreError):
+            said, kind = "another node refuses what it is sent", error.code
+        else:
+            said, kind = "another node is not reached", _AWAY
+        lasting = self._troubles.meet(kind, self._monotonic())
+        if lasting is not None:
+            log.warning(
+                said,
+                node=self._node,
+                stream_id=None if isinstance(action, Send) else action.stream_id,
+                seconds=lasting.seconds,
+                attempts=lasting.times,
+                error=str(error),
+            )
+
+    def _is_there(self) -> None:
+        away = self._troubles.end(_AWAY, self._monotonic())
+        if away is not None:
+            log.info("another node is reached again", node=self._node, seconds=away.seconds)
 
     async def _done(self, action: Action) -> list[Event]:
         if isinstance(action, Send):
@@ -233,12 +263,14 @@ class Replicator:
         items = [_item(part) for part in action.parts]
         parts = encode_items(items)
         answer = await self._follower.post(ITEMS, parts, MEDIA_TYPE, ANSWER_SECONDS)
+        self._is_there()
         answers = decode_answers(answer, len(items))
         return self._sending.answered(action, answers, self._monotonic())
 
     async def _open(self, action: Open, source: Source) -> list[Event]:
         path, body = of_stream(OPEN, action.stream_id), encode_opening(source.opening())
         answer = await self._follower.post(path, [body], "application/json", ANSWER_SECONDS)
+        self._is_there()
         said = decode_open_said(answer)
         return self._sending.opened(action, said.refusal, said.end, self._monotonic())
 

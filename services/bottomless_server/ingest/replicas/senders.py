@@ -48,7 +48,8 @@ class Senders:
     def reach(self, node: NodeId, follower: Follower) -> None:
         """Send to a node from now on."""
         assert node not in self._senders
-        sender = Replicator(follower, self._memory, self._monotonic, partial(self._hear, node))
+        heard = partial(self._hear, node)
+        sender = Replicator(follower, self._memory, self._monotonic, heard, node)
         self._senders[node] = sender
         sender.start()
 

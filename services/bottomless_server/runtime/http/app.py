@@ -77,6 +77,7 @@ __all__ = [
     "problem_response",
     "read_body",
     "request_id_of",
+    "said_in_log",
     "send_problem",
     "text",
     "with_shortcut",
@@ -88,6 +89,7 @@ log = structlog.get_logger(__name__)
 _READS: Final = ("GET", "HEAD")
 _PUBLIC: Final = "/v1/"
 """Below it stand all paths that hold names of users."""
+_SAID: Final = "bottomless.said_in_log"
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 BROKER_OPERATIONS: Final = frozenset({"produce", "consume", "get_broker_health"})
 """The operations of openapi/broker.yaml, which are off unless an operator turns them on."""
@@ -227,10 +229,17 @@ def _answer(request: Request, error: StoreError) -> Response:
     return problem_response(error, request_id_of(scope), write=write, path=scope["path"])
 
 
+def said_in_log(scope: Scope) -> None:
+    """Write no line for this request if it fails: whoever refuses it has said why in the log, and says so
+    seldom of what goes on and on."""
+    scope[_SAID] = True
+
+
 async def _answer_store_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StoreError)
     # Whoever comes while it stops is refused on purpose; that it stops was said once.
-    if STATUS[error.code] >= 500 and error.code is not Code.DRAINING:
+    is_said = error.code is Code.DRAINING or request.scope.get(_SAID, False)
+    if STATUS[error.code] >= 500 and not is_said:
         log.warning("request failed", **_named(request), code=error.code.value, error=str(error))
     return _answer(request, error)
 
