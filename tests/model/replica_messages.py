@@ -152,7 +152,8 @@ class Messages(Ground):
         if refusal is OpenRefusal.FENCED:
             self.nodes[to].owner = None
         elif refusal is OpenRefusal.DIVERGED:
-            if sender in owner.holders.counted:
+            had_all = sender in owner.in_sync_at_claim and not owner.found_shown
+            if sender in owner.holders.counted or had_all:
                 owner.diverged.add(sender)
         else:
             owner.opened.add(sender)

@@ -72,6 +72,7 @@ class Owner:
     version: int = 0
     said: dict[NodeId, Said] = field(default_factory=dict)
     diverged: set[NodeId] = field(default_factory=set)
+    in_sync_at_claim: frozenset[NodeId] = frozenset()
     have: dict[NodeId, Place] = field(default_factory=dict)
     """Where a log ends that is open, of those that are not empty."""
     sessions: dict[NodeId, int] = field(default_factory=dict)
@@ -80,6 +81,7 @@ class Owner:
     def forget(self, node: NodeId) -> None:
         """It is to be opened anew: what it had may be gone, and what it still answers is of before."""
         self.said.pop(node, None)
+        self.diverged.discard(node)
         self.have.pop(node, None)
         self.sessions.pop(node, None)
         self.opened.discard(node)

@@ -23,6 +23,7 @@ from bottomless_server.node.core.replica_waits import (
     joiner,
     let_go,
     next_step,
+    to_take_back,
 )
 from bottomless_server.protocol.replica import NOWHERE, EpochEnd, Opening, Place
 from model.replica_messages import Messages
@@ -90,6 +91,7 @@ class Owners(Messages):
             epoch=record.epoch,
             opening=opening,
             holders=Holders.of(record, node.name),
+            in_sync_at_claim=frozenset(record.in_sync),
             written=chunks[-1].end if chunks else NOWHERE,
             waited=Waited(chunks[-1].end if chunks else NOWHERE, self.now)
             if chunks or record.dirty
@@ -159,7 +161,7 @@ class Owners(Messages):
         if owner is None:
             return
         if owner.diverged:
-            self._hand_over(number, owner)
+            self._give_up(number, owner, fate)
             return
         if owner.waited is None or node.synced < len(node.disk.chunks):
             return
@@ -206,7 +208,7 @@ class Owners(Messages):
         if owner is None:
             return
         if owner.diverged:
-            self._hand_over(number, owner)
+            self._give_up(number, owner, fate)
             return
         doubted = [one for one in sorted(owner.holders.doubted) if has_all(owner, one)]
         node = joiner(owner.holders, owner.said, owner.written, self.now, BOUNDS)
@@ -220,7 +222,7 @@ class Owners(Messages):
         if owner is None or target is node:
             return
         if owner.diverged:
-            self._hand_over(number, owner)
+            self._give_up(number, owner, fate)
         elif in_sync.may_be_admitted(owner.said.get(target.name, Said()).end, owner.written):
             self._change(node, owner, in_sync.admit, target.name, fate)
 
@@ -326,9 +328,15 @@ class Owners(Messages):
             return
         self.events["a stream was transferred"] += 1
 
-    def _hand_over(self, number: int, owner: Owner) -> None:
-        """To one that knows more; until that is done nobody is let go or counted in."""
+    def _give_up(self, number: int, owner: Owner, fate: Fate) -> None:
+        """To one that knows more; until that is done nobody is let go, or counted in but that one."""
         node = self.node(number)
+        for target in to_take_back(owner.holders, owner.diverged)[:1]:
+            knows_less = target in self.aged
+            self._change(node, owner, in_sync.admit, target, fate)
+            if not knows_less:
+                self.aged.discard(target)
+            return
         for target in sorted(owner.diverged):
             if node.owner is owner and target in self.record.in_sync and target in self.leased:
                 self.transfer(number, self.names.index(target))

@@ -70,6 +70,37 @@ def claimed_by_one_that_died() -> StreamRecord:
     return claim(ALL, C, "c:1", HAS_ALL, home_held=False)
 
 
+def test_a_node_in_sync_without_a_record_goes_on_though_two_owners_died_before_they_wrote() -> None:
+    """All three were in sync when all was published. B claimed after A, and C never heard of that."""
+    start = EpochStart(5, 1_000)
+    record = replace(ALL, epoch=5, epochs=(start,), published_next=1_000, reserved_next=2_000)
+    begun = LocalView(0, empty=True, epoch=5, published_next=1_000)
+    died = claim(record, B, "b:1", begun, home_held=False)
+    claimed = claim(died, C, "c:1", begun, home_held=False)
+    assert (claimed.epoch, claimed.home) == (7, C)
+    assert claimed.epochs == (EpochStart(7, 1_000),)
+    # Also where B had a round that nobody was shown.
+    longer = LocalView(1_003, False, 5, 0, 1_000, epochs=(start,))
+    died = claim(record, B, "b:1", longer, home_held=False)
+    claimed = claim(died, C, "c:1", begun, home_held=False)
+    assert claimed.epochs == (EpochStart(7, 1_000),)
+
+
+def test_a_node_whose_log_is_gone_goes_on_with_nothing() -> None:
+    record = replace(ALL, epoch=5, published_next=1_000, reserved_next=2_000)
+    lost = LocalView(0, empty=True)
+    before = LocalView(0, empty=True, epoch=5, published_next=900)
+    for local, node in product((lost, before), (A, C)):
+        with pytest.raises(Unavailable, match="its disk lost data"):
+            claim(record, node, "c:1", local, home_held=False)
+    # Of a stream that lies at its home alone nobody but the newest epoch says so.
+    alone = replace(record, members=(), in_sync=())
+    known = LocalView(0, empty=True, epoch=4, published_next=1_000)
+    with pytest.raises(Unavailable, match="its disk lost data"):
+        claim(alone, A, "a:1", known, home_held=False)
+    assert claim(alone, A, "a:1", replace(known, epoch=5), home_held=False).epoch == 6
+
+
 def test_the_log_of_a_node_in_sync_stays_when_others_claimed_in_between() -> None:
     record = claimed_by_one_that_died()
     assert not ownership.is_outdated(record, B, HAS_ALL)

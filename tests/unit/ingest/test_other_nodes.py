@@ -69,6 +69,8 @@ class Records(ReplicaRecords):
     """Records whose replies are lost when a test says so."""
 
     lost = lost_members = lost_additions = 0
+    pause: asyncio.Event | None = None
+    """An eviction is done, and is answered when this is set."""
     no_settling = False
     no_admissions = False
     asked = 0
@@ -102,6 +104,8 @@ class Records(ReplicaRecords):
 
     async def evict(self, owned: Owned, node: NodeId) -> StreamRecord:
         record = await super().evict(owned, node)
+        if self.pause is not None:
+            await self.pause.wait()
         if self.lost:
             self.lost -= 1
             raise Unavailable("lost on its way", outcome=Outcome.UNKNOWN)
@@ -586,6 +590,49 @@ async def test_an_eviction_whose_reply_is_lost_counts_when_another_one_tells_of_
     assert await three.in_sync() == {B}
     await three.harness.advance(BOUNDS.join_ms)
     await three.until_in_sync(B, C)
+
+
+async def evicting(three: Three) -> asyncio.Task[Any]:
+    """A round that C lacks: its eviction is done, and the answer is on its way."""
+    await three.all_in_sync()
+    three.shut(C)
+    three.records.pause = pause = asyncio.Event()
+    task = await three.written("b", 2)
+    await eventually(lambda: three.has_all(B))
+    await three.harness.advance(BOUNDS.wait_ms)
+    await three.until_in_sync(B)
+    assert not pause.is_set()
+    return task
+
+
+async def test_who_says_while_it_is_let_go_that_it_has_more_is_taken_back_before_a_round_is_shown(
+    three: Three,
+) -> None:
+    task = await evicting(three)
+    three.others.hear(C, Event(News.DIVERGED, STREAM))
+    assert not three.others.ahead
+    assert three.records.pause is not None
+    three.records.pause.set()
+    await three.until_in_sync(B, C)
+    await eventually(lambda: three.others.ahead == {C})
+    assert not task.done()
+    assert await three.harness.values() == [b"a"]
+    three.others.hear(C, Event(News.HAS, STREAM, Place(*three.harness.appender.log.synced_place())))
+    assert (await task).status_code == 200
+
+
+async def test_who_had_more_and_was_removed_on_the_word_of_an_operator_holds_nothing_up(
+    three: Three,
+) -> None:
+    task = await evicting(three)
+    three.others.hear(C, Event(News.DIVERGED, STREAM))
+    three.records.no_admissions = True
+    assert three.records.pause is not None
+    three.records.pause.set()
+    await eventually(lambda: three.records.asked)
+    await three.others.remove(C)
+    assert (await task).status_code == 200
+    assert three.others.ahead == set()
 
 
 async def append_after_a_failed_write(three: Three) -> None:

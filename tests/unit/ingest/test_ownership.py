@@ -74,9 +74,10 @@ def test_an_empty_log_that_follows_goes_on_where_all_is_published() -> None:
         return in_sync.claim(record, MINE, "unix:///mine.sock", local, home_held=False)
 
     assert go_on(begun).epochs[-1] == EpochStart(5, 100)
+    # In sync it has all that owners showed whom it never heard of.
+    assert go_on(replace(begun, epoch=3)).epochs[-1] == EpochStart(5, 100)
     for lost in (
         EMPTY,
-        replace(begun, epoch=3),
         replace(begun, published_next=90),
         replace(begun, empty=False, next_offset=99),
     ):

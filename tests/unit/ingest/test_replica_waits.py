@@ -37,10 +37,10 @@ ROUND: Final = Waited(END, since=50_000)
 HAS_IT, LACKS_IT = Said(END, at=50_100), Said(BEFORE, at=49_000)
 
 
-def step(holders: Holders, now: int, **said: Said) -> Step:
+def step(holders: Holders, now: int, ahead: tuple[NodeId, ...] = (), **said: Said) -> Step:
     """What A does; `said` by the letters of nodes."""
     heard = {NodeId(letter * 32): one for letter, one in said.items()}
-    return next_step(holders, heard, ROUND, now, BOUNDS)
+    return next_step(holders, heard, ROUND, now, BOUNDS, ahead)
 
 
 def test_a_round_is_shown_when_all_in_sync_have_it_and_not_before() -> None:
@@ -98,6 +98,27 @@ def test_a_held_round_does_not_wait_for_a_reply_that_was_lost() -> None:
     lost = replace(TWO, doubted=frozenset([C]))
     assert step(lost, 99_000, b=LACKS_IT, c=HAS_IT) == Step(Do.SETTLE)
     assert step(TWO, 99_000, b=LACKS_IT, c=HAS_IT) == Step(Do.ADMIT, C)
+
+
+def test_as_long_as_a_node_in_sync_has_more_nothing_is_shown_and_nobody_let_go() -> None:
+    assert step(THREE, 99_000, (B,), b=LACKS_IT, c=HAS_IT) == Step(Do.WAIT)
+    assert step(THREE, 99_000, (B,), b=HAS_IT, c=HAS_IT) == Step(Do.WAIT)
+
+
+def test_a_node_that_has_more_is_taken_back_before_a_round_is_shown_without_it() -> None:
+    """Its eviction was done, or had no reply, when it said so."""
+    assert step(TWO, 50_100, (C,), b=HAS_IT) == Step(Do.TAKE_BACK, C)
+    doubted = replace(THREE, doubted=frozenset([C]))
+    assert step(doubted, 50_100, (C,), b=HAS_IT) == Step(Do.TAKE_BACK, C)
+    assert step(THREE, 50_100, (C,), b=HAS_IT) == Step(Do.WAIT)
+
+
+def test_without_its_guard_a_node_that_has_more_stays_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And could not be given the stream."""
+    remove(
+        monkeypatch, "a node that has more, back in sync before anything is shown", lambda *_: []
+    )
+    assert step(TWO, 50_100, (C,), b=HAS_IT) == Step(Do.WAIT)
 
 
 def test_a_member_joins_when_it_has_everything_that_was_written() -> None:

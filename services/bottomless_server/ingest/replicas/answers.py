@@ -26,7 +26,8 @@ class Answers:
         self.pulse = Pulse()
         """Fires at each answer, and whenever else all is to be decided anew."""
         self.diverged: set[NodeId] = set()
-        """Nodes in sync that know more than their owner."""
+        """Nodes that have more than their owner, and were in sync when it last showed anything; also such as
+        were evicted while they said so."""
         self._said: dict[NodeId, Said] = {}
 
     @property
@@ -49,7 +50,8 @@ class Answers:
         return end is not None and end >= self.written
 
     def note_end(self, node: NodeId, end: Place, now: int) -> None:
-        """Note where the synced log of a node ends."""
+        """Note where the synced log of a node ends. It follows now, whatever more it had."""
+        self.diverged.discard(node)
         self._said[node] = heard_from(self.of(node), end, self.written, now)
 
     def note_failed(self, node: NodeId) -> None:
@@ -62,11 +64,10 @@ class Answers:
             self._said[node] = unheard(self._said[node])
 
     def note_evicted(self, node: NodeId, now: int) -> None:
-        """Note that a node is in sync no more, and has to wait until it is again. Whatever more it had, it
-        counts for nothing now."""
-        self.diverged.discard(node)
+        """Note that a node is in sync no more, and has to wait until it is again."""
         self._said[node] = let_go(self.of(node), self.written, now)
 
     def forget(self, node: NodeId) -> None:
-        """Forget all that a node has said."""
+        """Forget all that a node has said. Whatever more it had, it counts for nothing now."""
+        self.diverged.discard(node)
         self._said.pop(node, None)

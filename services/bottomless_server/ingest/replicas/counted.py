@@ -107,6 +107,7 @@ class Counted:
             # Counted as long as nobody knows: it may be in sync before the reply is here.
             self._holders = replace(before, doubted=before.doubted | {node})
             try:
+                # To take one back is to admit it, whatever it has of this log.
                 if step.do is Do.EVICT:
                     self._evicting.add(node)
                     record = await evicted(records, self._owned, node)
@@ -210,7 +211,7 @@ class Counted:
         """Whether the record says already, beyond doubt, what an EXEC is to write."""
         if node in self._holders.doubted:
             return False
-        return (node in self._holders.in_sync) is (do is Do.ADMIT)
+        return (node in self._holders.in_sync) is (do is not Do.EVICT)
 
     def _not_changed(self, step: Step, before: Holders, error: Refused | StoreError) -> None:
         log.warning("a replica could not be changed", does=step.do, error=str(error))
@@ -219,6 +220,9 @@ class Counted:
             self._holders = replace(self._holders, doubted=before.doubted)
             if error.refusal is Refusal.NOT_HOME:
                 self.fence()
+            elif step.do is Do.TAKE_BACK and step.node is not None:
+                # It is no member any more, on the word of an operator.
+                self._answers.forget(step.node)
 
     def _take_up(self, record: StreamRecord) -> None:
         """Go by a record that this owner has written just now, and nobody since."""

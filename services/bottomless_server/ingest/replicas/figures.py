@@ -73,7 +73,7 @@ class ReplicaFigures:
         """Count an EXEC that let a node go, or counted one in."""
         if done is Do.EVICT:
             self.evictions += 1
-        elif done is Do.ADMIT:
+        elif done in (Do.ADMIT, Do.TAKE_BACK):
             self.admissions += 1
 
     def in_sync(self) -> dict[str, int]:

@@ -10,7 +10,9 @@ In the order of a round, with what a crash of this node leaves after each step:
 2. it is written, and then sent        chunks that nobody had an answer for, here and on others
 3. synced here, and by all in sync     the same; whoever of them becomes the owner has it
 4. a silent node is evicted, by EXEC   the record names those that have it, or one more that lacks
-                                       it: as in 2, since nothing was shown before the EXEC returned
+                                       it: as in 2, since nothing was shown before the EXEC returned.
+                                       One that said meanwhile that it has more is taken back by another
+                                       EXEC; after a crash between the two it is as if it had been silent
 5. shown and answered                  all that the record names have it
 """
 
@@ -61,6 +63,7 @@ class OtherNodes:
         self._counted = counted = Counted(context, record, claim, answers)
         self._joins = Joins(context, record, claim, counted, answers, own)
         self._begun_at = self._sent_at = context.clocks.elapsed()
+        self._in_sync_at_claim = frozenset(record.in_sync)
         self._held = False
         self.waiting_since: int | None = None
         """Since when a round waits for other nodes, by the monotonic clock in ms; None: none does."""
@@ -79,7 +82,7 @@ class OtherNodes:
     @property
     def ahead(self) -> Collection[NodeId]:
         """Nodes in sync that have more than this one: one of them is to own the stream."""
-        return self._answers.diverged
+        return self._answers.diverged.intersection(self.in_sync_others)
 
     def require_enough(self) -> None:
         """Refuse an append that nobody could confirm.
@@ -231,7 +234,7 @@ class OtherNodes:
                 answers.note_end(node, end, self._context.clocks.elapsed())
             case News.FENCED:
                 self._counted.fence()
-            case News.DIVERGED if node in self._counted.holders.counted:
+            case News.DIVERGED if self._had_all(node):
                 # It may be the only one that has what was acknowledged: nobody is let go before an
                 # operator, or a transfer, has made it the owner.
                 answers.diverged.add(node)
@@ -267,12 +270,16 @@ class OtherNodes:
             if sender is not None:
                 sender.tell(self._stream_id, self._own.told)
 
+    def _had_all(self, node: NodeId) -> bool:
+        """Whether a node has all that was ever shown: it may be in sync, or was at the claim, and nothing
+        was shown since."""
+        if node in self._counted.holders.counted:
+            return True
+        return not self._own.is_shown and node in self._in_sync_at_claim
+
     def _next_step(self, waited: Waited, now: int) -> Step:
-        holders, said = self._counted.holders, self._answers.said
-        step = next_step(holders, said, waited, now, self._context.bounds)
-        if self._answers.diverged and step.do in (Do.EVICT, Do.ADMIT, Do.SETTLE):
-            return Step(Do.WAIT)
-        return step
+        holders, answers = self._counted.holders, self._answers
+        return next_step(holders, answers.said, waited, now, self._context.bounds, answers.diverged)
 
     async def _do(self, step: Step) -> bool:
         """Do an EXEC. False: it is to be asked for again later."""

@@ -110,7 +110,8 @@ def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:
     if record.home != mine:
         # Clean, so all there is of it is published; what lies here is an older time's.
         return record.published_next
-    if record.dirty and local.next_offset < record.published_next and not is_whole(record, local):
+    lacks = record.dirty and local.next_offset < record.published_next
+    if lacks and not is_whole(record, mine, local):
         raise _lost()
     if not record.dirty and local.next_offset > record.published_next:
         raise coordination_outdated("coordination does not know of records that this node holds")
@@ -124,14 +125,17 @@ def start_of(record: StreamRecord, mine: NodeId, local: LocalView) -> int:
     return local.next_offset
 
 
-def is_whole(record: StreamRecord, local: LocalView) -> bool:
-    """Whether a log without a record lacks nothing: it was begun for the owner of the newest epoch, where
-    all was published, and nothing was published since, so nothing was written.
+def is_whole(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:
+    """Whether a log without a record lacks nothing: it was begun where all was published, and nothing was
+    published since. A node that follows knows this by its checkpoint, and a disk that lost its log has none.
 
-    A node that follows knows this by its checkpoint. A disk that lost its log has not seen that epoch.
+    Of a node in sync that is enough, whatever epochs there were since: owners that wrote nothing which was
+    shown may have died before anybody heard of them. Of the home of a stream that lies there alone the
+    epoch has to be the newest as well.
     """
-    seen = (local.epoch, local.published_next)
-    return local.empty and seen == (record.epoch, record.published_next)
+    if not local.empty or local.published_next != record.published_next:
+        return False
+    return mine in record.in_sync or local.epoch == record.epoch
 
 
 def is_outdated(record: StreamRecord, mine: NodeId, local: LocalView) -> bool:

@@ -9,11 +9,12 @@ member has caught up and is admitted.
 Times are milliseconds of the monotonic clock.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from bottomless.guards import guard
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.node.core.in_sync import all_have, may_be_admitted
@@ -126,6 +127,9 @@ class Do(StrEnum):
     """The round may go on without a node once the record says that it is not in sync."""
     ADMIT = "admit"
     """A member has everything, and is needed so that another may be evicted."""
+    TAKE_BACK = "take-back"
+    """A node has more than this one, and was evicted before that was heard: it has to be in sync again, so
+    that it can become the owner."""
     SETTLE = "settle"
     """The round waits for somebody, and nobody knows of a node whether it is in sync: an EXEC tells."""
     WAIT = "wait"
@@ -146,8 +150,17 @@ def next_step(
     waited: Waited,
     now: int,
     bounds: WaitBounds,
+    ahead: Collection[NodeId] = (),
 ) -> Step:
-    """Decide what is done about a round that is synced here."""
+    """Decide what is done about a round that is synced here.
+
+    `ahead`: nodes that said that they have more than this one, and were in sync when it last showed
+    anything. One of them may be the only one that has what was acknowledged: nothing is shown and nobody
+    let go before it owns the stream. One that is not in sync, or of which nobody knows, is taken back.
+    """
+    if ahead:
+        back = to_take_back(holders, ahead)
+        return Step(Do.TAKE_BACK, back[0]) if back else Step(Do.WAIT)
     have = {node: one.end for node, one in said.items() if one.end is not None}
     have[holders.mine] = waited.end
     if all_have(holders.counted, have, waited.end):
@@ -165,6 +178,13 @@ def next_step(
             return Step(Do.SETTLE)
     later = [at for at, _ in due if at > now]
     return Step(Do.WAIT, again_at=min(later, default=None))
+
+
+@guard("a node that has more, back in sync before anything is shown")
+def to_take_back(holders: Holders, ahead: Collection[NodeId]) -> list[NodeId]:
+    """Name those that have more than this node, and could not be given the stream: their eviction was under
+    way when they said so, or was done a moment before."""
+    return sorted(one for one in ahead if one not in holders.in_sync or one in holders.doubted)
 
 
 def joiner(
