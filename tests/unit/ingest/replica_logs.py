@@ -137,8 +137,8 @@ class OwnerLog:
         return files_of(self.disk, self.stream_id)
 
     def piece(self, end: Place | None, size_max: int = 1) -> Piece | None:
-        ask = ask_after(self.log, end, self.published_next)
-        return None if ask is None else read_piece(self.disk, ask, size_max)
+        ask = ask_after(self.log, end, self.published_next, size_max)
+        return None if ask is None else read_piece(self.disk, ask)
 
     def item(self, piece: Piece | None, committed_next: int = 0) -> Item:
         """A piece on its way; None carries bounds alone."""

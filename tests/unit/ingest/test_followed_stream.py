@@ -148,7 +148,7 @@ async def test_a_body_with_a_damaged_chunk_is_refused_and_nothing_of_it_is_taken
     second = owner.piece(first.end)
     assert second is not None
     await follower.open(owner)
-    bad = second._replace(data=second.data[:-1] + bytes([second.data[-1] ^ 1]))
+    bad = second._replace(data=bytes(second.data[:-1]) + bytes([second.data[-1] ^ 1]))
     with pytest.raises(Corrupt):
         await follower.take(owner.item(first), owner.item(bad))
     assert follower.files() == {}

@@ -76,8 +76,8 @@ class LogSource:
         return self._owner.opening
 
     async def read(self, end: Place | None) -> Piece | None:
-        ask = ask_after(self._owner.log, end, self._owner.published_next)
-        return None if ask is None else read_piece(self._owner.disk, ask, 700)
+        ask = ask_after(self._owner.log, end, self._owner.published_next, 700)
+        return None if ask is None else read_piece(self._owner.disk, ask)
 
 
 class Pair:

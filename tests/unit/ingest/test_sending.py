@@ -9,8 +9,12 @@ from support.guards import remove
 from bottomless.model.names import StreamId
 from bottomless_server.node.core.sending import (
     BOUNDS_SECONDS,
+    CATCHING_UP_MAX,
     ERRAND_COUNT_MAX,
+    GATHERING_SECONDS,
     IN_FLIGHT_MAX,
+    RIPE_COUNT,
+    RIPE_SIZE,
     Sending,
 )
 from bottomless_server.node.core.sends import (
@@ -25,12 +29,15 @@ from bottomless_server.node.core.sends import (
     Send,
     Told,
 )
+from bottomless_server.node.core.sent_stream import CATCH_UP_SIZE
 from bottomless_server.protocol.replica import NOWHERE, Answer, Place, Taken
 from unit.ingest.harness import STREAM
 
 FIRST = Piece(Place(0, 64), True, 0, b"a" * 10)
 SECOND = Piece(Place(0, 74), False, 0, b"b" * 10)
+THIRD = Piece(Place(0, 84), False, 0, b"b" * 10)
 NEXT = Piece(Place(2, 64), True, 84, b"c" * 10)
+LARGE = Piece(Place(0, 74), False, 0, bytes(RIPE_SIZE))
 LOG = [FIRST, SECOND, NEXT]
 OTHERS = [StreamId(STREAM[:-2] + f"{number:02x}") for number in range(40)]
 
@@ -50,6 +57,13 @@ def opened(made: Sending, end: Place | None = None, now: float = 0.0) -> list[Ev
     action = only(made.next_actions(now))
     assert isinstance(action, Open)
     return made.opened(action, None, end, now)
+
+
+def pieces_of(count: int, size: int) -> list[Piece]:
+    """A log of one segment, in pieces of so many bytes."""
+    data = bytes(size)
+    ends = [64 + number * size for number in range(count)]
+    return [Piece(Place(0, end), end == 64, 0, data) for end in ends]
 
 
 def sent(made: Sending, now: float = 0.0) -> tuple[Send, Part]:
@@ -111,7 +125,10 @@ def test_without_room_in_memory_it_is_read_from_the_disk_once_it_is_there() -> N
     again = only(made.next_actions(1))
     assert isinstance(again, Read)
     made.was_read(again, SECOND, 1)
-    assert sent(made, 1)[1].piece == SECOND
+    body, ahead = made.next_actions(1)
+    assert isinstance(body, Send)
+    assert [part.piece for part in body.parts] == [SECOND]
+    assert ahead == Read(STREAM, 1, SECOND.end)
     made.check()
 
 
@@ -190,21 +207,169 @@ def test_after_a_failure_one_thing_is_tried_before_all_others() -> None:
     made.check()
 
 
-def test_bodies_on_their_way_are_four_and_hold_many_streams() -> None:
-    made = Sending(Memory(10**6))
-    for one in OTHERS[:16]:
-        made.follow(one, 1, None, Told(), 0)
-    for action in made.next_actions(0):
-        assert isinstance(action, Open)
-        made.opened(action, None, None, 0)
+def following(count: int) -> Sending:
+    """Some streams, whose logs are open there and have everything."""
+    made = Sending(Memory(10**8))
+    for one in OTHERS[:count]:
+        made.follow(one, 1, FIRST.end, Told(), 0)
+    serve(made)
+    return made
+
+
+def test_bodies_on_their_way_are_four() -> None:
+    made = following(16)
     for number, one in enumerate(OTHERS[:16]):
-        made.offer(one, FIRST, 0)
-        if number < IN_FLIGHT_MAX + 2:
-            reads = made.next_actions(0)
-            for read in reads:
-                assert isinstance(read, Read)
-                made.was_read(read, FIRST, 0)
-            assert len(made.next_actions(0)) == (number < IN_FLIGHT_MAX)
+        made.offer(one, LARGE, 0)
+        assert len(made.next_actions(0)) == (number < IN_FLIGHT_MAX)
+    made.check()
+
+
+def test_two_bodies_with_what_was_missed_leave_room_for_new_rounds() -> None:
+    made = following(16)
+    for number, one in enumerate(OTHERS[:6]):
+        made.offer(one, SECOND, 0)
+        made.offer(one, THIRD, 0)
+        made.follow(one, 1, THIRD.end, Told(), 0)
+        serve_openings(made)
+        bodies = [one for one in made.next_actions(0) if isinstance(one, Send)]
+        assert len(bodies) == (number < CATCHING_UP_MAX)
+        assert all(body.catches_up for body in bodies)
+    made.offer(OTHERS[10], SECOND, 0)
+    body = next(one for one in made.next_actions(0) if isinstance(one, Send))
+    assert [part.stream_id for part in body.parts] == [OTHERS[10]]
+    assert not body.catches_up
+    made.check()
+
+
+def test_small_rounds_gather_while_others_are_on_their_way() -> None:
+    made = following(4)
+    made.offer(OTHERS[0], SECOND, 0)
+    first = only(made.next_actions(0))
+    assert isinstance(first, Send)
+    for one in OTHERS[1:3]:
+        made.offer(one, SECOND, 0)
+        assert made.next_actions(0) == []
+    assert made.next_time(0) == GATHERING_SECONDS
+    made.answered(first, [Answer(Taken.OK, SECOND.end)], 0.01)
+    second = only(made.next_actions(0.01))
+    assert isinstance(second, Send)
+    assert [part.stream_id for part in second.parts] == OTHERS[1:3]
+    made.offer(OTHERS[3], SECOND, 0.02)
+    assert made.next_actions(0.02) == []
+    later = 0.02 + GATHERING_SECONDS
+    assert made.next_time(0.02) == later
+    assert isinstance(only(made.next_actions(later)), Send)
+    made.check()
+
+
+def test_many_rounds_and_large_ones_gather_no_more() -> None:
+    made = following(40)
+    made.offer(OTHERS[0], SECOND, 0)
+    assert len(made.next_actions(0)) == 1
+    for one in OTHERS[1:RIPE_COUNT]:
+        made.offer(one, SECOND, 0)
+    assert made.next_actions(0) == []
+    made.offer(OTHERS[RIPE_COUNT], SECOND, 0)
+    body = only(made.next_actions(0))
+    assert isinstance(body, Send)
+    assert len(body.parts) == RIPE_COUNT
+    made.offer(OTHERS[-1], LARGE, 0)
+    assert len(made.next_actions(0)) == 1
+    made.check()
+
+
+def test_the_own_log_is_read_ahead_while_a_body_is_on_its_way() -> None:
+    log = pieces_of(6, CATCH_UP_SIZE // 2)
+    made = sending(log[-1].end, size_max=10**9)
+    opened(made)
+    read = only(made.next_actions(0))
+    assert isinstance(read, Read)
+    made.was_read(read, log[0], 0)
+    body, read = made.next_actions(0)
+    assert isinstance(body, Send)
+    for piece in log[1:4]:
+        assert read == Read(STREAM, 1, log[log.index(piece) - 1].end)
+        assert isinstance(read, Read)
+        made.was_read(read, piece, 0)
+        made.check()
+        actions = made.next_actions(0)
+        assert len(actions) == (piece is not log[3])
+        read = actions[0] if actions else read
+    made.answered(body, [Answer(Taken.OK, log[0].end)], 0)
+    body, read = made.next_actions(0)
+    assert isinstance(body, Send)
+    assert [part.piece for part in body.parts] == log[1:3]
+    assert read == Read(STREAM, 1, log[3].end)
+    made.check()
+
+
+def reading_ahead() -> tuple[Sending, Send, Read]:
+    """The first piece of a log is on its way, and the second is being read."""
+    made = sending(NEXT.end)
+    opened(made)
+    read = only(made.next_actions(0))
+    assert isinstance(read, Read)
+    made.was_read(read, FIRST, 0)
+    body, ahead = made.next_actions(0)
+    assert isinstance(body, Send)
+    assert isinstance(ahead, Read)
+    return made, body, ahead
+
+
+def test_what_was_read_ahead_of_a_body_that_was_refused_is_forgotten() -> None:
+    made, body, ahead = reading_ahead()
+    made.was_read(ahead, SECOND, 0)
+    made.answered(body, [Answer(Taken.STORAGE, NOWHERE)], 0)
+    assert only(made.next_actions(10)) == Read(STREAM, 1, None)
+    made.check()
+
+
+def test_what_is_read_ahead_while_a_body_is_refused_is_forgotten() -> None:
+    made, body, ahead = reading_ahead()
+    made.answered(body, [Answer(Taken.GAP, SECOND.end)], 0)
+    made.was_read(ahead, SECOND, 0)
+    assert only(made.next_actions(10)) == Read(STREAM, 1, SECOND.end)
+    made.check()
+
+
+def test_an_answer_counts_no_more_once_the_own_log_could_not_be_read() -> None:
+    made, body, ahead = reading_ahead()
+    assert made.failed(ahead, 0) == [Event(News.UNKNOWN, STREAM)]
+    assert made.next_actions(10) == []
+    assert made.answered(body, [Answer(Taken.OK, FIRST.end)], 10) == []
+    assert made.end_of(STREAM) is None
+    opened(made, FIRST.end, now=10)
+    made.check()
+
+
+def test_of_several_parts_of_one_stream_the_first_refusal_counts() -> None:
+    made, body, ahead = reading_ahead()
+    made.was_read(ahead, SECOND, 0)
+    made.answered(body, [Answer(Taken.OK, FIRST.end)], 0)
+    both = next(one for one in made.next_actions(0) if isinstance(one, Send))
+    twice = Send((*both.parts, *both.parts), both.catches_up)
+    answers = [Answer(Taken.STORAGE, FIRST.end), Answer(Taken.OK, SECOND.end)]
+    assert made.answered(twice, answers, 0) == [Event(News.FAILED, STREAM)]
+    assert made.end_of(STREAM) == FIRST.end
+
+
+def test_what_finds_no_room_ahead_takes_none_from_what_was_offered() -> None:
+    memory = Memory(40)
+    made = Sending(memory)
+    made.follow(STREAM, 1, SECOND.end, Told(), 0.0)
+    opened(made)
+    made.offer(STREAM, NEXT, 0)
+    read = only(made.next_actions(0))
+    assert isinstance(read, Read)
+    made.was_read(read, FIRST, 0)
+    body, ahead = made.next_actions(0)
+    assert isinstance(body, Send)
+    assert isinstance(ahead, Read)
+    made.was_read(ahead, SECOND, 0)
+    assert made.next_actions(0) == []
+    assert memory.held == 20
+    made.answered(body, [Answer(Taken.OK, FIRST.end)], 0)
+    assert only(made.next_actions(0)) == Read(STREAM, 1, FIRST.end)
     made.check()
 
 
@@ -214,14 +379,15 @@ def an_answer_from_before(made: Sending) -> Sending:
     made.offer(STREAM, SECOND, 1)
     body, _ = sent(made, 1)
     made.follow(STREAM, 2, SECOND.end, Told(), 2)
+    opened(made, FIRST.end, now=2)
     made.answered(body, [Answer(Taken.OK, SECOND.end)], 2)
     return made
 
 
 def test_an_answer_to_what_was_sent_before_an_opening_means_nothing() -> None:
     made = an_answer_from_before(sending(FIRST.end))
-    assert made.end_of(STREAM) is None
-    assert isinstance(only(made.next_actions(2)), Open)
+    assert made.end_of(STREAM) == FIRST.end
+    assert isinstance(only(made.next_actions(2)), Read)
 
 
 def test_an_answer_to_what_was_sent_before_a_stream_was_left_means_nothing() -> None:
@@ -329,9 +495,8 @@ class World:
             ends = [None, *(piece.end for piece in self.pieces)]
             after = self.pieces[ends.index(action.end) :]
             return lambda: self.made.was_read(action, after[0] if after else None, self.now)
-        (part,) = action.parts
-        answer = Answer(self._take(part), self._end())
-        return lambda: self.made.answered(action, [answer], self.now)
+        answers = [Answer(self._take(part), self._end()) for part in action.parts]
+        return lambda: self.made.answered(action, answers, self.now)
 
     def _take(self, part: Part) -> Taken:
         if not self.open:
@@ -355,6 +520,16 @@ def two_nodes(size_max: int) -> tuple[Memory, Sending, Sending]:
             one.follow(stream_id, 1, FIRST.end, Told(), 0)
         serve(one)
     return memory, *made
+
+
+def serve_openings(made: Sending) -> None:
+    """Open logs there, empty, and have the first piece of the own ones read."""
+    for action in made.next_actions(0):
+        if isinstance(action, Open):
+            made.opened(action, None, None, 0)
+    for action in made.next_actions(0):
+        if isinstance(action, Read) and action.end is None:
+            made.was_read(action, FIRST, 0)
 
 
 def serve(made: Sending, piece: Piece | None = None, now: float = 0.0) -> None:
@@ -439,5 +614,6 @@ def test_a_log_that_is_left_keeps_no_other_from_its_room() -> None:
     made.leave(OTHERS[1])
     made.offer(OTHERS[2], SECOND, 0)
     serve(made)
+    serve(made, now=GATHERING_SECONDS)
     assert made.end_of(OTHERS[2]) == SECOND.end
     made.check()

@@ -15,7 +15,7 @@ from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.chunk import ChunkFlags
 from bottomless.model.limits import MIB
 from bottomless_server.ingest.log.layout import segment_path
-from bottomless_server.ingest.log.segments import SegmentLog
+from bottomless_server.ingest.log.segments import Segment, SegmentLog
 from bottomless_server.ingest.replicas.followed_log import held_of
 from bottomless_server.node.core.sends import Piece
 from bottomless_server.node.file_calls import FileCalls, read_exactly
@@ -34,6 +34,8 @@ class Ask(NamedTuple):
     before: int
     limit: int
     """Bytes of the segment that are synced."""
+    size: int
+    """Bytes after the place in which whole chunks lie, or one chunk that has more than a piece."""
 
 
 class Freed(Exception):
@@ -64,9 +66,11 @@ def ends_of(local: SegmentLog) -> tuple[EpochEnd, ...]:
     return tuple(ends.values())
 
 
-def ask_after(local: SegmentLog, end: Place | None, published_next: int) -> Ask | None:
-    """What comes after a place in a log; after None, what an empty log begins with. None if that is
-    all; in the event loop.
+def ask_after(
+    local: SegmentLog, end: Place | None, published_next: int, size_max: int = PIECE_SIZE
+) -> Ask | None:
+    """What comes after a place in a log, so many bytes at most or one whole append that has more; after
+    None, what an empty log begins with. None if that is all; in the event loop.
 
     Raises:
         Freed: the follower has to be opened anew.
@@ -74,21 +78,20 @@ def ask_after(local: SegmentLog, end: Place | None, published_next: int) -> Ask 
     segments = local.segments
     if end is None:
         begun = [n for n, one in enumerate(segments) if one.first_offset <= published_next]
-        return _beginning(local, begun[-1] if begun else 0) if segments else None
+        return _beginning(local, begun[-1] if begun else 0, size_max) if segments else None
     for number, segment in enumerate(segments):
         if segment.first_offset != end.segment_first:
             continue
         if end.position > segment.size:
             raise Freed
         if end.position < segment.size:
-            path = segment_path(local.directory, segment.first_offset)
-            return Ask(path, end, begins=False, before=0, limit=segment.size)
-        return _beginning(local, number + 1) if number + 1 < len(segments) else None
+            return _ask(local, segment, end, size_max)
+        return _beginning(local, number + 1, size_max) if number + 1 < len(segments) else None
     raise Freed
 
 
-def read_piece(files: FileCalls, ask: Ask, size_max: int = PIECE_SIZE) -> Piece:
-    """Read a piece of so many bytes at most, or one whole append that has more; in a worker thread.
+def read_piece(files: FileCalls, ask: Ask) -> Piece:
+    """Read a piece, or one whole append that has more than is asked for; in a worker thread.
 
     Raises:
         Corrupt: what lies there is damaged.
@@ -96,16 +99,18 @@ def read_piece(files: FileCalls, ask: Ask, size_max: int = PIECE_SIZE) -> Piece:
     """
     fd = files.open(ask.path)
     try:
-        size = size_max
+        size = ask.size
         while True:
             wanted = min(size, ask.limit - ask.place.position)
             data = read_exactly(files, fd, wanted, ask.place.position)
-            whole = _whole_size(data, size_max)
+            whole = _whole_size(data, ask.size)
             if whole:
+                # Nothing is copied where it ends with a chunk that ends an append, as mostly.
+                data = data[:whole]
                 # Damaged, it would be refused there with all that is in the same body.
-                for _ in split_chunks(data[:whole]):
+                for _ in split_chunks(data):
                     pass
-                return Piece(ask.place, ask.begins, ask.before, data[:whole])
+                return Piece(ask.place, ask.begins, ask.before, data)
             if wanted < size or len(data) < wanted:
                 raise Corrupt("log is corrupt: an append is cut short")
             size *= 2
@@ -113,17 +118,39 @@ def read_piece(files: FileCalls, ask: Ask, size_max: int = PIECE_SIZE) -> Piece:
         files.close(fd)
 
 
-def _beginning(local: SegmentLog, number: int) -> Ask | None:
+def _beginning(local: SegmentLog, number: int, size_max: int) -> Ask | None:
     segment = local.segments[number]
     if segment.size <= HEADER_SIZE:
         return None
-    return Ask(
-        path=segment_path(local.directory, segment.first_offset),
-        place=Place(segment.first_offset, HEADER_SIZE),
+    before = local.segments[number - 1].size if number else 0
+    return _ask(
+        local,
+        segment,
+        Place(segment.first_offset, HEADER_SIZE),
+        size_max,
         begins=True,
-        before=local.segments[number - 1].size if number else 0,
-        limit=segment.size,
+        before=before,
     )
+
+
+def _ask(
+    local: SegmentLog,
+    segment: Segment,
+    place: Place,
+    size_max: int,
+    *,
+    begins: bool = False,
+    before: int = 0,
+) -> Ask:
+    size = segment.size - place.position
+    if size > size_max:
+        # Not a part of a chunk, which would be read in vain.
+        last = segment.index.place(segment.index.before(place.position + size_max))
+        size = last.position + last.size - place.position
+        if size > size_max and last.position > place.position:
+            size = last.position - place.position
+    path = segment_path(local.directory, segment.first_offset)
+    return Ask(path, place, begins, before, segment.size, size)
 
 
 def _whole_size(data: bytes, size_max: int) -> int:

@@ -1,28 +1,29 @@
 """Decide what an owner sends to one other node, of all the streams whose logs that one follows.
 
-Only the replicator calls this, for streams with replicas. Events go in, with the time; actions come out of `next_actions`, and whoever does them says how they ended. Of a stream one thing is on its
-way at a time: an opening, a read of the own log, or an item in a body. So its answers come in order,
-and a late one, of which the request counts as failed, is of an older session and means nothing. Items
-of many streams share a body, and four bodies may be on their way.
+Only the replicator calls this, for streams with replicas. Events go in, with the time; actions come out of `next_actions`, and whoever does them says how they ended. Of a stream one opening, or one body, is
+on its way at a time. So its answers come in order, and a late one, of which the request counts as failed,
+is of an older session and means nothing. Meanwhile its own log is read ahead (sent_stream.py).
+
+Items of many streams share a body, and four bodies may be on their way. What was just written goes apart
+from what a node missed, which takes long to be stored there, and of which two bodies leave room for the
+others. As long as one with new rounds is on its way, small ones gather for the next, but not for long: so a
+thousand streams cost few requests, and one alone waits for nobody.
 
 What was just written is sent from memory, as far as there is room for it; anything else is read
 from the log, where it is once it is synced. Both begin where the follower says that its log ends. A node
 that does not answer keeps its part of the memory, and leaves some to the others.
 """
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import count
 from typing import Final
 
 from bottomless.guards import guard
 from bottomless.model.backoff import backoff
-from bottomless.model.limits import MIB
+from bottomless.model.limits import KIB, MIB
 from bottomless.model.names import StreamId
 from bottomless_server.node.core.sends import (
-    NOTHING_TOLD,
     Action,
     Event,
     Memory,
@@ -34,63 +35,45 @@ from bottomless_server.node.core.sends import (
     Send,
     Told,
 )
+from bottomless_server.node.core.sent_stream import CATCH_UP_SIZE, Phase, SentStream
 from bottomless_server.protocol.replica import ITEM_COUNT_MAX, NOWHERE, Answer, Place, Taken
 
 IN_FLIGHT_MAX: Final = 4
 """Bodies on their way to one node."""
+CATCHING_UP_MAX: Final = 2
+"""How many of them hold what a node missed."""
 ERRAND_COUNT_MAX: Final = 16
 """Openings and reads at once, for one node."""
 GATHERED_SIZE: Final = 16 * MIB
 """Bytes of a body after which nothing more is added."""
+RIPE_SIZE: Final = 256 * KIB
+"""So many bytes of new rounds go at once."""
+RIPE_COUNT: Final = 32
+"""So many new rounds go at once."""
+GATHERING_SECONDS: Final = 0.03
+"""Seconds for which new rounds gather beside a body that has others, unless that is answered before."""
 BOUNDS_SECONDS: Final = 0.5
 """How often bounds are told of a stream to which nothing else is sent."""
 _PAUSE_MIN: Final = 0.05
 _PAUSE_MAX: Final = 2.0
 
 
-class _Phase(StrEnum):
-    CLOSED = "closed"
-    OPEN = "open"
-    ENDED = "ended"
-
-
 @dataclass(slots=True)
-class _Stream:
-    stream_id: StreamId
-    epoch: int
-    log_end: Place | None
-    told: Told
-    since: float | None
-    phase: _Phase = _Phase.CLOSED
-    session: int = 0
-    """Number of the newest opening; no other has it, of whatever stream."""
-    busy: bool = False
-    end: Place | None = None
-    """Where its log ends there, as it said in this session."""
-    offered: deque[Piece] = field(default_factory=deque)
-    """What was written last, without a gap."""
-    read: Piece | None = None
-    """What was read of the own log, to be sent next."""
-    all_read: bool = False
-    """The own log had nothing more to read; so what lacks is not synced yet, or offered."""
-    has_told: Told = NOTHING_TOLD
-    told_at: float = 0.0
-    told_count: int = 0
-    told_before_read: int = 0
-    again_at: float = 0.0
-    failures: int = 0
+class _Body:
+    """What is put together for one body."""
 
-    @property
-    def lacks(self) -> bool:
-        return self.end != self.log_end
+    size_max: int
+    """Bytes after which nothing more is added."""
+    parts: list[Part] = field(default_factory=list)
+    streams: list[SentStream] = field(default_factory=list)
+    size: int = 0
 
-    def pieces(self) -> Iterator[Piece]:
-        yield from self.offered
-        if self.read is not None:
-            yield self.read
-
-    def next_offered(self) -> Piece | None:
-        return self.offered[0] if self.offered and follows(self.end, self.offered[0]) else None
+    def take(self, stream: SentStream, parts: Sequence[Part]) -> None:
+        """Take in what is to be said of one more stream, unless there is no room for it."""
+        if self.size < self.size_max and len(self.parts) + len(parts) <= ITEM_COUNT_MAX:
+            self.parts += parts
+            self.streams.append(stream)
+            self.size += _size(parts)
 
 
 class Sending:
@@ -98,11 +81,16 @@ class Sending:
 
     def __init__(self, memory: Memory) -> None:
         self._kept = memory.share()
-        self._streams: dict[StreamId, _Stream] = {}
+        self._streams: dict[StreamId, SentStream] = {}
         self._due: dict[StreamId, None] = {}
         """Streams of which something may be sent now or later, in their turn."""
         self._sessions = count(1)
         self._bodies = 0
+        self._rounds = 0
+        """How many bodies on their way hold new rounds."""
+        self._catching_up = 0
+        """How many bodies on their way hold what that node missed."""
+        self._gathering_since: float | None = None
         self._errands = 0
         self._failures = 0
         self._again_at = 0.0
@@ -126,7 +114,7 @@ class Sending:
         if earlier is not None:
             self._drop_pieces(earlier)
         # What is on its way is of an older session, also of a stream that was left meanwhile.
-        self._streams[stream_id] = _Stream(
+        self._streams[stream_id] = SentStream(
             stream_id, epoch, log_end, told, since=now, again_at=now + pause
         )
         self._due[stream_id] = None
@@ -141,7 +129,7 @@ class Sending:
     def offer(self, stream_id: StreamId, piece: Piece, now: float) -> None:
         """Have a piece sent that was just written at the end of the own log, synced or not yet."""
         stream = self._streams.get(stream_id)
-        if stream is None or stream.phase is _Phase.ENDED:
+        if stream is None or stream.phase is Phase.ENDED:
             return
         stream.log_end = piece.end
         if stream.since is None:
@@ -150,13 +138,13 @@ class Sending:
             stream.offered.append(piece)
         else:
             # Those before it go too: what is kept has no gap, and this one is read of the disk.
-            self._drop_pieces(stream)
+            self._kept.give_back(stream.take_offered())
         self._due[stream_id] = None
 
     def tell(self, stream_id: StreamId, told: Told) -> None:
         """Note new bounds, and that all that was offered can be read of the own log by now."""
         stream = self._streams.get(stream_id)
-        if stream is not None and stream.phase is not _Phase.ENDED:
+        if stream is not None and stream.phase is not Phase.ENDED:
             stream.told, stream.all_read = told, False
             stream.told_count += 1
             self._due[stream_id] = None
@@ -178,38 +166,23 @@ class Sending:
         if now < self._again_at:
             return []
         actions: list[Action] = []
-        parts, size = list[Part](), 0
+        rounds, missed = _Body(GATHERED_SIZE), _Body(CATCH_UP_SIZE)
         # After a failure one thing is tried before all others.
         alone = self._failures > 0
         for stream_id in list(self._due):
-            if alone and (self._errands or self._bodies or actions or parts):
+            if alone and (self._errands or self._bodies or actions or rounds.parts or missed.parts):
                 break
             stream = self._streams[stream_id]
-            if stream.busy or now < stream.again_at:
+            if now < stream.again_at:
                 continue
-            part = self._part_of(stream, now)
-            if part is not None:
-                if self._bodies >= IN_FLIGHT_MAX or size >= GATHERED_SIZE:
-                    continue
-                if len(parts) >= ITEM_COUNT_MAX:
-                    continue
-                parts.append(part)
-                size += 0 if part.piece is None else len(part.piece.data)
-            elif (errand := self._errand_of(stream)) is not None:
-                if self._errands >= ERRAND_COUNT_MAX:
-                    continue
-                self._errands += 1
-                actions.append(errand)
-            else:
-                if stream.told == stream.has_told or stream.phase is _Phase.ENDED:
-                    del self._due[stream_id]
-                continue
-            stream.busy = True
-            # The others first, the next time.
-            self._due[stream_id] = self._due.pop(stream_id)
-        if parts:
-            self._bodies += 1
-            actions.append(Send(tuple(parts)))
+            parts = [] if stream.is_asked else stream.next_parts(now, BOUNDS_SECONDS)
+            if parts:
+                body = missed if parts[0].piece is not None and not stream.is_live else rounds
+                body.take(stream, parts)
+            elif not self._begin_errand(stream, actions) and not self._may_say_more(stream):
+                del self._due[stream_id]
+        self._begin_rounds(rounds, now, actions)
+        self._begin_missed(missed, actions)
         return actions
 
     def next_time(self, now: float) -> float | None:
@@ -219,9 +192,11 @@ class Sending:
         times = []
         for stream_id in self._due:
             stream = self._streams[stream_id]
-            if not stream.busy:
+            if not stream.is_asked:
                 bounds_at = stream.told_at + BOUNDS_SECONDS
                 times.append(max(stream.again_at, 0.0 if stream.lacks else bounds_at))
+        if self._gathering_since is not None:
+            times.append(self._gathering_since + GATHERING_SECONDS)
         later = [one for one in times if one > now]
         return min(later, default=None)
 
@@ -236,12 +211,12 @@ class Sending:
         stream = self._of(action.stream_id, action.session)
         if stream is None:
             return []
-        stream.busy = False
+        stream.is_asked = False
         if refusal is not None:
-            stream.phase = _Phase.ENDED
+            stream.phase = Phase.ENDED
             self._drop_pieces(stream)
             return [Event(News(refusal), stream.stream_id)]
-        stream.phase, stream.end, stream.all_read = _Phase.OPEN, end, False
+        stream.phase, stream.end, stream.all_read = Phase.OPEN, end, False
         return self._has(stream, now)
 
     def was_read(
@@ -253,30 +228,34 @@ class Sending:
         stream = self._of(action.stream_id, action.session)
         if stream is None:
             return []
-        stream.busy = False
+        stream.is_read = False
         self._due[stream.stream_id] = None
+        if stream.phase is not Phase.OPEN:
+            return []
         if freed:
             return self._close(stream)
+        if action.end != stream.read_end:
+            # What was read before it went another way meanwhile.
+            return []
         if piece is None:
             # Unless it became longer while it was read.
             stream.all_read = stream.told_count == stream.told_before_read
-        elif self._has_room(stream, len(piece.data)):
-            stream.read = piece
-        else:
-            stream.again_at = now + _PAUSE_MIN
+        elif self._has_room(stream, len(piece.data), now):
+            stream.ahead.append(piece)
         return []
 
     def answered(self, action: Send, answers: Sequence[Answer], now: float) -> list[Event]:
         """Hear the answers to a body, one for each item; returns what owners have to know."""
-        self._bodies -= 1
+        self._end_body(action)
         self._failures = 0
         events: list[Event] = []
-        for part, answer in zip(action.parts, answers, strict=True):
+        for part, answer in _by_stream(action.parts, answers):
             stream = self._of(part.stream_id, part.session)
             if stream is not None:
-                stream.busy = False
+                stream.is_asked = False
                 self._due[stream.stream_id] = None
-                events += self._hear(stream, part, answer, now)
+                if stream.phase is Phase.OPEN:
+                    events += self._hear(stream, part, answer, now)
         return events
 
     def failed(self, action: Action, now: float, *, refused: bool = False) -> list[Event]:
@@ -284,18 +263,21 @@ class Sending:
         things; otherwise one thing is tried before all others. Returns what owners have to know."""
         events: list[Event] = []
         if isinstance(action, Send):
-            self._bodies -= 1
-            sessions = [(part.stream_id, part.session) for part in action.parts]
+            self._end_body(action)
+            sessions = dict.fromkeys((part.stream_id, part.session) for part in action.parts)
         else:
             self._errands -= 1
-            sessions = [(action.stream_id, action.session)]
+            sessions = {(action.stream_id, action.session): None}
         if not refused and not isinstance(action, Read):
             self._again_at = now + backoff(self._failures, _PAUSE_MIN, _PAUSE_MAX)
             self._failures += 1
         for stream_id, session in sessions:
             stream = self._of(stream_id, session)
             if stream is not None:
-                stream.busy = False
+                if isinstance(action, Read):
+                    stream.is_read = False
+                else:
+                    stream.is_asked = False
                 self._due[stream_id] = None
                 events += self._close(stream)
                 self._pause(stream, now)
@@ -310,37 +292,90 @@ class Sending:
         kept = sum(len(piece.data) for one in self._streams.values() for piece in one.pieces())
         assert kept <= self._kept.held
         assert 0 <= self._bodies <= IN_FLIGHT_MAX
+        assert 0 <= self._rounds + self._catching_up <= self._bodies
+        assert self._catching_up <= CATCHING_UP_MAX
         assert 0 <= self._errands <= ERRAND_COUNT_MAX
         for stream_id, stream in self._streams.items():
-            due = stream_id in self._due or stream.busy or stream.phase is _Phase.ENDED
+            due = stream_id in self._due or stream.is_asked or stream.phase is Phase.ENDED
             assert due or (not stream.lacks and stream.told == stream.has_told) or stream.all_read
             assert stream.since is not None or not stream.lacks
 
     # Inside.
 
-    def _part_of(self, stream: _Stream, now: float) -> Part | None:
-        if stream.phase is not _Phase.OPEN:
-            return None
-        piece = stream.next_offered() or stream.read
-        is_told = now < stream.told_at + BOUNDS_SECONDS or stream.told == stream.has_told
-        if piece is None and (stream.lacks or is_told):
-            return None
-        return Part(stream.stream_id, stream.session, stream.epoch, piece, stream.told)
+    def _may_say_more(self, stream: SentStream) -> bool:
+        """Whether something may be said of a stream though nobody calls: an answer is waited for, or time."""
+        if stream.is_asked or stream.is_read:
+            return True
+        return stream.told != stream.has_told and stream.phase is not Phase.ENDED
 
-    def _errand_of(self, stream: _Stream) -> Open | Read | None:
-        if stream.phase is _Phase.CLOSED:
+    def _begin_errand(self, stream: SentStream, actions: list[Action]) -> bool:
+        """Open the log of a stream there, or read of the own log. Whether there is something of that to do:
+        it may have to wait for others."""
+        opens = stream.phase is Phase.CLOSED and not stream.is_asked
+        if not opens and not (stream.phase is Phase.OPEN and stream.wants_read):
+            return False
+        if self._errands >= ERRAND_COUNT_MAX:
+            return True
+        self._errands += 1
+        if opens:
             stream.session = next(self._sessions)
-            return Open(stream.stream_id, stream.session, stream.epoch)
-        if stream.phase is _Phase.OPEN and stream.lacks and not stream.all_read:
-            stream.told_before_read = stream.told_count
-            return Read(stream.stream_id, stream.session, stream.end)
-        return None
+            # What is read of an older session is not wanted any more.
+            stream.is_asked, stream.is_read = True, False
+            actions.append(Open(stream.stream_id, stream.session, stream.epoch))
+        else:
+            stream.is_read, stream.told_before_read = True, stream.told_count
+            actions.append(Read(stream.stream_id, stream.session, stream.read_end))
+        self._turn(stream)
+        return True
 
-    def _hear(self, stream: _Stream, part: Part, answer: Answer, now: float) -> list[Event]:
-        self._drop_read(stream)
+    def _begin_rounds(self, body: _Body, now: float, actions: list[Action]) -> None:
+        if not body.parts or self._bodies >= IN_FLIGHT_MAX:
+            return
+        if self._gathering_since is None:
+            self._gathering_since = now
+        waits = now < self._gathering_since + GATHERING_SECONDS
+        if self._rounds and waits and body.size < RIPE_SIZE and len(body.parts) < RIPE_COUNT:
+            return
+        self._gathering_since = None
+        self._rounds += _has_pieces(body.parts)
+        self._begin_body(body, actions)
+
+    def _begin_missed(self, body: _Body, actions: list[Action]) -> None:
+        if not body.parts or self._bodies >= IN_FLIGHT_MAX or self._catching_up >= CATCHING_UP_MAX:
+            return
+        self._catching_up += 1
+        self._begin_body(body, actions, catches_up=True)
+        if not self._failures:
+            for stream in body.streams:
+                self._begin_errand(stream, actions)
+
+    def _begin_body(self, body: _Body, actions: list[Action], *, catches_up: bool = False) -> None:
+        self._bodies += 1
+        actions.append(Send(tuple(body.parts), catches_up))
+        for stream in body.streams:
+            stream.is_asked = True
+            self._turn(stream)
+
+    def _end_body(self, action: Send) -> None:
+        self._bodies -= 1
+        if action.catches_up:
+            self._catching_up -= 1
+        else:
+            self._rounds -= _has_pieces(action.parts)
+
+    def _turn(self, stream: SentStream) -> None:
+        # The others first, the next time.
+        self._due.pop(stream.stream_id, None)
+        self._due[stream.stream_id] = None
+
+    def _hear(self, stream: SentStream, part: Part, answer: Answer, now: float) -> list[Event]:
+        stream.is_crowded = False
+        self._kept.forget(stream.stream_id)
+        if answer.taken is not Taken.OK:
+            self._drop_read(stream)
         match answer.taken:
             case Taken.FENCED:
-                stream.phase = _Phase.ENDED
+                stream.phase = Phase.ENDED
                 self._drop_pieces(stream)
                 return [Event(News.FENCED, stream.stream_id)]
             case Taken.NOT_OPEN:
@@ -365,50 +400,68 @@ class Sending:
         stream.end = None if answer.end == NOWHERE else answer.end
         return self._has(stream, now)
 
-    def _has_room(self, stream: _Stream, size: int) -> bool:
+    def _has_room(self, stream: SentStream, size: int, now: float) -> bool:
         """Take room for what was read. What was offered waits until that node has what was read, so
-        it must not keep the room: it is read later."""
+        it must not keep the room: it is read later. Nothing makes way for what was read ahead."""
         if self._kept.take(stream.stream_id, size):
             return True
-        self._drop_pieces(stream)
+        if stream.ahead:
+            stream.is_crowded = True
+            return False
+        self._kept.give_back(stream.take_offered())
         if self._kept.take(stream.stream_id, size):
             return True
         self._kept.wait(stream.stream_id)
+        stream.again_at = now + _PAUSE_MIN
         return False
 
-    def _has(self, stream: _Stream, now: float) -> list[Event]:
+    def _has(self, stream: SentStream, now: float) -> list[Event]:
         """Note where the log ends there: what it has need not be kept."""
         stream.all_read = False
-        while stream.offered and stream.end is not None and stream.offered[0].end <= stream.end:
-            self._kept.give_back(len(stream.offered.popleft().data))
+        self._kept.give_back(stream.take_held())
         stream.since = now if stream.lacks else None
         self._due[stream.stream_id] = None
         return [Event(News.HAS, stream.stream_id, stream.end)]
 
-    def _close(self, stream: _Stream) -> list[Event]:
+    def _close(self, stream: SentStream) -> list[Event]:
         """What it had may be gone when it is opened again, so it does not count until then."""
         self._drop_read(stream)
-        stream.phase, stream.end = _Phase.CLOSED, None
+        stream.phase, stream.end = Phase.CLOSED, None
         return [Event(News.UNKNOWN, stream.stream_id)]
 
-    def _pause(self, stream: _Stream, now: float) -> None:
+    def _pause(self, stream: SentStream, now: float) -> None:
         stream.again_at = now + backoff(stream.failures, _PAUSE_MIN, _PAUSE_MAX)
         stream.failures += 1
 
-    def _of(self, stream_id: StreamId, session: int) -> _Stream | None:
+    def _of(self, stream_id: StreamId, session: int) -> SentStream | None:
         stream = self._streams.get(stream_id)
         return stream if stream is not None and is_of_session(stream.session, session) else None
 
-    def _drop_read(self, stream: _Stream) -> None:
+    def _drop_read(self, stream: SentStream) -> None:
         self._kept.forget(stream.stream_id)
-        if stream.read is not None:
-            self._kept.give_back(len(stream.read.data))
-            stream.read = None
+        self._kept.give_back(stream.take_ahead())
 
-    def _drop_pieces(self, stream: _Stream) -> None:
+    def _drop_pieces(self, stream: SentStream) -> None:
         self._drop_read(stream)
-        self._kept.give_back(sum(len(piece.data) for piece in stream.offered))
-        stream.offered.clear()
+        self._kept.give_back(stream.take_offered())
+
+
+def _size(parts: Sequence[Part]) -> int:
+    return sum(len(part.piece.data) for part in parts if part.piece is not None)
+
+
+def _has_pieces(parts: Sequence[Part]) -> bool:
+    return any(part.piece is not None for part in parts)
+
+
+def _by_stream(parts: Sequence[Part], answers: Sequence[Answer]) -> Collection[tuple[Part, Answer]]:
+    """The answer that counts of each stream: the first refusal, or the last one."""
+    found: dict[StreamId, tuple[Part, Answer]] = {}
+    for part, answer in zip(parts, answers, strict=True):
+        earlier = found.get(part.stream_id)
+        if earlier is None or earlier[1].taken is Taken.OK:
+            found[part.stream_id] = part, answer
+    return found.values()
 
 
 @guard("the session of an answer")
@@ -416,13 +469,3 @@ def is_of_session(current: int, answered: int) -> bool:
     """Whether an answer is to something that was sent after the newest opening: an older one tells of
     a log that may have been put aside since."""
     return current == answered
-
-
-def follows(end: Place | None, piece: Piece) -> bool:
-    """Whether a piece goes on where a log ends; of an empty log only its owner can tell, from the
-    disk."""
-    if end is None:
-        return False
-    if piece.begins:
-        return end.segment_first < piece.place.segment_first and end.position == piece.before
-    return piece.place == end

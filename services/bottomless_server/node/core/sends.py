@@ -16,7 +16,7 @@ class Piece(NamedTuple):
     """Whether the segment begins here."""
     before: int
     """Where the segment before ended, in bytes, if one begins here; 0 if there was none."""
-    data: bytes
+    data: bytes | memoryview
 
     @property
     def end(self) -> Place:
@@ -132,9 +132,11 @@ class Part(NamedTuple):
 
 
 class Send(NamedTuple):
-    """Send a body."""
+    """Send a body. Parts of one stream go on from one another."""
 
     parts: tuple[Part, ...]
+    catches_up: bool = False
+    """Whether it holds what that node missed, and no new rounds."""
 
 
 Action = Open | Read | Send
