@@ -39,6 +39,7 @@ GROUPS = {
         "docs/how-to/retention",
         "docs/how-to/tiers",
         "docs/how-to/leaderless",
+        "docs/how-to/replicas",
         "docs/how-to/keys",
         "docs/how-to/back-up",
         "docs/how-to/watch",

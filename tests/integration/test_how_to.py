@@ -25,7 +25,7 @@ HOW_TOS = sorted(page for page in HOW_TO.glob("*.md") if page != INDEX)
 MORE = ("appending", "leaderless", "broker")
 PAGES = [*HOW_TOS, *(ROOT / f"docs/{name}.md" for name in MORE)]
 SAID, SAID_METRICS = "127.0.0.1:8080", "127.0.0.1:9464"
-SAID_DIRECTORY = "/tmp/two-nodes"
+SAID_DIRECTORIES = ("/tmp/two-nodes", "/tmp/three-nodes")
 """Where a page names one: with a short path, since sockets are in it."""
 SAID_SEGMENTS = "/srv/copies/__orders_1795722451413973199"
 SEGMENTS = {
@@ -52,10 +52,13 @@ def short_directory() -> Iterator[str]:
         yield directory
 
 
-def settings_for(place: str) -> dict[str, str]:
-    """For who starts a server and for who looks for one."""
+def settings_for(place: str, page: Path) -> dict[str, str]:
+    """For who starts a server and for who looks for one; on a page that waits for the end of a lease it has
+    the length that the page says."""
+    waits = page.stem == "replicas"
     return {
         **PATIENT,
+        **({"BOTTOMLESS_INGEST_LEASE_MS": "10000"} if waits else {}),
         "BOTTOMLESS_PORT": place.rpartition(":")[2],
         "BOTTOMLESS_URL": f"http://{place}",
     }
@@ -67,11 +70,15 @@ def test_a_page_does_what_it_says(page: Path, request: pytest.FixtureRequest) ->
     assert steps
     tmp_path: Path = request.getfixturevalue("tmp_path")
     if any("bottomless serve" in step.text for step in steps):
-        first, second, third = lasting_ports(3)
+        first, second, third, fourth = lasting_ports(4)
         directory = request.getfixturevalue("short_directory")
-        more = {f"{before}8081": f"{before}{second}" for before in ("localhost:", "1:", "--port ")}
-        own = {SAID: f"127.0.0.1:{first}", SAID_METRICS: f"127.0.0.1:{third}"}
-        places = {**own, **more, SAID_DIRECTORY: directory}
+        more = {
+            f"{before}{said}": f"{before}{port}"
+            for before in ("localhost:", "1:", "--port ")
+            for said, port in ((8081, second), (8082, third))
+        }
+        own = {SAID: f"127.0.0.1:{first}", SAID_METRICS: f"127.0.0.1:{fourth}"}
+        places = {**own, **more, **dict.fromkeys(SAID_DIRECTORIES, directory)}
     else:
         places = request.getfixturevalue("places")
     here = places[SAID]
@@ -82,7 +89,7 @@ def test_a_page_does_what_it_says(page: Path, request: pytest.FixtureRequest) ->
     ):
         # One session for all pages; it starts a Java.
         request.getfixturevalue("spark")
-    with PageRun(tmp_path / "reader", addresses, settings_for(here), cli) as reader:
+    with PageRun(tmp_path / "reader", addresses, settings_for(here, page), cli) as reader:
         reader.take(steps)
 
 

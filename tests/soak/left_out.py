@@ -161,6 +161,9 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/journeys/test_replica_members.py": (
         "tests/unit/ingest/test_replica_members.py::test_a_node_is_taken_in_and_another_one_let_go"
     ),
+    "tests/integration/test_how_to.py::test_a_page_does_what_it_says[replicas]": (
+        f"{_LOSSES}::{_EACH_DIES}"
+    ),
     # Three nodes under load, each trouble once.
     "tests/journeys/test_replica_troubles.py": f"{_LOSSES}::{_EACH_DIES}",
     # The three points of a deletion at which it may die are all in a run of everything.

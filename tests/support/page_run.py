@@ -1,7 +1,7 @@
 """Somebody who follows a page of the docs, word for word, in an empty directory.
 
 Only addresses are other ones than on the page, since tests have no fixed ports; and where a
-machine has no curl or no pkill, support/curl.py and support/pkill.py do what those would do.
+machine has no curl, support/curl.py does what that would do.
 """
 
 import contextlib
@@ -83,12 +83,11 @@ class PageRun:
     def _environment_with(self, settings: Mapping[str, str]) -> dict[str, str]:
         programs = self._scratch / "bin"
         programs.mkdir()
-        for name in ("curl", "pkill"):
-            if shutil.which(name) is None:
-                stand_in = programs / name
-                program = shlex.join([sys.executable, str(ROOT / f"tests/support/{name}.py")])
-                stand_in.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
-                stand_in.chmod(0o755)
+        if shutil.which("curl") is None:
+            stand_in = programs / "curl"
+            program = shlex.join([sys.executable, str(ROOT / "tests/support/curl.py")])
+            stand_in.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
+            stand_in.chmod(0o755)
         (self._scratch / ".curlrc").write_text(_CURLRC)
         kept = {n: v for n, v in os.environ.items() if not n.startswith("BOTTOMLESS_")}
         return {
@@ -132,7 +131,8 @@ class PageRun:
                 return ""
             case "sh", word:
                 if _KILLS in here:
-                    self._ends.add(-signal.SIGKILL)
+                    # By itself, or by the shell that started it.
+                    self._ends |= {-signal.SIGKILL, 128 + signal.SIGKILL}
                 return self._as_said(self.run(here, fails=word == "fails"))
             case "text", program:
                 found = pattern_of(step.text)
