@@ -4,7 +4,7 @@ lasts, and when it has ended. Pure: the caller brings the time, by a monotonic c
 from typing import Final, NamedTuple
 
 AGAIN_SECONDS: Final = 600.0
-"""After so long a trouble that lasts is told again, and one of which nothing was heard begins anew."""
+"""How long a trouble lasts before it is told again, or rests before it begins anew."""
 KIND_COUNT_MAX: Final = 64
 """Troubles that are remembered at a time; of more the one that began first is forgotten, and told anew."""
 
