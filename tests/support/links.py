@@ -10,16 +10,20 @@ All links of a deployment share a thread with a loop of its own.
 
 import asyncio
 import random
+import socket
+import struct
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import Any, Final
 
-from support.connections import Connections
+from support.connections import Connections, Serve
 
 PIECE_SIZE: Final = 65_536
+CREDENTIALS: Final = struct.Struct("3i")
+"""Process, user and group, as the kernel tells them of the other end of a unix socket."""
 DELAY_SECONDS_MAX: Final = 0.15
 LOST_SECONDS: Final = 0.05
 """So long after its first lost answer a connection is reset, as by a peer that died."""
@@ -124,6 +128,14 @@ async def _open(server: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWr
     return await asyncio.open_connection(*server)
 
 
+def _caller(writer: asyncio.StreamWriter) -> int:
+    """The process id of who has called by a unix socket."""
+    called: socket.socket = writer.get_extra_info("socket")
+    told = called.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid: int = CREDENTIALS.unpack(told)[0]
+    return pid
+
+
 class Links:
     """All links of a deployment; every method may be called from any thread."""
 
@@ -138,6 +150,20 @@ class Links:
         link = self.by_name[name] = Link(name, server, self._seed)
         self._run(self._open(link, listen))
         return link
+
+    def open_by_caller(
+        self, listen: str, server: str, name_of: Callable[[int], str], names: Iterable[str]
+    ) -> None:
+        """Listen at a unix socket for callers who go a link each, one of `names`: which, `name_of` says by
+        the process id of the caller."""
+        for name in names:
+            link = self.by_name[name] = Link(name, server, self._seed)
+            link.address = listen
+
+        async def go(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self.by_name[name_of(_caller(writer))].connections(reader, writer)
+
+        self._run(self._listen(go, listen))
 
     def disturb(self, name: str, trouble: Trouble) -> None:
         self._loop.call_soon_threadsafe(self.by_name[name].disturb, trouble)
@@ -165,6 +191,9 @@ class Links:
             server = await asyncio.start_server(link.connections, *listen)
             link.address = server.sockets[0].getsockname()[:2]
         self._servers.append(server)
+
+    async def _listen(self, serve: Serve, path: str) -> None:
+        self._servers.append(await asyncio.start_unix_server(serve, path))
 
     async def _close(self) -> None:
         for server in self._servers:

@@ -30,6 +30,7 @@ from bottomless_server.ingest.replicas import joins
 from bottomless_server.ingest.replicas.other_nodes import OtherNodes
 from bottomless_server.ingest.replicas.owner_context import OwnerContext
 from bottomless_server.ingest.replicas.senders import Senders
+from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.core.replica_waits import WaitBounds
 from bottomless_server.node.core.sends import Event, Memory, News
 from bottomless_server.node.owner import Claim
@@ -571,6 +572,16 @@ async def test_a_round_that_is_held_hears_at_once_that_somebody_else_owns_the_st
     assert held.configure(config)
     await eventually(lambda: held.stopped is not None)
     assert held.claim.fenced
+
+
+async def test_a_stop_waits_for_no_node_that_has_more_than_its_owner(three: Three) -> None:
+    await three.all_in_sync()
+    three.shut(B, C)
+    task = await three.written("b", 2)
+    three.others.hear(B, Event(News.DIVERGED, STREAM))
+    # The clock stands still, so nobody is late.
+    await three.harness.appender.close(not_owner(), leave=False)
+    assert (await task).json()["outcome"] == "unknown"
 
 
 async def test_an_eviction_whose_reply_is_lost_counts_when_another_one_tells_of_it(
