@@ -205,8 +205,8 @@ class OtherNodes:
             self._tell()
 
     def end(self) -> None:
-        """At a stop: a round that is held is given up, and another one after the time in which a
-        silent node is let go."""
+        """At a stop: a round that is held is given up, or that waits for a node that has more; and
+        another one after the time in which a silent node is let go."""
         self._ended_at = self._context.clocks.elapsed()
         self._answers.pulse.fire()
 
@@ -295,7 +295,9 @@ class OtherNodes:
         ended_at = self._ended_at
         if ended_at is None:
             return
-        if self._held or now >= max(ended_at, waited.since) + self._context.bounds.wait_ms:
+        # A node that has more is sent nothing, so it would be waited for in vain.
+        in_vain = self._held or bool(self.ahead)
+        if in_vain or now >= max(ended_at, waited.since) + self._context.bounds.wait_ms:
             raise LogBroken("the node stops, and not all replicas have the round")
 
     def _pause(self, step: Step, waited: Waited, now: int) -> float:
