@@ -145,6 +145,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         f"{_LOSSES}::{test}": f"{_LOSSES}::{_EACH_DIES}"
         for test in (
             "test_with_two_of_three_nodes_away_appends_to_replicas_wait_and_are_all_there_later",
+            "test_a_round_of_replicas_that_was_held_is_shown_once_enough_nodes_are_back",
             "test_nothing_is_lost_when_all_nodes_die_and_the_owners_disk_comes_back_older",
             "test_a_first_append_is_taken_at_once_and_no_node_of_an_older_release_holds_replicas",
         )
@@ -164,7 +165,11 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/integration/test_how_to.py::test_a_page_does_what_it_says[replicas]": (
         f"{_LOSSES}::{_EACH_DIES}"
     ),
+    "tests/journeys/test_replica_replaced.py": (
+        "tests/unit/ingest/test_replica_members.py::test_a_node_is_taken_in_and_another_one_let_go"
+    ),
     # Three nodes under load, each trouble once.
+    "tests/journeys/test_replica_cuts.py": f"{_LOSSES}::{_EACH_DIES}",
     "tests/journeys/test_replica_troubles.py": f"{_LOSSES}::{_EACH_DIES}",
     # The three points of a deletion at which it may die are all in a run of everything.
     "tests/journeys/test_scenarios_deletion.py::test_a_deletion_goes_on_after_kill_9_at_any_moment": (
