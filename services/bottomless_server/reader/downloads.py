@@ -15,7 +15,7 @@ from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.fragment import parse_fragment_id
 from bottomless.model.manifest import EntryKind, fragment_info
 from bottomless.model.names import FullName, StreamId, Uid
-from bottomless_server.drives.table import DriveTable
+from bottomless_server.drives.table import DriveTable, load_registry
 from bottomless_server.reader.blocks import Blocks
 from bottomless_server.reader.core.byte_range import ByteRange
 from bottomless_server.reader.page_reader import PageReader
@@ -130,22 +130,28 @@ class Downloads:
 
         Raises:
             NotFound: `fragment-not-found`: it is on none of them.
-            DriveUnavailable, DriveRefused: it is not on those that are there.
+            DriveUnavailable, DriveRefused: it is not on those that are there, and another one is away, or
+                not known to this process.
+            Corrupt: the registry of drives is damaged.
         """
         key = fragment_key(stream.stream_id, first_offset, uid, stream.tenant)
         with suppress(ObjectMissing):
             size = (await self._drives.of(DEFAULT_NUMBER).head(key)).size
             return FragmentPlace(DEFAULT_NUMBER, key), size
         unseen: StoreError | None = None
-        for number in self._drives.numbers:
+        for number in await self._numbers():
             try:
                 async for facts in self._drives.of(number).list(key.removesuffix(".fragment")):
                     return FragmentPlace(number, facts.object_key), facts.size
             except StoreError as error:
-                # On one that is not registered, or not any more, nothing is.
-                if number == DEFAULT_NUMBER or self._drives.marked(number).is_registered:
-                    unseen = unseen or error
+                unseen = unseen or error
         raise unseen or _not_found()
+
+    async def _numbers(self) -> list[int]:
+        """The numbers of all drives on which something may be, as the registry says now: on one that was
+        retired or lost since this process started nothing is."""
+        registry = await load_registry(self._drives.of(DEFAULT_NUMBER))
+        return [DEFAULT_NUMBER, *(one.number for one in registry.drives if not one.is_gone)]
 
 
 class PiecesResponse(StreamingResponse):

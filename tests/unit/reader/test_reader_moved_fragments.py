@@ -3,17 +3,18 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from support.drives import a_table
+from support.drives import a_table, register
 from unit.reader.harness import ReaderHarness, WatchedDrive, shown
 from unit.reader.protocol import STREAM_ID
 
 from bottomless.drives.base import Drive
 from bottomless.errors import Code
 from bottomless.formats.checks import crc32c
-from bottomless.formats.drive_objects import DRIVE_MARKER_KEY
+from bottomless.formats.drive_objects import DRIVE_MARKER_KEY, drives_key, encode_drives
 from bottomless.formats.keys import fragment_place
+from bottomless.model.drive import DriveRegistry, RegisteredDrive
 from bottomless.model.manifest import EntryKind, fragment_info
-from bottomless.model.names import TENANT_DEFAULT
+from bottomless.model.names import TENANT_DEFAULT, Uid
 from bottomless_server.drives.table import DriveTable
 from bottomless_server.tree.rebalance import SealedNode
 from bottomless_server.tree.relocate import Relocation, relocate
@@ -69,6 +70,7 @@ def no_group(_: object) -> SealedNode:
 async def moved() -> AsyncIterator[Moved]:
     drive = WatchedDrive()
     table = await a_table(drive, COLD)
+    await register(drive, COLD)
     harness = OnTwoDrives(drive, table)
     one = Moved(harness, table.of(COLD), table.marked(COLD).unmarked)
     await one.prepare()
@@ -146,6 +148,44 @@ async def test_a_fragment_that_is_nowhere_is_not_found_once_all_drives_have_said
     )
     answer = await harness.get(f"/fragments/{info.fragment_id}")
     assert answer.status_code == 404, answer.text
+
+
+async def test_a_fragment_that_was_on_a_lost_drive_is_not_found_though_the_drive_is_away(
+    moved: Moved,
+) -> None:
+    harness = moved.harness
+    harness.node = cut_front(harness.node, find_all_below(harness, 20)).root
+    await harness.publish(harness.node)
+    await moved.unmarked.delete([DRIVE_MARKER_KEY])
+    path = f"/fragments/{harness.fragments[1].fragment_id}"
+    assert (await harness.get(path)).status_code == 503
+
+    await enter(harness.drive, RegisteredDrive(f"d{COLD}", COLD, Uid("07" * 16), False, lost=True))
+
+    assert (await harness.get(path)).status_code == 404
+
+
+async def test_a_fragment_that_may_be_on_a_drive_that_this_reader_does_not_know_is_unavailable(
+    moved: Moved,
+) -> None:
+    harness = moved.harness
+    harness.node = cut_front(harness.node, find_all_below(harness, 10)).root
+    await harness.publish(harness.node)
+    info = harness.fragments[0]
+    key = fragment_place(STREAM_ID, info, TENANT_DEFAULT).object_key
+    await harness.drive.delete([key])
+    path = f"/fragments/{info.fragment_id}"
+    assert (await harness.get(path)).status_code == 404
+
+    await enter(harness.drive, RegisteredDrive("later", COLD + 1, Uid("08" * 16), False))
+
+    assert (await harness.get(path)).status_code == 503
+
+
+async def enter(default: Drive, drive: RegisteredDrive) -> None:
+    """Put the next version of the registry, which has this drive anew."""
+    data = encode_drives(DriveRegistry(2, (drive,)))
+    await default.put(drives_key(2), [data], crc32c(data))
 
 
 def find_all_below(harness: ReaderHarness, offset: int) -> Cut:
