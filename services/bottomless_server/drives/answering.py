@@ -3,14 +3,15 @@
 A call of the file system cannot be ended. So its thread is left alone, and whoever waits is told after a
 while that the drive does not answer. Where several calls hang, no further one is made until one of them
 has come back: so a mount never has more of its threads than it may, and nobody waits for what is known to
-hang. Each directory has threads of its own, so the others go on in any case.
+hang. Each directory has threads of its own, so the others go on in any case. A thread whose caller was
+cancelled counts as soon as it would have been too late for that one, too.
 
 After a crash nothing differs: whoever was told that a call hangs knows nothing of what became of it.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 from bottomless.drives.base import Body, Drive, DriveAmbiguous, DriveUnavailable, Location
 from bottomless.errors import StoreError
@@ -27,6 +28,14 @@ PUT_SECONDS: Final = 900.0
 _T = TypeVar("_T")
 
 
+@runtime_checkable
+class _LeavesCalls(Protocol):
+    """A drive whose calls go on where their callers are cancelled."""
+
+    @property
+    def left_calls(self) -> tuple[float, ...]: ...
+
+
 class AnsweringDrive:
     """A drive of which every call ends, whether it answers or not."""
 
@@ -37,8 +46,14 @@ class AnsweringDrive:
 
     @property
     def hanging_count(self) -> int:
-        """How many calls hang that somebody was told of."""
-        return len(self._hanging)
+        """How many calls have not come back in time, whether somebody waits for them or was cancelled."""
+        return len(self._hanging) + self._left_count()
+
+    def _left_count(self) -> int:
+        if not isinstance(self._drive, _LeavesCalls):
+            return 0
+        now = asyncio.get_running_loop().time()
+        return sum(now - began >= self._answer_seconds for began in self._drive.left_calls)
 
     @property
     def location(self) -> Location:
@@ -98,7 +113,7 @@ class AnsweringDrive:
         Raises:
             DriveUnavailable: it hangs, or so many do that it was not made.
         """
-        if not may_ask(len(self._hanging)):
+        if not may_ask(self.hanging_count):
             call.close()
             raise DriveUnavailable("the drive does not answer: calls of before hang")
         task = asyncio.ensure_future(call)

@@ -28,10 +28,10 @@ import secrets
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from bottomless.drives.base import (
     Body,
@@ -83,6 +83,7 @@ class LocalDrive:
         self.kept_blocks: list[memoryview] = []
         """Blocks that nobody uses now, and that need not be made anew: no more than are written at a
         time."""
+        self._left: dict[Future[Any], float] = {}
 
     @property
     def location(self) -> Location:
@@ -141,6 +142,12 @@ class LocalDrive:
         """Tell the time; a directory has the clock of the machine that mounts it."""
         return time.time_ns() // 1_000_000
 
+    @property
+    def left_calls(self) -> tuple[float, ...]:
+        """When calls began whose callers were cancelled and that have not come back, by the clock of the
+        loop: a thread cannot be ended. There are no more than threads."""
+        return tuple(self._left.values())
+
     async def aclose(self) -> None:
         """Wait for what still runs, and end the threads."""
         await asyncio.to_thread(self._threads.shutdown)
@@ -151,8 +158,16 @@ class LocalDrive:
         *args: _Args.args,
         **kwargs: _Args.kwargs,
     ) -> _Answer:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, lambda: call(*args, **kwargs))
+        began = asyncio.get_running_loop().time()
+        running = self._threads.submit(call, *args, **kwargs)
+        try:
+            return await asyncio.wrap_future(running)
+        except asyncio.CancelledError:
+            if not running.done():
+                self._left[running] = began
+                # In its thread, at its end; at once if that has come meanwhile.
+                running.add_done_callback(lambda ended: self._left.pop(ended, None))
+            raise
 
     async def _put_source(self, object_key: str, source: Source, crc: int) -> None:
         path = self._root / object_key

@@ -106,12 +106,6 @@ class MarkedDrive:
         await self._wanted(anew=True)
 
     @property
-    def is_registered(self) -> bool:
-        """Whether this process knows which marker the drive has to show: it is in the registry, as one
-        that is used, or was when it was asked first."""
-        return self._marker is not None
-
-    @property
     def unmarked(self) -> Drive:
         """The drive itself, whatever it shows: for whoever puts the marker."""
         return self._drive

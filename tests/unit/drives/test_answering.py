@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from bottomless.formats.drive_objects import DRIVE_MARKER_KEY, encode_marker
 from bottomless.model.drive import DriveMarker
 from bottomless.model.names import Uid
 from bottomless_server.drives.answering import HANGING_MAX, AnsweringDrive
+from bottomless_server.drives.drive_calls import DriveCalls
+from bottomless_server.drives.local import THREAD_COUNT, LocalDrive
 from bottomless_server.drives.marked import marked_drive
 from bottomless_server.drives.memory import MemoryDrive
 
@@ -108,6 +112,72 @@ async def ask_and_be_cancelled(mount: Mount, drive: AnsweringDrive) -> None:
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
+
+
+class HangingCalls(DriveCalls):
+    """System calls that hang until they may go on."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.begun: list[str] = []
+
+    async def reach(self, count: int) -> None:
+        """Wait until so many calls have begun."""
+        await eventually(lambda: len(self.begun) == count)
+
+    def sync_file(self, file: int) -> None:
+        self.begun.append("sync")
+        self.go_on.wait()
+        super().sync_file(file)
+
+
+@pytest.mark.parametrize("answer_seconds", [0.0, 3_600.0])
+async def test_a_thread_that_hangs_counts_though_who_asked_was_cancelled(
+    tmp_path: Path, answer_seconds: float
+) -> None:
+    calls = HangingCalls()
+    mount = LocalDrive(tmp_path, calls)
+    drive = AnsweringDrive(mount, answer_seconds)
+    try:
+        for number in range(HANGING_MAX):
+            asking = asyncio.ensure_future(drive.put(f"d/{number}", [b"x"], crc32c(b"x")))
+            await calls.reach(number + 1)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+        assert len(mount.left_calls) == HANGING_MAX
+        if answer_seconds:
+            assert drive.hanging_count == 0, "they may come back in time"
+        else:
+            assert drive.hanging_count == HANGING_MAX
+            with pytest.raises(DriveUnavailable, match="calls of before hang"):
+                await drive.head("d/0")
+    finally:
+        calls.go_on.set()
+    await eventually(lambda: not mount.left_calls)
+    assert drive.hanging_count == 0
+    await mount.aclose()
+
+
+async def test_a_call_that_was_cancelled_before_it_had_a_thread_is_not_left(tmp_path: Path) -> None:
+    calls = HangingCalls()
+    mount = LocalDrive(tmp_path, calls)
+    puts = [
+        asyncio.ensure_future(mount.put(f"d/{number}", [b"x"], crc32c(b"x")))
+        for number in range(THREAD_COUNT)
+    ]
+    await calls.reach(THREAD_COUNT)
+    asking = asyncio.ensure_future(mount.head("d/0"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    assert mount.left_calls == ()
+
+    calls.go_on.set()
+    await asyncio.gather(*puts)
+    await mount.aclose()
 
 
 class FailsLate(Mount):
