@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support.drives import a_table, register
+from support.drives import a_table, register, take_away
 from support.guards import remove
 from support.manifest import STREAM
 from support.moving import COLD, HOT, TENANT, Moving, a_moving_stream
@@ -236,6 +236,27 @@ async def test_a_drive_that_was_retired_does_not_hold_up_a_deletion() -> None:
 
     harness.manifest.use_drives(DriveTable.of_one(harness.manifest.drive))
     harness.restart()
+    await harness.work(2 * DEADLINE)
+    await harness.work(2 * DEADLINE)
+
+    assert await harness.phase(operation) == "succeeded"
+    await harness.mutators.aclose()
+
+
+async def test_a_drive_that_is_lost_while_a_deletion_waits_for_it_holds_it_up_no_more() -> None:
+    """Seed 13 of the simulation: the sweep had come to the drive before."""
+    harness, made = await a_deletion_with_a_drive()
+    await harness.manifest.streams.update(
+        harness.stream_id, lambda record: replace(record, drives=(COLD,))
+    )
+    await take_away(made, COLD)
+    operation = await harness.deletions.begin(NAME, None)
+    await harness.work(2 * DEADLINE)
+    assert await harness.phase(operation) == "sweeping"
+
+    gone = RegisteredDrive(f"d{COLD}", COLD, Uid(f"{COLD:032x}"), retired=False, lost=True)
+    data = encode_drives(DriveRegistry(2, (gone,)))
+    await harness.manifest.drive.put(drives_key(2), [data], crc32c(data))
     await harness.work(2 * DEADLINE)
     await harness.work(2 * DEADLINE)
 

@@ -287,6 +287,9 @@ class Deletions:
         progress = operation.progress
         passed = str(progress.get(_PASSED, ""))
         number = int(progress.get(_DRIVE, DEFAULT_NUMBER))
+        if await self._context.drive_states.lost([number]):
+            # Since the sweep came to it.
+            return await self._next_drive(record, progress, number)
         drive = self._context.drives.of(number)
         page = await self._page(drive, record, passed)
         if not page:
