@@ -200,6 +200,7 @@ class ManifestService:
             paused_count=self._retention.paused_count,
             unreadable_count=self._retention.unreadable_count,
             move_count=self._tiers.move_count,
+            damaged_count=len(context.damaged_sources),
             failing_tier_count=self._tiers.failing_count,
             clock_doubted=context.time.doubt is not None,
             regressed=self._regression.regressed,

@@ -84,6 +84,8 @@ class FinishAsked(ClosedBody):
     move: _Number
     uids: Annotated[list[_Uid], Field(max_length=COPIED_COUNT_MAX)]
     """The fragments whose copies are durable."""
+    damaged: list[_Uid] = Field(default_factory=list, max_length=COPIED_COUNT_MAX)
+    """The fragments that were not copied, since what is on their drive is not what the manifest says."""
 
 
 class GiveUpAsked(ClosedBody):
@@ -105,9 +107,13 @@ def encode_claim(session: str, copy: int) -> dict[str, Any]:
     return {"session": session, "move": copy_text(copy)}
 
 
-def encode_finish(session: str, copy: int, uids: Sequence[Uid]) -> dict[str, Any]:
-    """Tell that the copies of these fragments of a move are there."""
-    return {**encode_claim(session, copy), "uids": list(uids)}
+def encode_finish(
+    session: str, copy: int, uids: Sequence[Uid], damaged: Sequence[Uid] = ()
+) -> dict[str, Any]:
+    """Tell that the copies of these fragments of a move are there, and which are `damaged`. Of the latter
+    nothing is said where there are none, as an older release wants it."""
+    said = {**encode_claim(session, copy), "uids": list(uids)}
+    return {**said, "damaged": list(damaged)} if damaged else said
 
 
 def encode_give_up(copy: int) -> dict[str, Any]:

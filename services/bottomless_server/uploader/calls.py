@@ -143,14 +143,20 @@ class ManifestCalls:
         return decode_claimed(await self._post(CLAIM, stream_id, encode_claim(session, copy)))
 
     async def finish_move(
-        self, stream_id: StreamId, copy: int, session: str, uids: Sequence[Uid]
+        self,
+        stream_id: StreamId,
+        copy: int,
+        session: str,
+        uids: Sequence[Uid],
+        damaged: Sequence[Uid] = (),
     ) -> None:
-        """Have the manifest name the copies of these fragments of a move, all of which are durable.
+        """Have the manifest name the copies of these fragments of a move, all of which are durable, and
+        leave alone for a while those that are `damaged`.
 
         Raises:
             Fenced: it has ended, perhaps by an earlier try of this; or another session is at it.
         """
-        await self._post(FINISH, stream_id, encode_finish(session, copy, uids))
+        await self._post(FINISH, stream_id, encode_finish(session, copy, uids, damaged))
 
     async def give_up_move(self, stream_id: StreamId, copy: int) -> None:
         """End a move without it; its copies go.

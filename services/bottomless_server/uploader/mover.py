@@ -9,8 +9,10 @@ no manifest does; another session makes the others, and finds these. An object t
 key of a copy is looked at (stores/put_retries.py). Sources are only read: whether they go is decided by
 who names the copies. So two sessions at one move do no harm: they put the same bytes under the same keys.
 
-A copy that fails is not tried for long: while it is, it has a place that copies to other drives wait for,
-and all of its move is tried again each minute. What was put before is not read once more then.
+A copy that a drive is to blame for is not tried for long: while it is, it has a place that copies to other
+drives wait for, and all of its move is tried again each minute. What was put before is not read once more
+then. An object that is damaged or missing, on a drive that answers, keeps no other of its move from being
+copied; the manifest is told of it.
 
 Uploads go first: a copy takes memory only while no upload waits for some, and all copies together never
 more than their share, since a drive that takes nothing keeps them waiting for as long as a put may take.
@@ -31,7 +33,7 @@ from bottomless.drives.base import (
     DriveUnavailable,
     ObjectMissing,
 )
-from bottomless.errors import StoreError
+from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.keys import FragmentPlace
 from bottomless.model.limits import MIB
 from bottomless_server.drives.table import DriveTable
@@ -80,6 +82,23 @@ class HeldObject:
         buffer[:] = self._data[position : position + len(buffer)]
 
 
+@dataclass
+class Copied:
+    """What became of the copies of a move."""
+
+    made: list[Copying] = field(default_factory=list)
+    """Each is durable on its drive."""
+    damaged: list[Copying] = field(default_factory=list)
+    """What has a source that is not what the manifest says, or is not there."""
+    errors: list[StoreError] = field(default_factory=list)
+    """The reasons why copies were not made: of `damaged`, and of those where another object has the key."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of what was made."""
+        return sum(copying.size for copying in self.made)
+
+
 @dataclass(frozen=True)
 class Mover:
     """Copies objects, so many at a time and so fast, within the memory that it shares with uploads."""
@@ -102,33 +121,42 @@ class Mover:
     made: LRUCache[FragmentPlace, int] = field(default_factory=lambda: LRUCache(_MADE_COUNT_MAX))
     """The sizes of copies that this process has put, whole."""
 
-    async def copy_all(self, copies: Sequence[Copying]) -> int:
-        """Copy all of these objects; returns their bytes. Each is durable on its drive then.
+    async def copy_all(self, copies: Sequence[Copying]) -> Copied:
+        """Copy these objects, all but those that are damaged or missing.
 
         Raises:
-            ObjectMissing: a source is gone: the manifest does not name it any more.
             DriveUnavailable, DriveRefused, DriveFull, DriveAmbiguous: the same again is right, later.
-            Corrupt: a source is damaged, or another object has the key of a copy.
         """
+        copied = Copied()
         try:
             async with asyncio.TaskGroup() as group:
                 for copying in copies:
-                    group.create_task(self._copy(copying))
+                    group.create_task(self._copy(copying, copied))
         except ExceptionGroup as errors:
             # The others were cancelled for the first that failed.
             raise errors.exceptions[0] from errors
-        return sum(copying.size for copying in copies)
+        return copied
 
-    async def _copy(self, copying: Copying) -> None:
+    async def _copy(self, copying: Copying, copied: Copied) -> None:
         async with self.objects_in_flight:
-            if await self._is_made(copying):
-                return
-            if wait := self.pace.wait_of(copying.size, self.clock()):
-                await self.sleep(wait)
-            async with self._room(copying.size):
-                data = await self._read(copying)
-                await _require_as_named(copying, data)
-                await self._put(copying, data)
+            if not await self._is_made(copying):
+                if wait := self.pace.wait_of(copying.size, self.clock()):
+                    await self.sleep(wait)
+                async with self._room(copying.size):
+                    try:
+                        data = await self._read(copying)
+                        await _require_as_named(copying, data)
+                    except (ObjectMissing, Corrupt) as error:
+                        copied.damaged.append(copying)
+                        copied.errors.append(error)
+                        return
+                    try:
+                        await self._put(copying, data)
+                    except Corrupt as error:
+                        # Another move has another key.
+                        copied.errors.append(error)
+                        return
+            copied.made.append(copying)
 
     async def _is_made(self, copying: Copying) -> bool:
         """Whether an earlier try of this process has put the copy, and it is there."""

@@ -42,7 +42,7 @@ from bottomless_server.uploader.calls import ManifestCalls
 from bottomless_server.uploader.core.moving import copies_of
 from bottomless_server.uploader.failures import Failures
 from bottomless_server.uploader.metrics import MoveCounts
-from bottomless_server.uploader.mover import Mover
+from bottomless_server.uploader.mover import Copied, Mover
 
 log = structlog.get_logger(__name__)
 
@@ -195,17 +195,22 @@ class Moves:
             # Retention was faster; nothing that is cut comes back.
             await self._manifest.give_up_move(stream_id, copy)
             return
-        size = await self._copy(stream_id, claimed)
+        copied = await self._copy(stream_id, claimed)
         await reach("uploader.move.after-copies")
-        uids = [info.uid for info in claimed.fragments]
-        await self._manifest.finish_move(stream_id, copy, self._session, uids)
+        made, damaged = ([one.uid for one in ones] for ones in (copied.made, copied.damaged))
+        await self._manifest.finish_move(stream_id, copy, self._session, made, damaged)
         await reach("uploader.move.after-finish")
-        self.counts.moves += 1
-        self.counts.bytes += size
-        log.info("moved fragments", stream_id=stream_id, count=len(claimed.fragments))
+        self.counts.moves += bool(made)
+        self.counts.bytes += copied.size
+        log.info("moved fragments", stream_id=stream_id, count=len(made))
+        for error in copied.errors:
+            log.error("a fragment could not be moved", stream_id=stream_id, error=str(error))
+        if copied.errors:
+            # The others are where they belong; of this one the manifest knows when it is tried again.
+            raise copied.errors[0]
 
-    async def _copy(self, stream_id: StreamId, claimed: MoveClaimed) -> int:
-        """Copy all objects of a move, and keep it meanwhile; returns their bytes.
+    async def _copy(self, stream_id: StreamId, claimed: MoveClaimed) -> Copied:
+        """Copy the objects of a move, and keep it meanwhile.
 
         Raises:
             Fenced: another session is at it by now, or it was given up.

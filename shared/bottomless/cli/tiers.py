@@ -107,6 +107,7 @@ def _show(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -
         show_list(told["moves"], _MOVES, output)
     for one in told["promoted"]:
         line(f"promoted: {one['from_offset']} to {one['to_offset']}, until {one['until']}")
+    _tell_damaged(told)
 
 
 def _preview(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
@@ -120,6 +121,17 @@ def _preview(context: typer.Context, stream: Stream, output: Output = Form.TABLE
         show_list(told["waiting"], _WAITING, output)
     else:
         line(_NOTHING if has_tiers else f"{_NOTHING}: the stream has no tiers")
+    if output is Form.TABLE:
+        _tell_damaged(told)
+
+
+def _tell_damaged(told: Item) -> None:
+    # An older release says nothing of it.
+    for one in told.get("damaged", ()):
+        line(
+            f"damaged on {one['drive']}: {one['from_offset']} to {one['to_offset']}, "
+            f"tried again at {one['again_at']}"
+        )
 
 
 def _apply(

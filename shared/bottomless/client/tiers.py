@@ -12,12 +12,16 @@ class TierCalls(Wire):
     async def tiers(self, name: str) -> dict[str, Any]:
         """Show what of a stream lies on which drive: fragments, bytes, records and times by drive.
 
-        Besides the policy, the moves that are under way, and what was promoted.
+        Besides the policy, the moves that are under way, what was promoted, and what is `damaged` so
+        that it cannot be moved.
         """
         return members(await self._send("GET", f"{stream_path(name)}/tiers"))
 
     async def preview_tiers(self, name: str) -> dict[str, Any]:
-        """Show what a stream's policy wants moved now: the next `moves`, and all that is `waiting`."""
+        """Show what a stream's policy wants moved now: the next `moves`, and all that is `waiting`.
+
+        What is `damaged` is among neither until it is tried again.
+        """
         return await self._send_json("POST", f"{stream_path(name)}/tiers/preview", {})
 
     async def evaluate_tiers(self, name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ NOW = 100
 
 
 def test_neighbours_that_end_at_the_same_moment_become_one() -> None:
-    found = with_promotion([Promotion(0, 10, 500)], Promotion(10, 20, 500), NOW)
+    found = with_promotion([Promotion(0, 10, 500)], Promotion(10, 20, 500), NOW, 0)
 
     assert found == [Promotion(0, 20, 500)]
 
@@ -23,7 +23,7 @@ def test_neighbours_that_end_at_the_same_moment_become_one() -> None:
 def test_neighbours_that_end_at_other_moments_stay_apart() -> None:
     promoted = [Promotion(0, 10, 400)]
 
-    assert with_promotion(promoted, Promotion(10, 20, 500), NOW) == [
+    assert with_promotion(promoted, Promotion(10, 20, 500), NOW, 0) == [
         Promotion(0, 10, 400),
         Promotion(10, 20, 500),
     ]
@@ -32,16 +32,24 @@ def test_neighbours_that_end_at_other_moments_stay_apart() -> None:
 def test_those_that_have_ended_are_left_out() -> None:
     promoted = [Promotion(0, 10, NOW), Promotion(50, 60, NOW + 1)]
 
-    assert with_promotion(promoted, Promotion(20, 30, 500), NOW) == [
+    assert with_promotion(promoted, Promotion(20, 30, 500), NOW, 0) == [
         Promotion(50, 60, NOW + 1),
         Promotion(20, 30, 500),
     ]
 
 
+def test_those_below_the_floor_take_no_place() -> None:
+    promoted = [Promotion(20 * at, 20 * at + 10, 500 + at) for at in range(PROMOTION_COUNT_MAX)]
+
+    found = with_promotion(promoted, Promotion(1_000, 1_010, 500), NOW, 30)
+
+    assert found == [*promoted[2:], Promotion(1_000, 1_010, 500)]
+
+
 def test_one_that_is_covered_for_longer_is_replaced() -> None:
     promoted = [Promotion(0, 10, 400), Promotion(12, 14, 900)]
 
-    assert with_promotion(promoted, Promotion(0, 20, 500), NOW) == [
+    assert with_promotion(promoted, Promotion(0, 20, 500), NOW, 0) == [
         Promotion(12, 14, 900),
         Promotion(0, 20, 500),
     ]
@@ -51,8 +59,8 @@ def test_one_more_than_there_may_be_is_refused() -> None:
     promoted = [Promotion(20 * at, 20 * at + 10, 500) for at in range(PROMOTION_COUNT_MAX)]
 
     with pytest.raises(Overloaded):
-        with_promotion(promoted, Promotion(1_000, 1_010, 500), NOW)
-    assert len(with_promotion(promoted, Promotion(10, 20, 500), NOW)) < PROMOTION_COUNT_MAX
+        with_promotion(promoted, Promotion(1_000, 1_010, 500), NOW, 0)
+    assert len(with_promotion(promoted, Promotion(10, 20, 500), NOW, 0)) < PROMOTION_COUNT_MAX
 
 
 one = st.builds(
@@ -67,7 +75,7 @@ one = st.builds(
 def test_each_offset_stays_promoted_for_as_long_as_somebody_asked(asked: list[Promotion]) -> None:
     promoted: list[Promotion] = []
     for each in asked:
-        promoted = with_promotion(promoted, each, NOW)
+        promoted = with_promotion(promoted, each, NOW, 0)
     check_promotions(promoted)
 
     def until(these: list[Promotion], offset: int) -> int:

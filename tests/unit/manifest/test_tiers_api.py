@@ -131,7 +131,11 @@ async def test_a_preview_shows_what_an_evaluation_enters(scene: Scene) -> None:
 
 
 async def test_without_a_policy_nothing_is_wanted(scene: Scene) -> None:
-    assert (await scene.post("tiers/preview")).json() == {"moves": [], "waiting": []}
+    assert (await scene.post("tiers/preview")).json() == {
+        "moves": [],
+        "waiting": [],
+        "damaged": [],
+    }
     assert (await scene.post("tiers/evaluate")).json() == {"moves": []}
     refused = await scene.post("tiers/promote", {"from_offset": 0, "to_offset": 10})
     assert refused.status_code == 422

@@ -58,10 +58,11 @@ MEMORY: Final = 1_000_000
 
 
 class LosingPeer(Peer):
-    """Loses the reply of the next call of a path, once the other side has done it; or never calls it."""
+    """Loses the reply of the next call of a path, once the other side has done it; or never calls it, or fails."""
 
     lost_path: str | None = None
     stands_at: str | None = None
+    fails_at: str | None = None
 
     def __init__(self, url: str) -> None:
         super().__init__(url, name="manifest")
@@ -71,6 +72,8 @@ class LosingPeer(Peer):
         if path == self.stands_at:
             self.stands.set()
             await asyncio.Event().wait()
+        if path == self.fails_at:
+            raise Unavailable("it does not answer")
         # No verdict depends on how fast the machine answers.
         asked["timeout_seconds"] = 600
         answer = await super().call(method, path, **asked)

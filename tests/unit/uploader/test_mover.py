@@ -9,7 +9,6 @@ from support.drives import a_table
 from support.guards import guarded, remove
 
 from bottomless.drives.base import Drive, DriveUnavailable, ObjectExists, ObjectMissing
-from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.names import StreamId, Uid
@@ -122,9 +121,9 @@ def test_objects_follow_each_other_as_fast_as_was_said_and_no_time_is_saved_up()
 async def test_copies_are_the_bytes_that_the_manifest_knows_and_sources_stay() -> None:
     moving = await a_move()
 
-    size = await moving.mover.copy_all(moving.copies)
+    copied = await moving.mover.copy_all(moving.copies)
 
-    assert size == sum(copying.size for copying in moving.copies)
+    assert copied.size == sum(copying.size for copying in moving.copies)
     assert await moving.copied() == [True, True, True]
     for copying in moving.copies:
         assert crc32c(await moving.default.get(copying.source.object_key)) == copying.crc
@@ -144,8 +143,13 @@ async def test_another_object_under_the_key_of_a_copy_is_an_alarm_and_stays() ->
     key = moving.copies[1].target.object_key
     await put(moving.table.of(COLD), key, b"of nobody")
 
-    with pytest.raises(Corrupt, match="another object has the key"):
-        await moving.mover.copy_all(moving.copies)
+    copied = await moving.mover.copy_all(moving.copies)
+
+    assert [str(error).partition(":")[0] for error in copied.errors] == [
+        "another object has the key of one that is to be put"
+    ]
+    assert len(copied.made) == 2
+    assert copied.damaged == [], "another move has another key"
     assert await moving.table.of(COLD).get(key) == b"of nobody"
 
 
@@ -156,14 +160,16 @@ async def damaged(moving: Moving) -> Copying:
     return copying
 
 
-async def test_a_damaged_source_is_not_copied() -> None:
+async def test_a_damaged_source_is_not_copied_and_its_neighbours_are() -> None:
     moving = await a_move()
     copying = await damaged(moving)
 
-    with pytest.raises(Corrupt, match="a fragment that is to be moved is damaged: drive=0"):
-        await moving.mover.copy_all([copying])
-    with pytest.raises(ObjectMissing):
-        await moving.table.of(COLD).get(copying.target.object_key)
+    copied = await moving.mover.copy_all(moving.copies)
+
+    assert copied.damaged == [copying]
+    assert "a fragment that is to be moved is damaged: drive=0" in str(copied.errors[0])
+    assert await moving.copied() == [True, False, True]
+    assert {one.uid for one in copied.made} == {moving.copies[0].uid, moving.copies[2].uid}
 
 
 async def test_without_the_guard_damage_is_found_only_after_the_copy_was_sent(
@@ -172,16 +178,18 @@ async def test_without_the_guard_damage_is_found_only_after_the_copy_was_sent(
     remove(monkeypatch, "the CRC of a copy", lambda *_: None)
     moving = await a_move()
     copying = await damaged(moving)
-    with pytest.raises(Corrupt) as raised:
-        await moving.mover.copy_all([copying])
-    assert "to be moved" not in str(raised.value), "nobody says which source is damaged"
+    copied = await moving.mover.copy_all([copying])
+    assert copied.damaged == []
+    assert "to be moved" not in str(copied.errors[0]), "nobody says which source is damaged"
 
 
-async def test_a_source_that_is_gone_and_a_drive_that_is_not_known_end_a_move() -> None:
+async def test_a_source_that_is_gone_is_told_and_a_drive_that_is_not_known_ends_a_move() -> None:
     moving = await a_move()
     await moving.default.delete([moving.copies[0].source.object_key])
-    with pytest.raises(ObjectMissing):
-        await moving.mover.copy_all(moving.copies[:1])
+    copied = await moving.mover.copy_all(moving.copies)
+    assert copied.damaged == moving.copies[:1]
+    assert isinstance(copied.errors[0], ObjectMissing)
+    assert await moving.copied() == [False, True, True]
 
     moving.table = DriveTable.of_one(moving.default)
     with pytest.raises(DriveUnavailable):

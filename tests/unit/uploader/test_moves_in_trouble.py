@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from support.drives import a_table
 from support.guards import remove
+from support.manifest import STREAM
 from support.moving import HOT
 from unit.uploader.test_carried_moves import ATTIC, COUNT, SHELF, Stage, a_stage
 from unit.uploader.test_mover import COLD, a_move
@@ -19,6 +20,8 @@ from bottomless.model.names import Uid
 from bottomless_server.drives.marked import marked_drive
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.table import DriveTable
+from bottomless_server.protocol.moves import FINISH
+from bottomless_server.protocol.paths import of_stream
 from bottomless_server.stores.put_retries import PutWaits
 
 
@@ -60,24 +63,89 @@ async def test_a_move_to_a_drive_that_is_away_reads_nothing_and_others_are_made(
         assert (len(read) == 1) is guarded, "what cannot be put is not read"
 
 
-async def test_a_move_that_failed_for_one_fragment_reads_that_one_alone_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_damaged_fragment_keeps_no_neighbour_from_moving_and_is_told(
+    tmp_path: Path,
 ) -> None:
     async with a_stage(tmp_path) as stage:
-        damaged = (await stage.moving.fragments(HOT))[-1]
+        damaged = (await stage.moving.fragments(HOT))[1]
         stage.moving.harness.drive.flip(damaged, -1)
         await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
         moves = stage.moves("m1")
+
         await stage.carry_out(moves)
+
+        await stage.moving.reopen()
+        assert await stage.where() == [SHELF, HOT, SHELF]
+        assert (await stage.moving.harness.record()).moves == ()
+        assert (moves.counts.moves, moves.counts.failures) == (1, 1)
+        (told,) = stage.moving.harness.context.damaged_sources.of(STREAM, 0)
+        assert told[:4] == (10, 20, HOT, 1)
+
+        # Mended, it is moved as any other, and is forgotten.
+        stage.moving.harness.drive.flip(damaged, -1)
+        await stage.moving.enter(10, 20, HOT, SHELF)
+        await stage.carry_out(moves)
+        await stage.check_moved_to(SHELF)
+        assert stage.moving.harness.context.damaged_sources.of(STREAM, 0) == []
+
+
+async def test_a_move_of_nothing_but_what_is_damaged_ends_and_leaves_its_place(
+    tmp_path: Path,
+) -> None:
+    async with a_stage(tmp_path) as stage:
+        for key in await stage.moving.fragments(HOT):
+            stage.moving.harness.drive.flip(key, -1)
+        await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
+        moves = stage.moves("m1")
+
+        await stage.carry_out(moves)
+
+        await stage.moving.reopen()
+        assert await stage.where() == [HOT] * COUNT
+        assert (await stage.moving.harness.record()).moves == ()
+        assert (moves.counts.moves, moves.counts.failures) == (0, 1)
+        assert len(stage.moving.harness.context.damaged_sources.of(STREAM, 0)) == COUNT
+
+
+async def test_a_move_that_failed_for_a_drive_reads_nothing_again_that_was_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_stage(tmp_path) as stage:
+        last = (await stage.moving.fragments(HOT))[-1]
+        await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
+        moves = stage.moves("m1")
+        away = {last}
         read = reads_of(stage, monkeypatch)
+        drive = stage.moving.harness.drive
+        get = drive.get
 
+        async def fails_once(object_key: str, *span: Any) -> Any:
+            if object_key in away:
+                away.discard(object_key)
+                raise DriveUnavailable("it does not answer")
+            return await get(object_key, *span)
+
+        monkeypatch.setattr(drive, "get", fails_once)
         await stage.carry_out(moves)
-        assert read == [damaged]
+        assert (moves.counts.failures, len(read)) == (1, COUNT - 1)
 
-        # One that somebody has removed is made once more.
+        read.clear()
+        await stage.carry_out(moves)
+        assert read == [last]
+        await stage.check_moved_to(SHELF)
+
+
+async def test_a_copy_that_somebody_has_removed_is_made_once_more(tmp_path: Path) -> None:
+    async with a_stage(tmp_path) as stage:
+        number = await stage.moving.enter(0, 10 * COUNT, HOT, SHELF)
+        moves = stage.moves("m1")
+        stage.peer.fails_at = of_stream(FINISH, STREAM)
+        await stage.carry_out(moves)
+        assert (await stage.moving.harness.record()).moves[0].copy == number
         (gone, *_) = await stage.moving.fragments(SHELF)
         assert await stage.shelf.delete([gone]) == {}
-        stage.moving.harness.drive.flip(damaged, -1)
+
+        stage.peer.fails_at = None
         await stage.carry_out(moves)
         await stage.check_moved_to(SHELF)
 

@@ -11,6 +11,7 @@ from bottomless.drives.base import Drive
 from bottomless.model.names import Uid
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.table import DriveTable
+from bottomless_server.manifest.common.damaged_sources import DamagedSources
 from bottomless_server.manifest.common.drive_states import DriveStates
 from bottomless_server.manifest.common.groups import Groups
 from bottomless_server.manifest.common.held_moves import HeldMoves
@@ -57,6 +58,7 @@ class Context:
     registry_objects: RegistryObjects = field(init=False)
     drive_states: DriveStates = field(init=False)
     held_moves: HeldMoves = field(init=False)
+    damaged_sources: DamagedSources = field(init=False)
 
     def __post_init__(self, table: DriveTable | None) -> None:
         trusted = TrustedTime(
@@ -72,6 +74,7 @@ class Context:
         object.__setattr__(self, "registry_objects", objects)
         object.__setattr__(self, "drive_states", DriveStates(self.drive))
         object.__setattr__(self, "held_moves", HeldMoves(self.elapsed))
+        object.__setattr__(self, "damaged_sources", DamagedSources(self.elapsed))
 
     @property
     def served(self) -> AbstractSet[str]:

@@ -104,6 +104,7 @@ def manifest_metrics(
     paused_count: int,
     unreadable_count: int,
     move_count: int,
+    damaged_count: int,
     failing_tier_count: int,
     clock_doubted: bool,
     regressed: bool,
@@ -174,6 +175,11 @@ def manifest_metrics(
         f"{name}_moves",
         "Moves of fragments to other drives that were decided and have not ended.",
         move_count,
+    )
+    yield gauged(
+        f"{name}_damaged_sources",
+        "Fragments that could not be moved since they are damaged or gone, as far as this process was told.",
+        damaged_count,
     )
     yield counted(
         f"{name}_read_promotions",

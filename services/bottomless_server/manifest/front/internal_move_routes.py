@@ -55,7 +55,8 @@ def add_internal_move_routes(api: FastAPI, context: Context, mutators: Mutators)
         asked = await read_closed_body(request, FinishAsked)
         mutator = mutators.of(stream_id_in(request.path_params))
         copied = [Uid(uid) for uid in asked.uids]
-        await mutator.finish_move(int(asked.move, 16), asked.session, copied)
+        damaged = [Uid(uid) for uid in asked.damaged]
+        await mutator.finish_move(int(asked.move, 16), asked.session, copied, damaged)
         return message_response({})
 
     async def give_up(request: Request) -> Response:

@@ -106,7 +106,8 @@ async def enter(
         promoted = record.promoted
         if until is not None:
             one = Promotion(move.first_offset, move.next_offset, until)
-            promoted = tuple(with_promotion(promoted, one, context.time.passed()))
+            floor = committer.keeper.root.first_offset
+            promoted = tuple(with_promotion(promoted, one, context.time.passed(), floor))
         return replace(record, moves=(*record.moves, move), promoted=promoted)
 
     await committer.change(add)
@@ -140,10 +141,15 @@ async def claim(context: Context, committer: Committer, copy: int, session: str)
     move = move_of(record, copy)
     # What is to be copied is what would be named now: the same walk finds both.
     relocated = await _relocated(context, record, committer.keeper.root, move)
-    entries = (one for one in relocated.displaced if one["kind"] == EntryKind.FRAGMENT)
     # A root's own ones were found before those below its groups.
-    fragments = sorted(map(fragment_info, entries), key=lambda info: info.first_offset)
+    fragments = sorted(_fragments_of(relocated), key=lambda info: info.first_offset)
     return Claimed(record.tenant, move, tuple(fragments))
+
+
+def _fragments_of(relocated: Relocated) -> list[FragmentInfo]:
+    """The fragments that a relocation is about, as they are named before it."""
+    entries = (one for one in relocated.displaced if one["kind"] == EntryKind.FRAGMENT)
+    return [fragment_info(entry) for entry in entries]
 
 
 async def _require_open(context: Context, committer: Committer, move: Move) -> None:
@@ -162,10 +168,16 @@ async def _require_open(context: Context, committer: Committer, move: Move) -> N
 
 
 async def finish(
-    context: Context, committer: Committer, copy: int, session: str, copied: Collection[Uid]
+    context: Context,
+    committer: Committer,
+    copy: int,
+    session: str,
+    copied: Collection[Uid],
+    damaged: Collection[Uid] = (),
 ) -> StreamRecord:
     """Name the copies of a move and end it; the record says so. The copies of all fragments that were
-    `copied` are durable; of another one none is named, and it stays where it is.
+    `copied` are durable; of another one none is named, and it stays where it is. Those that are `damaged`
+    are left alone for a while (common/damaged_sources.py).
 
     Where nothing of what was copied is live any more, it is given up.
 
@@ -174,17 +186,24 @@ async def finish(
         NotFound, Unavailable, Corrupt
     """
     cut = False
+    left: list[FragmentInfo] = []
 
     async def work_out(record: StreamRecord, root: Node) -> Edit | None:
-        nonlocal cut
+        nonlocal cut, left
         move = move_of(record, copy)
         if move.session != session:
             raise Fenced("another session is at this move")
+        if damaged:
+            whole = await _relocated(context, record, root, move)
+            left = [one for one in _fragments_of(whole) if one.uid in damaged]
         relocated = await _relocated(context, record, root, move, copied)
         cut = relocated.moved.fragment_count == 0
         return None if cut else Relocate(move, relocated)
 
     record = await committer.edit(work_out)
+    # In the task of the stream: no evaluation enters them anew before that.
+    context.damaged_sources.note(record.stream_id, left)
+    context.damaged_sources.forget(record.stream_id, copied)
     return await give_up(context, committer, copy) if cut else record
 
 

@@ -226,14 +226,16 @@ class Mutator:
             lambda committer: moves.claim(self._context, committer, copy, session)
         )
 
-    async def finish_move(self, copy: int, session: str, copied: Collection[Uid]) -> StreamRecord:
+    async def finish_move(
+        self, copy: int, session: str, copied: Collection[Uid], damaged: Collection[Uid] = ()
+    ) -> StreamRecord:
         """Name the copies of a move, and end it: those of the fragments that were `copied` are durable.
 
         Raises:
             Fenced: it has ended, or is another session's.
         """
         return await self._task.run(
-            lambda committer: moves.finish(self._context, committer, copy, session, copied)
+            lambda committer: moves.finish(self._context, committer, copy, session, copied, damaged)
         )
 
     async def give_up_move(self, copy: int) -> StreamRecord:

@@ -15,7 +15,7 @@ from bottomless.model.limits import MOVE_COUNT_MAX
 from bottomless.model.tiers import Move
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.moves import Wanted, enter
-from bottomless_server.manifest.mutators.tiering import held_of, tiers_of
+from bottomless_server.manifest.mutators.tiering import damaged_of, held_of, tiers_of
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.range_moves import (
     Range,
@@ -93,7 +93,8 @@ async def enter_range(
         )
     room = MOVE_COUNT_MAX - len(record.moves)
     # Promoted or not: what is asked for by hand goes before what was asked for earlier.
-    descent = find_range_moves(root, wanted, held_of(record), room)
+    held = held_of(record) + damaged_of(context, record, root)
+    descent = find_range_moves(root, wanted, held, room)
     found = await context.groups.descend(record.tenant, root, descent)
     if found.waiting.fragment_count and room == 0:
         raise Overloaded("the stream has as many moves under way as it may")

@@ -60,7 +60,7 @@ async def _judge(context: Context, record: StreamRecord, root: Node) -> Tiering 
         return None
     # By the slowest clock: a move is a copy that somebody pays for, though it loses nothing.
     now, _ = await context.time.look()
-    held = held_of(record) + promoted_of(record, now)
+    held = held_of(record) + promoted_of(record, now) + damaged_of(context, record, root)
     room = MOVE_COUNT_MAX - len(record.moves)
     tiers = tiers_of(context, record)
     descent = find_tiering(root, tiers, now, held, room)
@@ -70,6 +70,12 @@ async def _judge(context: Context, record: StreamRecord, root: Node) -> Tiering 
 def held_of(record: StreamRecord) -> list[Held]:
     """The offsets of which a move is under way."""
     return [Held(move.first_offset, move.next_offset) for move in record.moves]
+
+
+def damaged_of(context: Context, record: StreamRecord, root: Node) -> list[Held]:
+    """The offsets of fragments that cannot be moved, and are not to be tried yet."""
+    waiting = context.damaged_sources.waiting(record.stream_id, root.first_offset)
+    return [Held(one.first_offset, one.next_offset) for one in waiting]
 
 
 @guard("promoted ranges")

@@ -8,8 +8,10 @@ from bottomless.model.offset_spec import format_timestamp
 from bottomless.model.stream import StreamRecord
 from bottomless.model.tiers import Move, TierConfig, copy_text
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.damaged_sources import SHOWN_COUNT_MAX
 from bottomless_server.manifest.tree.core import move_search
 from bottomless_server.manifest.tree.core.drive_totals import DriveTotals, OnDrive
+from bottomless_server.manifest.tree.core.promotions import is_in_force
 from bottomless_server.manifest.tree.core.tiering import Tiering
 from bottomless_server.tree.retention import Totals
 
@@ -41,9 +43,10 @@ def drive_names(context: Context, record: StreamRecord) -> DriveNames:
 
 
 def describe_tiers(
-    record: StreamRecord, found: DriveTotals, names: DriveNames, now: int
+    record: StreamRecord, found: DriveTotals, names: DriveNames, now: int, floor: int
 ) -> dict[str, Any]:
-    """The answer of GET; `found` has what lies on each drive, and `now` is in ms since 1970."""
+    """The answer of GET but for what is damaged; `found` has what lies on each drive, `now` is in ms
+    since 1970, and `floor` is the first offset of the stream."""
     tiers = record.config.tiers
     empty = {names.number(tier.drive) for tier in tiers} - {None}
     drives = {number: OnDrive() for number in empty if number is not None}
@@ -62,7 +65,7 @@ def describe_tiers(
                 "until": format_timestamp(one.until),
             }
             for one in record.promoted
-            if one.until > now
+            if is_in_force(one, now, floor)
         ],
     }
 
@@ -80,8 +83,25 @@ def describe_move(move: Move, names: DriveNames) -> dict[str, Any]:
     }
 
 
+def describe_damaged(
+    context: Context, record: StreamRecord, floor: int, names: DriveNames
+) -> list[dict[str, Any]]:
+    """The fragments that could not be moved, as far as this process was told."""
+    known, now = context.damaged_sources, context.clock()
+    return [
+        {
+            "from_offset": one.first_offset,
+            "to_offset": one.next_offset,
+            "drive": names.name(one.drive),
+            "tries": one.tries,
+            "again_at": format_timestamp(now + known.wait_ms(one)),
+        }
+        for one in known.of(record.stream_id, floor)[:SHOWN_COUNT_MAX]
+    ]
+
+
 def describe_tiering(tiering: Tiering | None, names: DriveNames) -> dict[str, Any]:
-    """The answer of a preview; None of a stream without a policy."""
+    """The answer of a preview but for what is damaged; None of a stream without a policy."""
     if tiering is None:
         return {"moves": [], "waiting": []}
     return {

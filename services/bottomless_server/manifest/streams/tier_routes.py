@@ -21,6 +21,7 @@ from bottomless_server.manifest.mutators.mutator import Mutator, Mutators
 from bottomless_server.manifest.registry.policy_drives import usable_drives
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.streams.tier_description import (
+    describe_damaged,
     describe_entered,
     describe_tiering,
     describe_tiers,
@@ -68,14 +69,18 @@ class _TierRoutes:
         context = self._context
         record, root = await load_root(context, await self._find(request))
         found = await context.groups.descend(record.tenant, root, find_drive_totals(root))
-        told = describe_tiers(record, found, drive_names(self._context, record), context.clock())
-        return json_response(told, 200, _headers(record))
+        names, floor = drive_names(context, record), root.first_offset
+        told = describe_tiers(record, found, names, context.clock(), floor)
+        damaged = describe_damaged(context, record, floor, names)
+        return json_response({**told, "damaged": damaged}, 200, _headers(record))
 
     async def preview(self, request: Request) -> Response:
         record, mutator = await self._begin(request)
         await read_closed_body(request, _Nothing, optional=True)
-        told = describe_tiering(await mutator.preview_tiers(), drive_names(self._context, record))
-        return json_response(told, 200, _headers(record))
+        names = drive_names(self._context, record)
+        told = describe_tiering(await mutator.preview_tiers(), names)
+        damaged = describe_damaged(self._context, record, 0, names)
+        return json_response({**told, "damaged": damaged}, 200, _headers(record))
 
     async def evaluate(self, request: Request) -> Response:
         record, mutator = await self._begin(request)

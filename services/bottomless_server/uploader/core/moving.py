@@ -12,13 +12,15 @@ from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import FragmentPlace, fragment_place
 from bottomless.guards import guard
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, Uid
 from bottomless.model.tiers import Move
 
 
 class Copying(NamedTuple):
     """One object to be copied."""
 
+    uid: Uid
+    """The uid of the fragment, which its copy has too."""
     source: FragmentPlace
     target: FragmentPlace
     size: int
@@ -37,6 +39,7 @@ def copies_of(
     """
     return [
         Copying(
+            info.uid,
             fragment_place(stream_id, info, tenant),
             fragment_place(stream_id, info._replace(drive=move.to_drive, copy=move.copy), tenant),
             info.size,
