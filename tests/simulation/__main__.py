@@ -91,6 +91,7 @@ def main() -> int:
             "backups",
             "disks",
             "moves",
+            "drives",
         ),
         default="all",
     )

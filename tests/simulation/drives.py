@@ -5,6 +5,7 @@ mount that is gone shows an empty directory in its place, and what is put there 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,9 +39,10 @@ class _OwnWays:
 
     weather: Weather
     number: int
+    gone: AbstractSet[int]
 
     def passage(self, route: str) -> Passage:
-        if away_name(self.number) in self.weather.away:
+        if self.number in self.gone or away_name(self.number) in self.weather.away:
             self.weather.lost_count += 1
             return Passage(Mishap.LOSE_REQUEST, silence_seconds=_AWAY_SECONDS)
         return self.weather.passage(route)
@@ -54,6 +56,10 @@ class OtherDrives:
         self.mounts: Mapping[int, Mount] = {
             number: Mount(clock, number) for number in range(1, count + 1)
         }
+        self.gone: set[int] = set()
+        """Drives that nobody reaches until they are back, if ever."""
+        self.lost: set[int] = set()
+        """Drives of which an operator may have said that they are lost for good."""
 
     async def register(self, default: Drive) -> None:
         """Put the registry on drive 0, and a marker on each other one."""
@@ -74,7 +80,8 @@ class OtherDrives:
         others = {
             marker.number: marked_drive(
                 FaultDrive(
-                    self.mounts[marker.number], Wire(_OwnWays(self._weather, marker.number))
+                    self.mounts[marker.number],
+                    Wire(_OwnWays(self._weather, marker.number, self.gone)),
                 ),
                 marker,
             )
@@ -87,19 +94,35 @@ class OtherDrives:
 
 
 class AllDrives:
-    """What lies on all drives, by names that say which drive it is on; on drive 0 a key is its own name."""
+    """What lies on all drives, by names that say which drive it is on; on drive 0 a key is its own name.
+
+    What a drive that is lost has is nobody's concern any more: it is neither missed nor listed."""
 
     def __init__(self, default: MemoryDrive, others: OtherDrives) -> None:
         self._drives: dict[int, MemoryDrive] = {DEFAULT_NUMBER: default}
         self._drives |= {number: mount.mounted for number, mount in others.mounts.items()}
+        self.lost = others.lost
 
     def has(self, name: str) -> bool:
         drive, key = self._find(name)
-        return drive.has(key)
+        return self._is_lost(name) or drive.has(key)
 
     def peek(self, name: str) -> bytes | None:
+        """The bytes of an object; None where there is none, or nobody can read it any more."""
         drive, key = self._find(name)
-        return drive.peek(key)
+        return None if self._is_lost(name) else drive.peek(key)
+
+    def whole(self, uid: str, size: int) -> list[str]:
+        """Where objects with a uid lie that have so many bytes."""
+        return [
+            name
+            for name in self._names()
+            if uid in name and (data := self.peek(name)) is not None and len(data) == size
+        ]
+
+    def _is_lost(self, name: str) -> bool:
+        number, colon, _ = name.partition(":")
+        return bool(colon) and int(number) in self.lost
 
     @property
     def object_keys(self) -> list[str]:
@@ -107,6 +130,8 @@ class AllDrives:
 
     def _names(self) -> Iterator[str]:
         for number, drive in self._drives.items():
+            if number in self.lost:
+                continue
             yield from (place_name(FragmentPlace(number, key)) for key in drive.object_keys)
 
     def _find(self, name: str) -> tuple[MemoryDrive, str]:

@@ -57,6 +57,8 @@ class Expected:
     """Writers who lost what was acknowledged to them."""
     gaps: set[tuple[int, int]] = field(default_factory=set)
     """First and next offset of what was accepted as lost, as it became known."""
+    lost_with_drives: set[tuple[int, int]] = field(default_factory=set)
+    """Those of them that lay on a drive that was lost: who appended that was told so before."""
     stored_anew: set[str] = field(default_factory=set)
     """Values of staged commits and of the first append of a producer. Where a takeover loses what
     is known of producers, their repeat is new, and what was uploaded stays: docs/guarantees.md."""
@@ -102,6 +104,14 @@ class Expected:
             last[name] = max(last.get(name, -1), offset)
         self.lost_of.update(name for name, offset in last.items() if offset < floor)
 
+    def lose_with_drive(self, first_offset: int, next_offset: int) -> None:
+        """What was published between two offsets was on a drive that is lost for good. What owners know
+        of producers is not lost with it."""
+        known = set(self.lost_of)
+        self.lose(first_offset, next_offset)
+        self.lost_of = known
+        self.lost_with_drives.add((first_offset, next_offset))
+
     def lose(self, first_offset: int, next_offset: int) -> None:
         """An operator's takeover has closed the stream's end with this gap."""
         if (first_offset, next_offset) in self.gaps:
@@ -121,7 +131,7 @@ class Expected:
     ) -> None:
         """An append was answered; `before` it was sent these gaps were known. Whoever takes it
         into one of them is an owner of the past, which a node may be only while it is blind."""
-        if self.is_lost(first_offset, before) and not blind:
+        if self.is_lost(first_offset, before - self.lost_with_drives) and not blind:
             raise Broken(f"{self.name}: {first_offset} is acknowledged by an owner of the past")
         for offset, value in enumerate(values, first_offset):
             if self.is_lost(offset):
@@ -144,7 +154,8 @@ class Expected:
         """
         for begun, first_offset, values in () if self.takeovers else self.promised:
             begin = begun if first_offset is None else first_offset
-            if begin < floor or (self.leaderless and any(end > begin for _, end in self.gaps)):
+            lost = self.gaps if self.leaderless else self.lost_with_drives
+            if begin < floor or any(end > begin for _, end in lost):
                 continue
             missing = [value for value in values if value not in self._places]
             if missing:

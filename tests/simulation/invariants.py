@@ -130,19 +130,37 @@ class Watch:
             return None
         self._expected.begun_at.update(one.first_offset for one in record.epochs)
         if record.root != self._root:
-            self.manifest = self._load(record)
+            before, self.manifest = self.manifest, self._load(record)
             self._root = record.root
             for gap in self.manifest.gaps:
-                if gap not in self._expected.gaps:
-                    objection = self._objection(*gap)
-                    self._require(objection is None, objection or "")
-                self._expected.lose(*gap)
+                self._note_gap(gap, before)
         self._fences.note(record)
         self._check_store()
         self._check_bounds(record)
         for node in self._nodes:
             self._check_owner(node, record)
         return self.manifest
+
+    def _note_gap(self, gap: tuple[int, int], before: Manifest) -> None:
+        """What was on a drive that is lost, as the manifest said before, may be a gap; so may what a
+        takeover accepted."""
+        drive, (first, end) = self._drive, gap
+        if isinstance(drive, AllDrives) and gap not in self._expected.gaps:
+            for info in before.fragments:
+                if (
+                    info.drive in drive.lost
+                    and first <= info.first_offset < info.next_offset <= end
+                ):
+                    kept = drive.whole(info.uid, info.size)
+                    self._require(not kept, f"{info.first_offset} is given up, and whole: {kept}")
+                    self._expected.lose_with_drive(info.first_offset, info.next_offset)
+        # Gaps beside each other may have become one.
+        while (after := past_gaps(self._expected.gaps, first)) != first:
+            first = after
+        if first < end:
+            objection = self._objection(first, end)
+            self._require(objection is None, objection or "")
+        self._expected.lose(*gap)
 
     def reachable(self) -> set[str]:
         """Objects that the committed root leads to, and itself."""
@@ -269,7 +287,8 @@ class Watch:
                 self._read(found, place_name(place), info.size, info.crc)
                 continue
             if entry["kind"] == EntryKind.GAP:
-                self._require(self._expected.may_have_lost, "a gap, where nothing was lost")
+                may_have_lost = self._expected.may_have_lost or self._has_lost_drives
+                self._require(may_have_lost, "a gap, where nothing was lost")
                 found.gaps.append((int(entry["first_offset"]), int(entry["next_offset"])))
                 continue
             uid = uid_from_bytes(entry["uid"].tobytes())
@@ -291,12 +310,19 @@ class Watch:
     def _read(self, found: Manifest, key: str, size: int, crc: int) -> bytes:
         found.keys.add(key)
         data = self._drive.peek(key)
+        if data is None and self._drive.has(key):
+            # Its drive is lost, which the manifest need not know yet.
+            return b""
         if data is None:
             raise Broken(f"named, and not there: {key}")
         if key not in self._verified:
             self._require((len(data), crc32c(data)) == (size, crc), f"not what was put: {key}")
             self._verified.add(key)
         return data
+
+    @property
+    def _has_lost_drives(self) -> bool:
+        return isinstance(self._drive, AllDrives) and bool(self._drive.lost)
 
     def _require(self, holds: bool, what: str) -> None:
         if not holds:

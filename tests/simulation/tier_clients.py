@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ class TierOperator:
     chance: random.Random
     policy: Callable[[random.Random], list[dict[str, Any]]]
     drives: list[str]
+    lost: AbstractSet[int]
+    """Numbers of drives that may be lost for good."""
 
     async def run(self) -> None:
         works = (self._move, self._move, self._promote, self._give_up, self._configure, self._look)
@@ -50,7 +53,9 @@ class TierOperator:
 
     async def _configure(self) -> None:
         tiers = self.policy(self.chance) if self.chance.random() < 0.8 else None
-        await self._ask("PATCH", "", (200, *_GONE), "changes of policy", {"tiers": tiers})
+        # A policy may name no drive that is lost.
+        allowed = (200, *_GONE, *((422,) if self.lost else ()))
+        await self._ask("PATCH", "", allowed, "changes of policy", {"tiers": tiers})
 
     async def _look(self) -> None:
         await self._ask("GET", "tiers", (200, *_GONE), "looks at tiers")

@@ -14,6 +14,7 @@ import pytest
 from bottomless.model.drive import DEFAULT_NAME
 from bottomless_server.manifest.common import held_moves
 from bottomless_server.uploader import moves
+from simulation.drive_losses import DriveLosses
 from simulation.drives import OtherDrives, drive_name
 from simulation.programs import true_ms
 from simulation.replica_storm import replicas_in_a_storm
@@ -89,12 +90,17 @@ def tiers(simulation: Simulation, count: int) -> Iterator[None]:
             simulation.chance(f"{stream.name} tiers"),
             lambda chance: policy(drives, count, chance),
             drives,
+            others.lost,
         )
     )
+    losses = DriveLosses(simulation, simulation.chance("lost drives"))
+    simulation.last.append(losses.see_done)
     simulation.last.append(lambda: see_all_named(simulation))
     trouble = DriveTrouble(ground, simulation.chance("drives"))
     simulation.trouble.also += trouble.befall()
     simulation.trouble.only["moves"] = trouble.befall()
+    simulation.trouble.also.append(losses.lose)
+    simulation.trouble.only["drives"] = [*trouble.befall(), losses.lose]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(held_moves, "TAKE_OVER_MS", _TAKE_OVER_MS)
         patch.setattr(moves, "TAKE_OVER_SECONDS", _TAKE_OVER_MS / 1000)

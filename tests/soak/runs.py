@@ -165,6 +165,11 @@ RUNS: Final[dict[str, Run]] = {
         *("simulation", "1..50", "--tiers", "2", "--storm-seconds", "10"),
         tests="tests/simulation/test_tier_seeds.py",
     ),
+    "drive-seeds": _module(
+        "40 simulated seeds of three drives of which some are lost for good",
+        *("simulation", "1..40", "--tiers", "3", "--troubles", "drives"),
+        tests="tests/simulation/test_tier_seeds.py",
+    ),
     "queue-seeds": _module(
         "100 simulated seeds of two nodes of queues in all troubles",
         *("simulation", "1..100", "--queues"),
