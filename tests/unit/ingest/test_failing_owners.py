@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from support.guards import remove
 
 from bottomless_server.ingest.local.core.failing import FailingLogs
 from unit.ingest.harness import STREAM, IngestHarness, broken_disk
 from unit.ingest.replica_services import Node, ThreeServices
 
 STEP_DOWN_MS = 20_000
+VALUES = ("first of all", "1", "2")
 LATE_MS = 60_000
 """A machine that is busy lets nobody hear of a round that is late."""
 
@@ -25,20 +27,25 @@ async def three(tmp_path: Path) -> AsyncIterator[ThreeServices]:
 
 async def filled(three: ThreeServices) -> list[Node]:
     """The owner, and two that are in sync with it."""
-    for number in range(3):
-        assert await three.append(three.nodes[0], str(number)) == number
+    for number, value in enumerate(VALUES):
+        assert await three.append(three.nodes[0], value) == number
     await three.until_all_in_sync()
     await three.until_same_files(*three.nodes)
     return three.nodes
 
 
-async def restarted_with_a_damaged_log(three: ThreeServices, node: Node) -> None:
+async def restarted_with_a_damaged_log(
+    three: ThreeServices, node: Node, *, in_a_chunk: bool = False
+) -> None:
+    """By default nothing can be told of it; or a byte is wrong of a record that was long synced."""
     closing = asyncio.create_task(node.harness.aclose())
     while not closing.done():
         await three.step()
     await closing
     (segment,) = node.harness.segments()
-    segment.write_bytes(b"x" * 100)
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"first of all")] ^= 1 if in_a_chunk else 0
+    segment.write_bytes(data if in_a_chunk else b"x" * 100)
     before = node.harness
     node.harness = IngestHarness(before.data_dir, before=before)
     node.address.harness = node.harness
@@ -54,7 +61,7 @@ async def test_an_owner_whose_log_is_damaged_gives_the_stream_to_one_that_has_ev
     b.renews = c.renews = True
     heir = await three.until_owned_by(b, c)
     assert await three.append(b if heir is c else c, "3") == 3
-    assert await three.values(heir) == [b"0", b"1", b"2", b"3"]
+    assert await three.values(heir) == [b"first of all", b"1", b"2", b"3"]
 
 
 async def test_an_owner_whose_disk_fails_gives_the_stream_to_one_that_has_everything(
@@ -75,7 +82,7 @@ async def test_an_owner_whose_disk_fails_gives_the_stream_to_one_that_has_everyt
     await three.append(heir, "4")
     # Between them lies what was tried meanwhile, of which nobody had an answer that it is stored.
     first, second, third, *_, last = await three.values(heir)
-    assert [first, second, third, last] == [b"0", b"1", b"2", b"4"]
+    assert [first, second, third, last] == [b"first of all", b"1", b"2", b"4"]
 
 
 async def test_a_member_that_began_with_a_damaged_log_goes_on_with_what_it_was_sent(
@@ -90,6 +97,54 @@ async def test_a_member_that_began_with_a_damaged_log_goes_on_with_what_it_was_s
     assert await three.append(b, "4") == 4
     await three.cut_off(a)
     await three.cut_off(c)
+    assert await three.until_owned_by(b) is b
+
+
+async def began_alone_with_a_damaged_log(three: ThreeServices) -> tuple[Node, Node]:
+    """A node that was started again, and another one; the owner died before it had opened that log, and the
+    other one has no lease for a while."""
+    a, b, c = await filled(three)
+    await three.cut_off(a)
+    await restarted_with_a_damaged_log(three, b, in_a_chunk=True)
+    c.renews = False
+    three.first.time.advance(60_000)
+    await b.harness.lease.renew()
+    b.harness.service.replicas.failover.given(STREAM)
+    return b, c
+
+
+async def test_a_member_whose_log_is_damaged_leaves_the_stream_to_one_that_has_it_whole(
+    three: ThreeServices,
+) -> None:
+    b, c = await began_alone_with_a_damaged_log(three)
+    streams = b.harness.service.streams
+
+    async def is_found() -> bool:
+        return STREAM in streams.unopened()
+
+    await three.until(is_found)
+    assert not streams.owns(STREAM)
+    c.renews = True
+    assert await three.until_owned_by(b, c) is c
+    assert await three.append(c, "3") == 3
+
+    async def is_back() -> bool:
+        return {b.node_id, c.node_id} <= set((await three.record()).in_sync)
+
+    # It was let go, set aside and filled again.
+    await three.until(is_back)
+    await three.until_same_files(b, c)
+
+
+async def test_without_its_guard_a_member_goes_on_with_a_log_that_is_damaged(
+    three: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(
+        monkeypatch,
+        "the checksums of a log before another node goes on with it",
+        lambda *_: False,
+    )
+    b, _ = await began_alone_with_a_damaged_log(three)
     assert await three.until_owned_by(b) is b
 
 

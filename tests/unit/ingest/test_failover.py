@@ -10,6 +10,7 @@ from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import NOBODY, StreamRecord, StreamState
 from bottomless_server.node.core.failover import (
     CLAIM_COUNT_MAX,
+    DIED_MS,
     LOOK_COUNT_MAX,
     LOOK_MS,
     RANK_MS,
@@ -83,7 +84,7 @@ def test_a_stream_is_looked_at_when_its_owner_was_silent_for_a_while() -> None:
 def test_of_a_stream_whose_home_lives_the_lease_is_looked_at_and_the_record_seldom() -> None:
     watch = a_watch()
     watch.looked(STREAM, RECORD, 0, home_live=True)
-    assert watch.homes(0) == {A}
+    assert watch.nodes(0) == {A, C, D}
     assert watch.due(LOOK_MS) == []
     assert watch.due(REST_MS) == [STREAM]
     assert watch.next_claim() is None
@@ -100,6 +101,30 @@ def test_a_home_that_lost_its_lease_has_the_record_read_and_the_stream_claimed_i
     assert watch.due(at) == []
     assert watch.begin_claims(at - 1) == []
     assert watch.begin_claims(at) == [STREAM]
+
+
+def test_a_stream_is_looked_at_when_another_node_dies_that_may_have_been_given_it() -> None:
+    watch = a_watch()
+    watch.looked(STREAM, RECORD, 0, home_live=True)
+    watch.dead(set(), 500)
+    watch.dead({C}, 1_000)
+    assert watch.due(1_000 + DIED_MS - 1) == []
+    assert watch.due(1_000 + DIED_MS) == [STREAM]
+    given = replace(RECORD, home=C)
+    watch.looked(STREAM, given, 1_000 + DIED_MS, home_live=False)
+    assert watch.next_claim() is not None
+
+
+def test_a_node_that_stays_dead_has_no_stream_looked_at_again() -> None:
+    watch = a_watch()
+    watch.looked(STREAM, RECORD, 0, home_live=True)
+    watch.dead({C}, 1_000)
+    watch.looked(STREAM, RECORD, 3_000, home_live=True)
+    watch.dead({C}, 4_000)
+    assert watch.due(3_000 + REST_MS - 1) == []
+    watch.dead(set(), 5_000)
+    watch.dead({C}, 6_000)
+    assert watch.due(6_000 + DIED_MS) == [STREAM]
 
 
 def test_an_owner_that_is_heard_again_in_time_is_not_claimed_from() -> None:

@@ -21,6 +21,7 @@ On the record's path: beside it; streams.py calls it, and appender.py is what it
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -117,6 +118,22 @@ class Opener:
         is_nothing = not found.segments and found.checkpoint is None
         local = local_view(found)
         return FoundHere(local, found.segments, found.last_timestamp, tracking, is_nothing)
+
+    async def is_sound(self, stream_id: StreamId) -> bool:
+        """Read all that lies here of a stream, with its checksums; tells whether nothing is damaged.
+
+        Raises:
+            LogBroken: `storage-failed`, outcome none.
+        """
+        directory, elapsed = stream_dir(self._data_dir, stream_id), self._context.clocks.elapsed()
+        read = partial(recover, self._files, directory, stream_id, elapsed, believes_index=False)
+        try:
+            found = await self._context.hops.call(read)
+        except Corrupt:
+            return False
+        except OSError as error:
+            raise _storage_failed() from error
+        return not found.damaged
 
     async def without_outdated(self, stream_id: StreamId, found: FoundHere) -> FoundHere:
         """Put away what was found if another node has continued it; returns what is left.

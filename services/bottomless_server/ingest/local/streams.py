@@ -24,6 +24,7 @@ from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.core.failing import FailingLogs
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
+from bottomless_server.ingest.local.sound_logs import SoundLogs
 from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
 from bottomless_server.node.owner import Owner
@@ -55,6 +56,10 @@ class Followed(Protocol):
 
     def in_use(self, stream_id: StreamId) -> bool:
         """Whether files of a stream may be open there."""
+        ...
+
+    def is_verified(self, stream_id: StreamId) -> bool:
+        """Whether a log was read whole, and was good."""
         ...
 
     async def let_go(self, stream_id: StreamId) -> None:
@@ -89,6 +94,7 @@ class OwnedStreams:
         self._open: dict[StreamId, LocalAppender] = {}
         self._opening: SingleFlight[StreamId, LocalAppender] = SingleFlight()
         self._damaged: dict[StreamId, Corrupt] = {}
+        self._sound = SoundLogs(opener.is_sound)
         self._unopened = Unopened()
         self._failing = FailingLogs()
         self._opening_room = asyncio.Semaphore(open_count)
@@ -272,13 +278,15 @@ class OwnedStreams:
         found = await self._recover(stream_id)
         try:
             found = await self._opener.without_outdated(stream_id, found)
+            await self._require_sound(stream_id, found)
             appender = await self._opener.claim(stream_id, found)
         except StoreError as error:
             if isinstance(error, OwnedElsewhere):
                 self._elsewhere[stream_id] = error.owner_url
             if self.claim_failed is not None and found.record is not None and found.record.members:
                 self.claim_failed(stream_id, error)
-            if found.is_nothing or isinstance(error, NotFound | OwnedElsewhere):
+            is_known = stream_id in self._damaged or isinstance(error, NotFound | OwnedElsewhere)
+            if found.is_nothing or is_known:
                 # Not to be opened here; what becomes of files without a stream says log/leftovers.py.
                 self._unopened.drop(stream_id)
             else:
@@ -308,6 +316,8 @@ class OwnedStreams:
             self._elsewhere[stream_id] = error.owner_url
             self._unopened.drop(stream_id)
             raise
+        if self.followed.is_verified(stream_id):
+            self._sound.note(stream_id)
         await self.followed.let_go(stream_id)
 
     async def _recover(self, stream_id: StreamId) -> FoundHere:
@@ -321,13 +331,29 @@ class OwnedStreams:
         try:
             return await self._opener.recover(stream_id, cut_at)
         except Corrupt as error:
-            log.exception("a local log is damaged", stream_id=stream_id)
-            self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
-            self._unopened.drop(stream_id)
-            raise restated(self._damaged[stream_id]) from error
+            raise self._note_damage(stream_id, error) from error
         except StoreError:
             self._unopened.add(stream_id, self._context.clocks.elapsed())
             raise
+
+    async def _require_sound(self, stream_id: StreamId, found: FoundHere) -> None:
+        """Go on with no log of another node's stream that is damaged: one in sync has it whole.
+
+        Raises:
+            Corrupt: it is damaged; until its owner has opened it again.
+            LogBroken: it cannot be read.
+        """
+        try:
+            await self._sound.require(stream_id, found, self._owner.node_id)
+        except Corrupt as error:
+            raise self._note_damage(stream_id, error) from error
+
+    def _note_damage(self, stream_id: StreamId, error: Corrupt) -> StoreError:
+        """What whoever asks for a stream hears from now on whose log is damaged here."""
+        log.error("a local log is damaged", stream_id=stream_id, cause=str(error))
+        self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
+        self._unopened.drop(stream_id)
+        return restated(self._damaged[stream_id])
 
     def owns(self, stream_id: StreamId) -> bool:
         """Whether a stream is open here and takes appends."""

@@ -161,7 +161,7 @@ class Failover:
             task.add_done_callback(self._claiming.discard)
 
     async def _read(self, watch: Watch, now: int) -> None:
-        watch.dead(await self._without_lease(watch.homes(now)), now)
+        watch.dead(await self._without_lease(watch.nodes(now)), now)
         due = []
         for stream_id in watch.due(now):
             if self._owned.owns(stream_id):

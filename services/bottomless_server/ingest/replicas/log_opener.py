@@ -72,7 +72,7 @@ class LogOpener:
         self._context = context
         self._stream_id = stream_id
         self._files = LogFiles(context.files, context.data_dir, stream_id)
-        self._verified = False
+        self.verified = False
         """Whether all that lies here was read since this process began, and was good."""
 
     async def open(
@@ -104,7 +104,7 @@ class LogOpener:
         hops, elapsed = self._context.hops, self._context.clocks.elapsed()
         try:
             found = await hops.call(
-                partial(self._files.find, elapsed, cut_at, verified=is_verified(self._verified))
+                partial(self._files.find, elapsed, cut_at, verified=is_verified(self.verified))
             )
         except (Corrupt, OSError) as error:
             raise _storage_failed("a replica cannot be read") from error
@@ -134,13 +134,13 @@ class LogOpener:
         hops, elapsed = self._context.hops, self._context.clocks.elapsed()
         try:
             found = await hops.call(
-                partial(self._files.find, elapsed, cut_at, verified=is_verified(self._verified))
+                partial(self._files.find, elapsed, cut_at, verified=is_verified(self.verified))
             )
         except Corrupt as error:
             log.error("a replica is damaged", stream_id=self._stream_id, error=str(error))  # noqa: TRY400
         else:
             if not found.damaged:
-                self._verified = True
+                self.verified = True
                 return found
         known = Held(await hops.call(self._files.noted_epoch))
         if following.is_fenced(known, opening.epoch):

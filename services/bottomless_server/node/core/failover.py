@@ -31,6 +31,8 @@ LOOK_MS: Final = 1_000
 REST_MS: Final = 10_000
 """How often the record of a silent stream is read although nothing is wrong with its home: it may
 have another one by now, that died before it was heard."""
+DIED_MS: Final = 2_000
+"""After so long the record of a stream is read, one of whose other nodes has lost its lease."""
 RANK_MS: Final = 200
 """How long a node that may claim waits for each one whose turn is before."""
 LOOK_COUNT_MAX: Final = 256
@@ -100,6 +102,8 @@ class _Watched:
     looked_at: int | None = None
     home: NodeId | None = None
     """The node whose lease keeps this one from claiming; None: it is not known."""
+    others: frozenset[NodeId] = frozenset()
+    """The other nodes that hold the stream: one of them may be the home by now."""
     look_at: int | None = None
     """When it is to be looked at, whoever lives; None: by what is usual."""
     claim_at: int | None = None
@@ -121,6 +125,7 @@ class Watch:
     def __init__(self, mine: NodeId) -> None:
         self._mine = mine
         self._streams: dict[StreamId, _Watched] = {}
+        self._dead: frozenset[NodeId] = frozenset()
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -154,19 +159,30 @@ class Watch:
         one = self._streams.get(stream_id)
         return one is not None and (one.claiming or one.undecided)
 
-    def homes(self, now: int) -> set[NodeId]:
-        """The homes of silent streams, whose leases are to be looked at now."""
-        return {
-            one.home
-            for one in self._streams.values()
-            if one.home is not None and one.claim_at is None and now >= one.heard_at + SILENT_MS
-        }
-
-    def dead(self, homes: Collection[NodeId], now: int) -> None:
-        """Have the streams looked at whose homes have lost their leases."""
+    def nodes(self, now: int) -> set[NodeId]:
+        """The nodes that hold silent streams whose homes live, whose leases are to be looked at now."""
+        found = set[NodeId]()
         for one in self._streams.values():
-            if one.home in homes and not one.claiming and one.claim_at is None:
+            if one.home is not None and one.claim_at is None and now >= one.heard_at + SILENT_MS:
+                found.add(one.home)
+                found |= one.others
+        return found
+
+    def dead(self, nodes: Collection[NodeId], now: int) -> None:
+        """Have the streams looked at whose homes have lost their leases.
+
+        So are those that a node holds which has lost its lease just now: they may have been given to it,
+        and nobody heard of that. They wait for a moment, since there are more of them, and most are well.
+        """
+        died = frozenset(nodes) - self._dead
+        self._dead = frozenset(nodes)
+        for one in self._streams.values():
+            if one.claiming or one.claim_at is not None:
+                continue
+            if one.home in nodes:
                 one.look_at = now
+            elif not died.isdisjoint(one.others):
+                one.look_at = min(one.next_look(), now + DIED_MS)
 
     def due(self, now: int) -> list[StreamId]:
         """The streams whose records are to be read now, those first that have waited longest."""
@@ -187,7 +203,7 @@ class Watch:
         says = (
             Standing.GONE if record is None else standing(record, self._mine, home_live=home_live)
         )
-        one.looked_at, one.look_at, one.home = now, None, None
+        one.looked_at, one.look_at, one.home, one.others = now, None, None, frozenset()
         if record is None or says is Standing.GONE:
             del self._streams[stream_id]
             return
@@ -197,7 +213,7 @@ class Watch:
             return
         one.undecided, one.failures = False, 0
         if says is Standing.LED:
-            one.home = record.home
+            one.home, one.others = record.home, frozenset(record.members) - {self._mine}
 
     def put_off(self, stream_id: StreamId, now: int) -> None:
         """Note that nothing could be found out of a stream."""
