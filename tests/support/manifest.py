@@ -32,6 +32,7 @@ from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.table import DriveTable
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.clock_trust import ClockTrust
+from bottomless_server.manifest.common.owners import NodeAt
 from bottomless_server.manifest.mutators.sessions import begin, intend
 from bottomless_server.manifest.settings import ManifestSettings
 from bottomless_server.manifest.tree.committer import Committer
@@ -296,29 +297,31 @@ class KnownOwners:
         return self.closing
 
     async def transfer(
-        self, url: str, stream_id: StreamId, node: NodeId, timeout_seconds: float
+        self, at: NodeAt, stream_id: StreamId, node: NodeId, timeout_seconds: float
     ) -> None:
-        del url, timeout_seconds
+        del at, timeout_seconds
         self.given.append((stream_id, node))
         if self.on_transfer is not None:
             await self.on_transfer()
 
     async def change_members(
         self,
-        url: str,
+        at: NodeAt,
         stream_id: StreamId,
         change: MemberChange,
         node: NodeId,
         timeout_seconds: float,
     ) -> None:
-        del url, stream_id, timeout_seconds
+        del at, stream_id, timeout_seconds
         self.changed.append((change, node))
         if self.on_change is not None:
             await self.on_change(change, node)
 
-    async def held(self, url: str, stream_id: StreamId, timeout_seconds: float) -> HeldThere | None:
+    async def held(
+        self, at: NodeAt, stream_id: StreamId, timeout_seconds: float
+    ) -> HeldThere | None:
         del stream_id, timeout_seconds
-        return self.held_by.get(url)
+        return self.held_by.get(at.url)
 
     async def fence_layouts(
         self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float

@@ -8,7 +8,10 @@ import pytest
 from support.guards import remove
 
 from bottomless.errors import Code, Unavailable
+from bottomless_server.protocol.held import HELD
+from bottomless_server.protocol.members import MEMBERS, encode_members_asked
 from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.replica import NODE_HEADER
 from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
 from unit.ingest.harness import STREAM, problem
 from unit.ingest.replica_services import Node, ThreeServices
@@ -96,6 +99,32 @@ async def test_a_stream_is_not_given_to_a_node_that_does_not_live(three: ThreeSe
     assert problem(answer) == (409, "not-in-sync")
     assert owner.harness.service.streams.owns(STREAM)
     assert await three.append(owner, "3") == 3
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_what_another_node_is_asked_that_had_this_address_changes_nothing_here(
+    three: ThreeServices, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, b, c = await filled(three)
+    if not guarded:
+        remove(monkeypatch, "the node that is meant", lambda *_: None)
+    transfer, members = of_stream(TRANSFER, STREAM), of_stream(MEMBERS, STREAM)
+    before = await three.record()
+    for meant in ("e" * 32, owner.node_id):
+        headers = {NODE_HEADER: meant}
+        refused = guarded and meant != owner.node_id
+        client = owner.harness.internal
+        said = await client.get(of_stream(HELD, STREAM), headers=headers)
+        assert said.status_code == (503 if refused else 200), said.text
+        asked = encode_members_asked("remove", b.node_id)
+        changed = await client.post(members, json=asked, headers=headers)
+        given = await client.post(transfer, json=encode_transfer_asked(c.node_id), headers=headers)
+        if refused:
+            assert problem(changed) == problem(given) == (503, "peer-unavailable")
+            assert await three.record() == before
+        else:
+            assert (await three.record()).home == c.node_id
+            break
 
 
 async def test_a_drain_leaves_no_stream_to_wait_for_this_node(three: ThreeServices) -> None:

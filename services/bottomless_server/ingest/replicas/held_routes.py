@@ -10,6 +10,8 @@ from starlette.responses import Response
 from bottomless.model.names import parse_stream_id
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.following import Following
+from bottomless_server.ingest.replicas.replica_routes import require_meant
+from bottomless_server.node.owner import Owner
 from bottomless_server.protocol.held import HELD, HeldThere, encode_held
 from bottomless_server.runtime.http.app import message_response, parse_query
 
@@ -17,13 +19,15 @@ from bottomless_server.runtime.http.app import message_response, parse_query
 class HeldRoutes:
     """What the route is made of."""
 
-    def __init__(self, streams: OwnedStreams, following: Following) -> None:
+    def __init__(self, owner: Owner, streams: OwnedStreams, following: Following) -> None:
+        self._owner = owner
         self._streams = streams
         self._following = following
 
     async def held(self, stream_id: str, request: Request) -> Response:
         """Say what lies here of a stream."""
         parse_query(request.scope, {})
+        require_meant(request.scope, self._owner.node_id)
         found = parse_stream_id(stream_id)
         appender = self._streams.find(found)
         if appender is not None and appender.stopped is None:

@@ -231,6 +231,6 @@ def make_following(
         step_down,
         transfers,
         TransferRoutes(owner, streams, transfers, failover),
-        HeldRoutes(streams, following),
+        HeldRoutes(owner, streams, following),
         MemberRoutes(owner, streams, sending.giving_way),
     )

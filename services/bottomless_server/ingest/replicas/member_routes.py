@@ -13,6 +13,7 @@ from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId, StreamId, parse_stream_id
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.ingest.replicas.replica_routes import require_meant
 from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.owner import Owner
@@ -34,6 +35,7 @@ class MemberRoutes:
     async def change(self, stream_id: str, request: Request) -> Response:
         """Take a node in, let one go, or have one replaced."""
         parse_query(request.scope, {})
+        require_meant(request.scope, self._owner.node_id)
         asked = await read_closed_body(request, MembersAsked)
         node, found = NodeId(asked.node), parse_stream_id(stream_id)
         try:

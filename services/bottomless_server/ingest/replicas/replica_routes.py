@@ -124,7 +124,8 @@ class ReplicaRoutes:
 @guard("the node that is meant")
 def require_meant(scope: Scope, mine: NodeId) -> None:
     """Refuse what is for another node, which had this address before: its record would count on a disk
-    that is gone, and nobody could go on with what is here in its name.
+    that is gone, and nobody could go on with what is here in its name. Nor is it asked what that one held,
+    or told to give or take what that one owned.
 
     Raises:
         Unavailable: `peer-unavailable`; nothing was done.

@@ -10,6 +10,7 @@ from bottomless.errors import Code, Fenced, StoreError
 from bottomless.model.names import NodeId, parse_stream_id
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.failover import Failover
+from bottomless_server.ingest.replicas.replica_routes import require_meant
 from bottomless_server.ingest.replicas.transfers import Transfers
 from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.owner import Owner
@@ -32,6 +33,7 @@ class TransferRoutes:
     async def transfer(self, stream_id: str, request: Request) -> Response:
         """Give a stream to a node, or open one that was given to this node."""
         parse_query(request.scope, {})
+        require_meant(request.scope, self._owner.node_id)
         asked = await read_closed_body(request, TransferAsked)
         node, found = NodeId(asked.node), parse_stream_id(stream_id)
         if node == self._owner.node_id:

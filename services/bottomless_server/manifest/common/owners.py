@@ -5,7 +5,7 @@ published. Neither question is ever answered by a guess: no answer is None.
 """
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from bottomless.errors import StoreError
 from bottomless.model.names import NodeId, StreamId
@@ -20,6 +20,7 @@ from bottomless_server.protocol.places import (
     decode_places,
     encode_places_asked,
 )
+from bottomless_server.protocol.replica import NODE_HEADER
 from bottomless_server.protocol.tail import (
     CLOSE,
     LOCATE,
@@ -34,6 +35,13 @@ from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
 
 _LOCATE_SECONDS: Final = 5.0
 _TELL_SECONDS: Final = 5.0
+
+
+class NodeAt(NamedTuple):
+    """A node and its internal address. Another one that answers there by now refuses what is for this one."""
+
+    node: NodeId
+    url: str
 
 
 class Owners(Protocol):
@@ -67,7 +75,7 @@ class Owners(Protocol):
         ...
 
     async def transfer(
-        self, url: str, stream_id: StreamId, node: NodeId, timeout_seconds: float
+        self, at: NodeAt, stream_id: StreamId, node: NodeId, timeout_seconds: float
     ) -> None:
         """Have the owner give the stream to another node that holds it; returns once it has.
 
@@ -79,7 +87,7 @@ class Owners(Protocol):
 
     async def change_members(
         self,
-        url: str,
+        at: NodeAt,
         stream_id: StreamId,
         change: MemberChange,
         node: NodeId,
@@ -93,7 +101,9 @@ class Owners(Protocol):
         """
         ...
 
-    async def held(self, url: str, stream_id: StreamId, timeout_seconds: float) -> HeldThere | None:
+    async def held(
+        self, at: NodeAt, stream_id: StreamId, timeout_seconds: float
+    ) -> HeldThere | None:
         """What a node has of the stream's log, be it the owner or not; None if it does not say."""
         ...
 
@@ -167,29 +177,42 @@ class PeerOwners:
         return True
 
     async def transfer(
-        self, url: str, stream_id: StreamId, node: NodeId, timeout_seconds: float
+        self, at: NodeAt, stream_id: StreamId, node: NodeId, timeout_seconds: float
     ) -> None:
         path, body = of_stream(TRANSFER, stream_id), encode_transfer_asked(node)
-        await self._peers.at(url).call("POST", path, body=body, timeout_seconds=timeout_seconds)
+        await self._ask(at, path, body, timeout_seconds)
 
     async def change_members(
         self,
-        url: str,
+        at: NodeAt,
         stream_id: StreamId,
         change: MemberChange,
         node: NodeId,
         timeout_seconds: float,
     ) -> None:
         path, body = of_stream(MEMBERS, stream_id), encode_members_asked(change, node)
-        await self._peers.at(url).call("POST", path, body=body, timeout_seconds=timeout_seconds)
+        await self._ask(at, path, body, timeout_seconds)
 
-    async def held(self, url: str, stream_id: StreamId, timeout_seconds: float) -> HeldThere | None:
+    async def held(
+        self, at: NodeAt, stream_id: StreamId, timeout_seconds: float
+    ) -> HeldThere | None:
         path = of_stream(HELD, stream_id)
         try:
-            answer = await self._peers.at(url).call("GET", path, timeout_seconds=timeout_seconds)
+            answer = await self._peers.at(at.url).call(
+                "GET", path, headers={NODE_HEADER: at.node}, timeout_seconds=timeout_seconds
+            )
             return decode_held(answer.body)
         except StoreError:
             return None
+
+    async def _ask(self, at: NodeAt, path: str, body: Any, timeout_seconds: float) -> None:
+        await self._peers.at(at.url).call(
+            "POST",
+            path,
+            body=body,
+            headers={NODE_HEADER: at.node},
+            timeout_seconds=timeout_seconds,
+        )
 
     async def fence_layouts(
         self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float

@@ -12,6 +12,7 @@ from bottomless.errors import Code, Fault, InvalidRequest, StoreError
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.owners import NodeAt
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Done
@@ -69,7 +70,8 @@ async def _goes_on(context: Context, record: StreamRecord, node: NodeId) -> Goes
     seen = (await look_at_nodes(context, [node]))[node]
     if not seen.live or seen.facts is None:
         raise cannot_go_on("the node does not live")
-    held = await context.owners.held(seen.facts.url, record.stream_id, _HELD_SECONDS)
+    at = NodeAt(node, seen.facts.url)
+    held = await context.owners.held(at, record.stream_id, _HELD_SECONDS)
     if held is None:
         raise cannot_go_on("the node does not say what it holds")
     # A log without a record goes on where all is published, if it was opened there.
@@ -116,8 +118,8 @@ async def _tell(context: Context, record: StreamRecord, node: NodeId) -> None:
     seen = (await look_at_nodes(context, [node]))[node]
     if seen.facts is not None:
         with suppress(StoreError):
-            url, stream_id = seen.facts.url, record.stream_id
-            await context.owners.transfer(url, stream_id, node, _HELD_SECONDS)
+            at = NodeAt(node, seen.facts.url)
+            await context.owners.transfer(at, record.stream_id, node, _HELD_SECONDS)
 
 
 def _stream_of(operation: Operation) -> StreamId:

@@ -25,6 +25,7 @@ from bottomless.errors import StoreError
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.owners import NodeAt
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
 from bottomless_server.manifest.streams.evacuation import (
@@ -133,17 +134,18 @@ class NodeMoves:
         refused: dict[StreamId, str] = {}
 
         async def ask(record: StreamRecord, move: Move) -> None:
-            if record.owner_url is None:
+            if record.owner_url is None or record.home is None:
                 refused[record.stream_id] = OWNER_AWAY
                 return
-            owners, url, stream_id = self._context.owners, record.owner_url, record.stream_id
+            owners, stream_id = self._context.owners, record.stream_id
+            at = NodeAt(record.home, record.owner_url)
             async with room:
                 try:
                     if move.gives:
-                        await owners.transfer(url, stream_id, move.node, _ASK_SECONDS)
+                        await owners.transfer(at, stream_id, move.node, _ASK_SECONDS)
                     else:
                         await owners.change_members(
-                            url, stream_id, "replace", move.node, _ASK_SECONDS
+                            at, stream_id, "replace", move.node, _ASK_SECONDS
                         )
                 except StoreError as error:
                     log.warning("a stream stays where it is", stream=stream_id, error=str(error))

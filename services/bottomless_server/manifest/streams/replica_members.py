@@ -18,6 +18,7 @@ from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
 from bottomless.model.stream import NOBODY, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.owners import NodeAt
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
 from bottomless_server.manifest.registry.registry import Registry
@@ -139,8 +140,9 @@ def register_member_changes(operations: Operations, registry: Registry) -> None:
 
 async def _ask(context: Context, record: StreamRecord, change: MemberChange, node: NodeId) -> None:
     assert record.owner_url is not None
-    url, stream_id = record.owner_url, record.stream_id
-    await context.owners.change_members(url, stream_id, change, node, _ASK_SECONDS)
+    assert record.home is not None
+    at = NodeAt(record.home, record.owner_url)
+    await context.owners.change_members(at, record.stream_id, change, node, _ASK_SECONDS)
 
 
 def _refused(slug: str, sentence: str) -> InvalidRequest:

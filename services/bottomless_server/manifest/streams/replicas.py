@@ -13,6 +13,7 @@ from bottomless.errors import Code, Corrupt, Fenced, Unavailable
 from bottomless.model.names import NodeId
 from bottomless.model.stream import NOBODY, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.owners import NodeAt
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Done, Failed
 from bottomless_server.manifest.registry.registry import Registry
@@ -104,7 +105,7 @@ async def _held_by(
     """What those nodes say that live; the others, and who does not answer, are left out."""
 
     async def ask(node: NodeId, url: str) -> tuple[NodeId, HeldThere | None]:
-        return node, await context.owners.held(url, record.stream_id, _HELD_SECONDS)
+        return node, await context.owners.held(NodeAt(node, url), record.stream_id, _HELD_SECONDS)
 
     ways = [(node, one.facts.url) for node, one in seen.items() if one.live and one.facts]
     said = await asyncio.gather(*(ask(node, url) for node, url in ways))
@@ -150,16 +151,15 @@ def register_owner_changes(operations: Operations, registry: Registry) -> None:
         record = await registry.load_active(operation.stream_id)
         pause_ms: int | None = None
         if record.home != node:
-            if record.owner_url is None:
+            if record.owner_url is None or record.home is None:
                 raise Unavailable(
                     "the stream has no owner that could give it", retry_after_seconds=1
                 )
             try:
                 await check_new_owner(context, record, node)
                 asked_at = context.elapsed()
-                await context.owners.transfer(
-                    record.owner_url, record.stream_id, node, _GIVE_SECONDS
-                )
+                at = NodeAt(record.home, record.owner_url)
+                await context.owners.transfer(at, record.stream_id, node, _GIVE_SECONDS)
             except Fenced as error:
                 return Failed(error)
             # It answers when the other node has opened the stream, or is to find it by itself.
