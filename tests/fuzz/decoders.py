@@ -514,6 +514,12 @@ DECODERS = {
     "super object": Decoder(
         and_back(decode_super_object, encode_super_object), golden("super_object"), sealed_object
     ),
+    "super record on nodes and drives": Decoder(
+        and_back(decode_super, encode_super), golden("super_record_2"), unsealed
+    ),
+    "super object on nodes and drives": Decoder(
+        and_back(decode_super_object, encode_super_object), golden("super_object_2"), sealed_object
+    ),
     "WAL object": Decoder(of_wal, golden("wal"), sealed_wal),
     "WAL directory": Decoder(of_directory, golden("wal")[: 128 + 4 * 64], sealed_wal),
     "WAL instance": Decoder(

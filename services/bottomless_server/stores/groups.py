@@ -222,7 +222,7 @@ class ConsumerGroups:
             NotFound: it is not.
         """
         if isinstance(shared, SuperRecord):
-            whole = None if value is None else decode_super(value)
+            whole = None if value is None else decode_super(value, self._served)
             if whole is None or whole.state is SuperState.DELETING:
                 raise super_not_found()
             return whole

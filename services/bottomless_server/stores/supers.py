@@ -99,7 +99,8 @@ class Supers:
         return self._read(value)
 
     def _read(self, value: bytes) -> SuperRecord:
-        record, generation = decode_super(value), self._streams.generation
+        record = decode_super(value, self._streams.served)
+        generation = self._streams.generation
         if generation is not None and record.generation < generation:
             raise coordination_lost()
         return record

@@ -16,9 +16,10 @@ from typing import Any, Final
 import orjson
 
 from bottomless.errors import InvalidRequest
-from bottomless.formats.checks import VERSION, check, check_served, corrupt
+from bottomless.formats.checks import VERSION, check, corrupt
+from bottomless.formats.features import VERSION_2, check_features, check_sections, version_in
 from bottomless.formats.json_readers import each, flag, number, optional, row, text
-from bottomless.formats.sealed_json import parse_object, seal, sealed_names, unseal, version_of
+from bottomless.formats.sealed_json import parse_object, seal, sealed_names, unseal
 from bottomless.model.config import FilterConfig, encode_config, parse_stored_config
 from bottomless.model.drive import DEFAULT_NUMBER, NUMBER_MAX
 from bottomless.model.limits import (
@@ -77,7 +78,6 @@ UNSEEN: Final = "unseen"
 when they were looked at."""
 SERVED: Final[frozenset[str]] = frozenset({FILTER, LEADERLESS, REPLICAS, SUPER, TIERS, UNSEEN})
 """Features of streams that the services of this release serve. Of others they touch nothing."""
-_VERSION_2: Final = 2
 _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     FILTER: (),
     LEADERLESS: (),
@@ -89,8 +89,8 @@ _FEATURE_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
 """The features that are known, in the order of their names, and the members that each has."""
 _IN_RECORDS_ALONE: Final = frozenset({"in_sync", "moves", "promoted", UNSEEN})
 """Members of features that a registry object lacks: only coordination knows them."""
-_NAME_SIZE_MAX: Final = 32
-"""What is longer, or no word, is no feature's name and is not shown."""
+_SECTIONS: Final[Mapping[str, str]] = {REPLICAS: "replication", TIERS: "tiers"}
+"""What of a configuration says a feature, where that is written in one way alone."""
 
 
 def encode_record(record: StreamRecord) -> bytes:
@@ -108,7 +108,7 @@ def decode_record(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRecor
         Corrupt: it is not such a value.
     """
     what = "stream record"
-    version = _version_in(data)
+    version = version_in(data)
     members = parse_object(what, data, version)
     names = _names(what, READERS, version, members, served)
     check(what, members.keys() == set(names), "its members are not those of its version")
@@ -134,7 +134,7 @@ def decode_registry(data: bytes, served: AbstractSet[str] = SERVED) -> StreamRec
         Corrupt: it is damaged, or is not such an object.
     """
     what = "stream registry object"
-    version = _version_in(data)
+    version = version_in(data)
     if version == VERSION:
         return _from_json(what, version, unseal(what, data, REGISTRY_MEMBERS, version))
     # What a feature brings is known to who knows the feature, so the seal is looked at first.
@@ -161,7 +161,7 @@ def _version_of(record: StreamRecord) -> tuple[int, dict[str, Any]]:
         also["drives"] = list(record.drives)
     if record.unseen:
         also[UNSEEN] = list(record.unseen)
-    return _VERSION_2, also
+    return VERSION_2, also
 
 
 def _features_of(record: StreamRecord) -> list[str]:
@@ -177,11 +177,6 @@ def _features_of(record: StreamRecord) -> list[str]:
     return [feature for feature in _FEATURE_MEMBERS if needed[feature]]
 
 
-def _version_in(data: bytes) -> int:
-    """The version of an object as far as it is known; any other is refused where it is read."""
-    return _VERSION_2 if version_of(data) == _VERSION_2 else VERSION
-
-
 def _names(
     what: str,
     names: Iterable[str],
@@ -193,15 +188,9 @@ def _names(
 
     A feature that this reader does not know, or may not touch, is refused by its name.
     """
-    if version != _VERSION_2:
+    if version != VERSION_2:
         return [*names]
-    features = members.get("features", [])
-    check(what, isinstance(features, list), "its features are no list")
-    for feature in features:
-        check(what, isinstance(feature, str), "a feature is no text")
-        name = feature if feature.isidentifier() and len(feature) <= _NAME_SIZE_MAX else "?"
-        check_served(what, feature in _FEATURE_MEMBERS, f"its feature {name} is not known")
-        check_served(what, feature in served, f"its feature {name} is not served by this release")
+    features = check_features(what, members, _FEATURE_MEMBERS, served)
     more = [name for one, also in _FEATURE_MEMBERS.items() if one in features for name in also]
     return [*names, "features", *more]
 
@@ -270,11 +259,8 @@ def _from_json(what: str, version: int, members: dict[str, Any]) -> StreamRecord
     if FILTER in features:
         kept = encode_config(record.config)["filter"] == members["config"]["filter"]
         check(what, kept, "its filter is not as it is written")
-    for feature, section in ((REPLICAS, "replication"), (TIERS, "tiers")):
-        if feature in features:
-            said = encode_config(record.config).get(section)
-            kept = said == members["config"].get(section)
-            check(what, kept, f"its {section} is not as it is written")
+    sections = [section for feature, section in _SECTIONS.items() if feature in features]
+    check_sections(what, sections, record.config, members["config"])
     return record
 
 

@@ -222,6 +222,16 @@ SUPER_RECORD = SuperRecord(
     generation=1,
     registry_version=2,
 )
+PLACED_SUPER_RECORD = replace(
+    SUPER_RECORD,
+    config=parse_stored_config(
+        {
+            "replication": {"replicas": 3, "min_in_sync": 2},
+            "tiers": [{"drive": "default", "max_age": "1D"}, {"drive": "cold"}],
+        }
+    ),
+)
+"""A super stream whose partitions lie on several nodes, and on several drives."""
 TAIL = Tail(
     state=TailState.OPEN,
     epoch=(1 << 40) + 1,

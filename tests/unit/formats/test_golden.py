@@ -56,7 +56,14 @@ from bottomless.formats.segment import (
     decode_index_record,
     decode_segment_header,
 )
-from bottomless.formats.stream_record import SUPER, decode_record, decode_registry
+from bottomless.formats.stream_record import (
+    REPLICAS,
+    SERVED,
+    SUPER,
+    TIERS,
+    decode_record,
+    decode_registry,
+)
 from bottomless.formats.super_record import decode_super, decode_super_object
 from bottomless.formats.tracking import decode_tracking
 from bottomless.formats.wal import decode_wal
@@ -92,6 +99,7 @@ from unit.formats.examples import (
     NOTE,
     OTHER_STREAM_ID,
     PARTITION_RECORD,
+    PLACED_SUPER_RECORD,
     QUEUE_HOME,
     QUEUE_HOME_OBJECT,
     QUEUE_MESSAGE,
@@ -184,6 +192,10 @@ NEWEST = {"drives": 3} | dict.fromkeys(
         "fragment header 2",
         "fragment index",
         "fragment index 2",
+        "super record",
+        "super record on nodes and drives",
+        "super object",
+        "super object on nodes and drives",
     ),
     2,
 )
@@ -331,6 +343,15 @@ def test_a_super_stream_and_its_partitions_are_read_by_who_serves_them() -> None
     ):
         with pytest.raises(NotServed, match="its feature super is not served by this release"):
             decode(golden(name), frozenset())
+
+
+@pytest.mark.parametrize("feature", [REPLICAS, TIERS])
+def test_a_super_stream_on_several_nodes_and_drives_is_read_by_who_serves_it(feature: str) -> None:
+    assert decode_super(golden("super_record_2")) == PLACED_SUPER_RECORD
+    assert decode_super_object(golden("super_object_2")) == PLACED_SUPER_RECORD
+    for decode, name in ((decode_super, "super_record_2"), (decode_super_object, "super_object_2")):
+        with pytest.raises(NotServed, match=f"its feature {feature} is not served by this release"):
+            decode(golden(name), SERVED - {feature})
 
 
 def test_the_records_of_a_filtered_stream_are_read() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from bottomless.errors import Corrupt, NotServed
 from bottomless.formats.checks import crc32c
+from bottomless.formats.sealed_json import seal
 from bottomless.formats.super_record import (
     READERS,
     decode_super,
@@ -18,6 +19,7 @@ from bottomless.model.routing import Strategy
 from bottomless.model.super_stream import Layout, SuperRecord
 from unit.formats.examples import (
     OTHER_STREAM_ID,
+    PLACED_SUPER_RECORD,
     STREAM_ID,
     SUPER_ID,
     SUPER_RECORD,
@@ -30,6 +32,9 @@ HASHED = replace(
     strategy=Strategy.HASH,
     partitions=tuple(replace(one, binding_key=None) for one in SUPER_RECORD.partitions),
 )
+REPLICATED = {"replication": {"replicas": 3, "min_in_sync": None}}
+TIERED = {"tiers": [{"drive": "default", "max_bytes": 2**30}, {"drive": "cold"}]}
+FILTERED = {"filter": {"index": "values", "max_bytes": 256}}
 FIRST, SECOND = ([one.index, one.stream_id, one.name] for one in SUPER_RECORD.partitions)
 
 
@@ -50,8 +55,8 @@ def test_every_damage_to_a_super_object_is_refused() -> None:
 
 def test_one_of_a_later_version_is_left_to_who_can_read_it() -> None:
     with pytest.raises(NotServed):
-        decode_super(changed(format=2))
-    members = orjson.loads(encode_super_object(SUPER_RECORD)) | {"format": 2}
+        decode_super(changed(format=3))
+    members = orjson.loads(encode_super_object(SUPER_RECORD)) | {"format": 3}
     with pytest.raises(NotServed):
         decode_super_object(orjson.dumps(members))
 
@@ -105,3 +110,78 @@ def test_no_writer_writes_what_no_reader_reads() -> None:
     for wrong in ({"config": leaderless}, {"layouts": (Layout(1, 3, TIMESTAMP),)}):
         with pytest.raises(AssertionError):
             encode_super(replace(SUPER_RECORD, **wrong))
+
+
+@pytest.mark.parametrize(
+    ("config", "features"),
+    [
+        (REPLICATED, ["replicas"]),
+        (TIERED, ["tiers"]),
+        ({**TIERED, **REPLICATED, **FILTERED}, ["replicas", "tiers"]),
+    ],
+)
+def test_what_its_partitions_need_of_a_release_it_names_as_features(
+    config: dict[str, Any], features: list[str]
+) -> None:
+    record = replace(SUPER_RECORD, config=parse_stored_config(config))
+    for data in (encode_super(record), encode_super_object(record)):
+        members = orjson.loads(data)
+        assert (members["format"], members["features"]) == (2, features)
+    assert decode_super(encode_super(record)) == record
+    assert decode_super_object(encode_super_object(record)) == record
+    assert_refuses_damage(decode_super_object, encode_super_object(record))
+
+
+def test_one_without_features_is_of_the_version_that_all_releases_read() -> None:
+    record = replace(SUPER_RECORD, config=parse_stored_config(FILTERED))
+    for data in (encode_super(record), encode_super_object(record)):
+        assert orjson.loads(data)["format"] == 1
+        assert b"features" not in data
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        (["later"], "its feature later is not known"),
+        (["filter"], "its feature filter is not known"),
+        (["no word!"], r"its feature \? is not known"),
+    ],
+)
+def test_a_feature_of_a_later_release_is_refused_by_its_name(
+    features: list[str], said: str
+) -> None:
+    record = orjson.loads(encode_super(PLACED_SUPER_RECORD)) | {"features": features}
+    with pytest.raises(NotServed, match=said):
+        decode_super(orjson.dumps({**record, "more": 1}))
+    members = orjson.loads(encode_super_object(PLACED_SUPER_RECORD))
+    del members["crc32c"], members["format"]
+    with pytest.raises(NotServed, match=said):
+        decode_super_object(seal({**members, "features": features, "more": 1}, 2))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": 1},
+        {"features": []},
+        {"features": None},
+        {"features": ["tiers"]},
+        {"features": ["tiers", "replicas"]},
+        {"features": ["replicas", "tiers", "tiers"]},
+        {"more": 1},
+        {"config": {}},
+        {"config": {**TIERED, "replication": {"replicas": 1, "min_in_sync": None}}},
+        {"config": {**TIERED, "replication": {"replicas": 3}}},
+        {"config": {**REPLICATED, "tiers": [{"drive": "cold"}]}},
+        {"config": {**REPLICATED, **TIERED, "profile": "leaderless"}},
+    ],
+)
+def test_its_features_are_said_in_one_way(changes: dict[str, Any]) -> None:
+    record = orjson.loads(encode_super(PLACED_SUPER_RECORD)) | changes
+    with pytest.raises(Corrupt):
+        decode_super(orjson.dumps(record))
+    members = orjson.loads(encode_super_object(PLACED_SUPER_RECORD)) | changes
+    version = members.pop("format")
+    del members["crc32c"]
+    with pytest.raises(Corrupt):
+        decode_super_object(seal(members, version))

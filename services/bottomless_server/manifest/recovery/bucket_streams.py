@@ -69,7 +69,7 @@ async def look_at_some(drive: Drive, served: AbstractSet[str], progress: dict[st
         after = prefix.end
     await asyncio.gather(
         *(read_registry(drive, str(prefix), served) for prefix in page),
-        *(read_supers(drive, str(prefix)) for prefix in page),
+        *(read_supers(drive, str(prefix), served) for prefix in page),
     )
     progress["_after_looked"] = after
     progress["_looked"] = len(page) < _AT_ONCE

@@ -1,6 +1,7 @@
 """Read the super objects that a bucket has of one super stream."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 
 import structlog
@@ -15,11 +16,13 @@ from bottomless_server.stores.read_again import read_again
 log = structlog.get_logger(__name__)
 
 
-async def read_supers(drive: Drive, prefix: str) -> tuple[list[SuperRecord], Sequence[int]]:
+async def read_supers(
+    drive: Drive, prefix: str, served: AbstractSet[str]
+) -> tuple[list[SuperRecord], Sequence[int]]:
     """Read all super objects below a prefix; the versions of those that cannot be read beside them.
 
     Raises:
-        NotServed: a later release has put one of them.
+        NotServed: one of them is of a later version, or has a feature that is not among those `served`.
         DriveUnavailable, DriveRefused
     """
     sound, damaged = [], []
@@ -30,7 +33,7 @@ async def read_supers(drive: Drive, prefix: str) -> tuple[list[SuperRecord], Seq
             log.error("no version of a super object", object_key=object_key)
             continue
         try:
-            record = await read_again(partial(_decoded, drive, object_key))
+            record = await read_again(partial(_decoded, drive, object_key, served))
         except NotServed:
             raise
         except (ObjectMissing, Corrupt):
@@ -46,5 +49,5 @@ async def read_supers(drive: Drive, prefix: str) -> tuple[list[SuperRecord], Seq
     return sound, damaged
 
 
-async def _decoded(drive: Drive, object_key: str) -> SuperRecord:
-    return decode_super_object(bytes(await drive.get(object_key)))
+async def _decoded(drive: Drive, object_key: str, served: AbstractSet[str]) -> SuperRecord:
+    return decode_super_object(bytes(await drive.get(object_key)), served)

@@ -84,7 +84,7 @@ class RebuiltSupers:
 
     async def _read(self, super_id: SuperId, tenant: str, generation: int) -> FoundSuper | None:
         drive, prefix = self._context.drive, super_prefix(super_id, tenant)
-        sound, damaged = await read_supers(drive, prefix)
+        sound, damaged = await read_supers(drive, prefix, self._context.served)
         if not sound and not damaged:
             return None
         counting = [one for one in sound if counts(one, generation)]

@@ -53,7 +53,8 @@ async def _of_a_deleted_one(
     records = []
     for facts in objects:
         try:
-            records.append(decode_super_object(bytes(await context.drive.get(facts.object_key))))
+            data = bytes(await context.drive.get(facts.object_key))
+            records.append(decode_super_object(data, context.served))
         except (Corrupt, ObjectMissing):
             # It may be the newest.
             return None

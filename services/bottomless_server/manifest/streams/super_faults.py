@@ -25,7 +25,7 @@ async def super_faults(context: Context, record: StreamRecord) -> list[str]:
             # It grows, and may not have got this one yet; or goes, with all of them.
             return []
         object_key = super_key(place.super_id, whole.registry_version, record.tenant)
-        stored = decode_super_object(bytes(await context.drive.get(object_key)))
+        stored = decode_super_object(bytes(await context.drive.get(object_key)), context.served)
     except (NotFound, ObjectMissing):
         return ["super-missing"]
     except Corrupt:
