@@ -26,6 +26,8 @@ EVENTS = StreamName("events")
 FULL_EVENTS = FullName(TENANT_DEFAULT, EVENTS)
 ROUTE = f"/v1/super-streams/{EVENTS}/records"
 SUPER_ID = SuperId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c99")
+ALONE = StreamConfig()
+"""Of partitions that lie on one node each."""
 TEN = [f"hello{number}" for number in range(1, 11)]
 
 
@@ -56,23 +58,26 @@ def a_place(index: int, binding_keys: Sequence[str] | None = None) -> Partition:
     )
 
 
-def a_partition(place: Partition) -> StreamRecord:
+def a_partition(place: Partition, config: StreamConfig = ALONE) -> StreamRecord:
     return StreamRecord(
         place.stream_id,
         place.name,
         TENANT_DEFAULT,
         StreamState.ACTIVE,
         0,
-        StreamConfig(),
+        config,
         partition_of=PartitionOf(SUPER_ID, place.index),
     )
 
 
 async def declare_super(
-    harness: IngestHarness, count: int = 3, binding_keys: Sequence[str] | None = None
+    harness: IngestHarness,
+    count: int = 3,
+    binding_keys: Sequence[str] | None = None,
+    config: StreamConfig = ALONE,
 ) -> None:
-    record = a_super(count, binding_keys)
-    partitions = [a_partition(place) for place in record.partitions]
+    record = replace(a_super(count, binding_keys), config=config)
+    partitions = [a_partition(place, config) for place in record.partitions]
     await harness.supers.create(record, partitions, room_for_partitions(partitions, 1_000))
 
 

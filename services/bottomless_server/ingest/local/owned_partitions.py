@@ -13,6 +13,7 @@ On the record's path: after front/super_produce.py or front/part_routes.py, befo
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from bottomless.guards import guard
 from bottomless.model.names import StreamId, SuperId
 from bottomless.model.super_stream import SuperRecord
 from bottomless_server.core.not_found import super_not_found
@@ -28,6 +29,13 @@ from bottomless_server.ingest.producers.super_steps import (
 )
 from bottomless_server.ingest.records.intake import Append
 from bottomless_server.protocol.parts import StepAsked, StepSaid
+
+
+@guard("what is known of requests, shown once all in sync have it")
+def is_known(awaits_found: bool) -> bool:
+    """Whether what a log says of requests is that of the stream. Of one that was just claimed it may be
+    more: what one node alone had, and the next owner would not know."""
+    return not awaits_found
 
 
 class OwnedPartitions:
@@ -77,8 +85,9 @@ class OwnedPartition:
                     tracking, asked, now, places, local.oldest_layout()
                 )
             )
-        elif asked.step == "highest":
-            # A part of an older layout may be on its way into the log: first it is there or not.
+        elif asked.step == "highest" or not is_known(local.awaits_found):
+            # A part of an older layout may be on its way into the log: first it is there or not. So may
+            # be what a former owner of this log left, and others have not.
             await local.change(lambda *_: ())
         # What is known is that of the owner only as long as this is one.
         local.claim.require()
