@@ -112,7 +112,6 @@ BETWEEN_PARAMETERS: Final = (
     "min_in_sync must not be above replicas",
     "a leaderless stream has no replicas",
     "must be the name of the drive",
-    "a partition of a super stream has no replicas",
 )
 """Refused for what else the request says, or for a token that was made up."""
 

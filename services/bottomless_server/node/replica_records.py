@@ -105,7 +105,7 @@ class ReplicaRecords:
 
         Raises:
             Fenced: somebody claimed the stream since.
-            Refused: `not-home` or `too-many`.
+            Refused: `not-home`, `too-many` or `of-super`.
             NotFound, Unavailable
         """
         return await self._update(
@@ -118,7 +118,7 @@ class ReplicaRecords:
 
         Raises:
             Fenced: somebody claimed the stream since.
-            Refused: `not-home`, `home` or `at-the-floor`.
+            Refused: `not-home`, `home`, `at-the-floor` or `of-super`.
             NotFound, Unavailable
         """
         return await self._update(

@@ -9,8 +9,10 @@ from bottomless.cli.examples import examples
 from bottomless.cli.meant import note_stream
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show, show_list, tell_unreadable
+from bottomless.cli.replicas import MinInSync, Replicas, with_replicas
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_config import taking_config
+from bottomless.cli.tiers_option import Tiers, with_tiers
 from bottomless.model.limits import PARTITION_COUNT_MAX
 
 _COLUMNS: Final = [
@@ -50,6 +52,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "super create events --partitions 3",
             "super create sales --binding-key amer --binding-key emea",
+            "super create events --partitions 3 --replicas 3",
         ),
     )(_create)
     group.command("ls", epilog=examples("super ls", "super ls -o name"))(_list)
@@ -65,7 +68,9 @@ def add_to(app: typer.Typer) -> None:
     group.command(
         "update",
         epilog=examples(
-            "super update events --max-age 30d", "super update events --if-match 5 -o json"
+            "super update events --max-age 30d",
+            "super update events --tiers default:age=7d,cold",
+            "super update events --if-match 5 -o json",
         ),
     )(_update)
     group.command(
@@ -81,6 +86,9 @@ def _create(
     config: dict[str, Any],
     partitions: Partitions = None,
     binding_key: BindingKeys = None,
+    tiers: Tiers = None,
+    replicas: Replicas = None,
+    min_in_sync: MinInSync = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Create a super stream with its partitions; repeating it with the same options changes nothing.
@@ -90,6 +98,7 @@ def _create(
     """
     if (partitions is None) is (binding_key is None):
         raise typer.BadParameter("give --partitions, or --binding-key for each partition")
+    config = with_replicas(with_tiers(config, tiers), replicas, min_in_sync)
     with open_client(context) as client:
         created = client.create_super_stream(
             name, partitions=partitions, binding_keys=binding_key, config=config
@@ -108,11 +117,15 @@ def _list(context: typer.Context, output: Output = Form.TABLE) -> None:
 
 
 def _describe(context: typer.Context, name: Super, output: Output = Form.TABLE) -> None:
-    """Show a super stream's partitions; as JSON all that is known of it."""
+    """Show a super stream's partitions, and the nodes and drives that they are to be on; as JSON all that
+    is known of it.
+    """
     with open_client(context) as client:
         described = client.describe_super_stream(name)
     if output is Form.TABLE:
         show_list(described["partitions"], _PARTITIONS, output)
+        for said in _places(described):
+            line(said)
     else:
         show(described, output, name=name)
 
@@ -170,9 +183,13 @@ def _update(
         str | None,
         typer.Option("--if-match", help="Change it only if this is its etag, from `describe`."),
     ] = None,
+    tiers: Tiers = None,
+    replicas: Replicas = None,
+    min_in_sync: MinInSync = None,
     output: Output = Form.TABLE,
 ) -> None:
     """Change the configuration of all partitions of a super stream; options that are not named stay."""
+    config = with_replicas(with_tiers(config, tiers), replicas, min_in_sync)
     if not config:
         raise typer.BadParameter("nothing to change is named")
     with open_client(context) as client:
@@ -211,6 +228,18 @@ def _remove(
             # What was confirmed is this very super stream, not a later one of its name.
             etag = found["etag"]
         finish(client, client.delete_super_stream(name, etag=etag), output, wait=wait)
+
+
+def _places(described: dict[str, Any]) -> list[str]:
+    """Where all partitions are to be, in a line each; nothing where it is as it is without being said."""
+    said = []
+    replicas = described.get("replication", {}).get("replicas", 1)
+    if replicas > 1:
+        said.append(f"each partition lies on {replicas} nodes")
+    if described.get("tiers"):
+        drives = ", ".join(tier["drive"] for tier in described["tiers"])
+        said.append(f"drives of each partition, the newest records' first: {drives}")
+    return said
 
 
 def _count(described: dict[str, Any]) -> str:

@@ -137,6 +137,14 @@ class ReplicationConfig(Closed):
         """How many nodes must have a record before it is acknowledged."""
         return self.replicas // 2 + 1 if self.min_in_sync is None else self.min_in_sync
 
+    def settled(self, default: int) -> "ReplicationConfig":
+        """Make the form in which it is kept: with the server's `default` where nobody says how many nodes
+        hold the tail.
+        """
+        if "replicas" in self.model_fields_set:
+            return self
+        return ReplicationConfig(replicas=default, min_in_sync=self.min_in_sync)
+
 
 def _read_tiers(value: object) -> object:
     """A list is what JSON has for what never changes here."""
@@ -176,7 +184,7 @@ _SECTIONS: Final[Sections] = {
 
 
 class _AskedTiered(_AskedConfig):
-    """What a request may say of a stream that is no partition, where tiers and replicas are served."""
+    """What a request may say of a stream where tiers and replicas are served."""
 
     replication: ReplicationConfig = ReplicationConfig()
     tiers: _Tiers = ()

@@ -159,7 +159,7 @@ def test_a_request_says_how_many_replicas_there_are() -> None:
     assert back.replication == ReplicationConfig()
 
 
-def test_of_a_partition_no_request_says_replicas() -> None:
+def test_where_they_are_not_served_no_request_says_replicas() -> None:
     for leaderless in (False, True):
         with pytest.raises(InvalidRequest):
             parse_config(ASKED, leaderless=leaderless)

@@ -8,7 +8,7 @@ after the answer. Contract: openapi/internal.yaml, `change_members`.
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from bottomless.errors import Code, Fault, Fenced, InvalidRequest, StoreError
+from bottomless.errors import Code, Exists, Fault, Fenced, InvalidRequest, StoreError
 from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId, StreamId, parse_stream_id
 from bottomless_server.ingest.local.appender import LocalAppender
@@ -103,6 +103,9 @@ def not_changed(refusal: Refusal) -> StoreError:
             return InvalidRequest(sentence, code=Code.VALIDATION_FAILED, faults=[fault])
         case Refusal.NOT_HOME:
             return not_owner()
+        case Refusal.OF_SUPER:
+            sentence = "how many nodes hold a partition is said of its super stream"
+            return Exists(sentence, code=Code.PARTITION_OF_SUPER_STREAM)
         case _:
             sentence = "without the node too few would have everything that the stream holds"
             return Fenced(sentence, code=Code.NOT_IN_SYNC, retry_after_seconds=5)

@@ -228,11 +228,9 @@ class Registry:
 
     def _replication(self, config: StreamConfig) -> ReplicationConfig:
         """What was asked for, or the server's default, of a stream whose tail is on nodes."""
-        asked = config.replication
-        if config.leaderless or "replicas" in asked.model_fields_set:
-            return asked
-        replicas = self._context.settings.manifest_replicas
-        return ReplicationConfig(replicas=replicas, min_in_sync=asked.min_in_sync)
+        if config.leaderless:
+            return config.replication
+        return config.replication.settled(self._context.settings.manifest_replicas)
 
     async def _create(self, name: FullName, config: StreamConfig) -> Declared | None:
         now = self._context.clock()

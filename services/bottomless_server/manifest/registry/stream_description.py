@@ -47,7 +47,7 @@ def describe(
         "state": record.state.value,
         "created_at": format_timestamp(record.created_at),
         "config_version": record.config_version,
-        **_describe_replication(record.config, shown),
+        **describe_replication(record.config, shown),
         **describe_config(record.config, shown),
         "offsets": {
             "first": root.first_offset,
@@ -81,12 +81,12 @@ def describe_item(record: StreamRecord, shown: Shown) -> dict[str, Any]:
         "created_at": format_timestamp(record.created_at),
         "config_version": record.config_version,
         "etag": etag(record),
-        **_describe_replication(record.config, shown),
+        **describe_replication(record.config, shown),
         **describe_config(record.config, shown),
     }
 
 
-def _describe_replication(config: StreamConfig, shown: Shown) -> dict[str, Any]:
+def describe_replication(config: StreamConfig, shown: Shown) -> dict[str, Any]:
     """How many nodes hold a stream, also where it is one, so that who changed it sees what it is now."""
     if config.leaderless or REPLICAS not in shown.served:
         return {}

@@ -28,9 +28,11 @@ class AskedSuper(NamedTuple):
         return Strategy.KEY if self.binding_keys else Strategy.HASH
 
 
-def parse_super_config(value: object) -> AskedSuper:
+def parse_super_config(value: object, *, tiered: bool = False) -> AskedSuper:
     """Check the body of a request for a super stream: the configuration of a stream, and with it
     `partitions`, a number, or `binding_keys`, a list of texts.
+
+    `tiered` tells whether tiers and replicas are served, so that a request may ask for them.
 
     Raises:
         InvalidRequest: `validation-failed`, with a pointer to each fault.
@@ -41,9 +43,9 @@ def parse_super_config(value: object) -> AskedSuper:
         raise refused(f"must have exactly one of {_PARTITIONS} and {_BINDING_KEYS}", "")
     rest = {name: one for name, one in value.items() if name not in (_PARTITIONS, _BINDING_KEYS)}
     if _PARTITIONS in value:
-        return AskedSuper(parse_config(rest), parse_count(value[_PARTITIONS]))
+        return AskedSuper(parse_config(rest, tiered=tiered), parse_count(value[_PARTITIONS]))
     keys = parse_binding_keys(value[_BINDING_KEYS])
-    return AskedSuper(parse_config(rest), len(keys), keys)
+    return AskedSuper(parse_config(rest, tiered=tiered), len(keys), keys)
 
 
 def parse_count(value: object) -> int:

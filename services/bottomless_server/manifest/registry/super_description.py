@@ -12,7 +12,11 @@ from bottomless.model.routing import (
     partitions_by_key,
 )
 from bottomless.model.super_stream import Partition, SuperRecord
-from bottomless_server.manifest.registry.stream_description import Shown, describe_config
+from bottomless_server.manifest.registry.stream_description import (
+    Shown,
+    describe_config,
+    describe_replication,
+)
 
 _HASH: Final = f"murmur3_32/{SEED}"
 
@@ -45,6 +49,7 @@ def describe_super_item(record: SuperRecord, shown: Shown) -> dict[str, Any]:
         "partition_count": len(record.partitions),
         "config_version": record.config_version,
         "etag": super_etag(record),
+        **describe_replication(record.config, shown),
         **describe_config(record.config, shown),
     }
 

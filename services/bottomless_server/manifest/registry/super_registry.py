@@ -363,8 +363,13 @@ class SuperRegistry:
         )
 
     def _settled(self, config: StreamConfig) -> StreamConfig:
-        index = self._context.settings.manifest_filter_index
-        return config.model_copy(update={"filter": config.filter.settled(index)})
+        settings = self._context.settings
+        return config.model_copy(
+            update={
+                "filter": config.filter.settled(settings.manifest_filter_index),
+                "replication": config.replication.settled(settings.manifest_replicas),
+            }
+        )
 
     async def _put_object(self, record: SuperRecord) -> bool:
         """Whether the object of this version says what the record says; the partitions' come first."""

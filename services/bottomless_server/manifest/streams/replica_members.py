@@ -13,11 +13,12 @@ leaves:
 
 from typing import Final
 
-from bottomless.errors import Code, Fault, Fenced, InvalidRequest, Unavailable
+from bottomless.errors import Code, Exists, Fault, Fenced, InvalidRequest, Unavailable
 from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
 from bottomless.model.stream import NOBODY, StreamRecord
 from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.common.owners import NodeAt
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
@@ -39,6 +40,7 @@ async def check_addition(context: Context, record: StreamRecord, node: NodeId) -
 
     Raises:
         InvalidRequest: the stream has no replicas, or 9 nodes hold it already.
+        Exists: `partition-of-super-stream`: as many hold the partition as its super stream wants.
         Fenced: `not-in-sync`: the node does not live, or is of a release that follows no log.
         Unavailable: nobody has the stream now.
     """
@@ -48,6 +50,8 @@ async def check_addition(context: Context, record: StreamRecord, node: NodeId) -
         return
     if len(record.members) >= REPLICA_COUNT_MAX:
         raise _refused("too-many", f"{REPLICA_COUNT_MAX} nodes hold the stream, and no more may")
+    if len(record.members or (record.home,)) >= record.config.replication.replicas:
+        require_no_partition(record)
     seen = (await look_at_nodes(context, [node]))[node]
     if not seen.live or seen.facts is None:
         raise Fenced(
@@ -62,6 +66,7 @@ def check_removal(record: StreamRecord, node: NodeId) -> None:
 
     Raises:
         InvalidRequest: the stream has no replicas.
+        Exists: `partition-of-super-stream`: no more hold the partition than its super stream wants.
         Fenced: `home-live`: the node is the owner.
         Unavailable: nobody has the stream now.
     """
@@ -73,6 +78,8 @@ def check_removal(record: StreamRecord, node: NodeId) -> None:
             code=Code.HOME_LIVE,
             facts={"home": record.home, "epoch": record.epoch},
         )
+    if node in record.members and len(record.members) <= record.config.replication.replicas:
+        require_no_partition(record)
 
 
 def require_replicas(record: StreamRecord) -> None:
@@ -83,8 +90,6 @@ def require_replicas(record: StreamRecord) -> None:
     """
     if record.config.leaderless:
         raise _refused("leaderless", "a leaderless stream has no replicas")
-    if record.partition_of is not None:
-        raise _refused("partition", "a partition of a super stream has no replicas")
 
 
 def require_owner(record: StreamRecord) -> None:
@@ -112,7 +117,7 @@ def register_member_changes(operations: Operations, registry: Registry) -> None:
             try:
                 await check_addition(context, record, node)
                 await _ask(context, record, "add", node)
-            except (Fenced, InvalidRequest) as error:
+            except (Exists, Fenced, InvalidRequest) as error:
                 return Failed(error)
             record = await registry.load_active(operation.stream_id)
         await registry.ensure_object(record, committed=True)
@@ -128,7 +133,7 @@ def register_member_changes(operations: Operations, registry: Registry) -> None:
             try:
                 check_removal(record, node)
                 await _ask(context, record, "remove", node)
-            except (Fenced, InvalidRequest) as error:
+            except (Exists, Fenced, InvalidRequest) as error:
                 return Failed(error)
             record = await registry.load_active(operation.stream_id)
         await registry.ensure_object(record, committed=True)

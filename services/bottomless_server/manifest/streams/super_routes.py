@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bottomless.errors import Code, Corrupt, Fault, InvalidRequest, NotFound
+from bottomless.formats.stream_record import TIERS
 from bottomless.model.config import StreamConfig, patch_config
 from bottomless.model.filter import parse_key, parse_key_base64
 from bottomless.model.limits import KIB
@@ -19,6 +20,7 @@ from bottomless_server.core.preconditions import matches, require_match, require
 from bottomless_server.core.scopes import Operation
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.operations.operation_routes import accepted
+from bottomless_server.manifest.registry.policy_drives import require_usable, usable_drives
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.stream_description import Shown
 from bottomless_server.manifest.registry.super_asked import parse_super_config
@@ -113,7 +115,10 @@ class _SuperRoutes:
         parse_query(request.scope, {})
         name = full_name_of(request.scope, request.path_params["s"])
         negotiate(header(request.scope, b"accept"), [JSON])
-        asked = parse_super_config(await read_json(request, size_max=_BODY_SIZE_MAX))
+        body = await read_json(request, size_max=_BODY_SIZE_MAX)
+        asked = parse_super_config(body, tiered=self._tiered)
+        if asked.config.tiers:
+            require_usable(asked.config.tiers, await usable_drives(self._context))
         record, created = await self._supers.declare(name, asked)
         headers = self._headers(record)
         if created:
@@ -146,9 +151,15 @@ class _SuperRoutes:
                 return accepted(operation, **grows)
             return json_response(describe_super(record, self._shown()), 200, self._headers(record))
 
+        says_tiers = self._tiered and isinstance(patch, dict) and bool(patch.get("tiers"))
+        usable = await usable_drives(self._context) if says_tiers else frozenset()
+
         def change(record: SuperRecord) -> StreamConfig:
             require_match(if_match, super_etag(record))
-            return patch_config(record.config, patch)
+            config = patch_config(record.config, patch, tiered=self._tiered)
+            if says_tiers:
+                require_usable(config.tiers, usable)
+            return config
 
         record = await self._supers.update(name, change)
         return json_response(describe_super(record, self._shown()), 200, self._headers(record))
@@ -174,6 +185,11 @@ class _SuperRoutes:
         found = partition_of_key(record, key)
         answer = {"partitions": [] if found is None else [describe_partition(found)]}
         return json_response(answer, 200, self._headers(record))
+
+    @property
+    def _tiered(self) -> bool:
+        """Whether a request may say on which nodes and drives partitions are to be."""
+        return TIERS in self._context.served
 
     def _shown(self) -> Shown:
         return Shown(self._context.settings.retention_default(), self._context.served)

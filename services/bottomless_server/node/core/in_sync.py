@@ -35,6 +35,7 @@ class Refusal(StrEnum):
     NOT_LIVE = "not-live"
     IN_SYNC_LIVE = "in-sync-live"
     HOME = "home"
+    OF_SUPER = "of-super"
 
 
 class Refused(Exception):
@@ -178,7 +179,8 @@ def with_member(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId) ->
 
     Raises:
         Fenced: somebody claimed the stream since.
-        Refused: `not-home` or `too-many`.
+        Refused: `not-home` or `too-many`; `of-super`: it is a partition that has as many as its super
+            stream wants.
     """
     check_home(record, mine, epoch)
     # Of a stream with one replica the owner is all of them, and the record does not say so.
@@ -198,7 +200,8 @@ def without_member(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId)
     Raises:
         Fenced: somebody claimed the stream since.
         Refused: `not-home`; `home` of the owner itself; `at-the-floor`: too few would be in sync, by
-            the number that is wanted then.
+            the number that is wanted then; `of-super`: it is a partition that has no more than its super
+            stream wants.
     """
     check_home(record, mine, epoch)
     _require(node != mine, Refusal.HOME)
@@ -219,6 +222,8 @@ def _wanting(record: StreamRecord, replicas: int) -> StreamRecord:
     replication = record.config.replication
     if replication.replicas == replicas:
         return record
+    # What a partition wants is said of its super stream, and of all partitions alike.
+    _require(record.partition_of is None, Refusal.OF_SUPER)
     least = replication.min_in_sync
     _require(least is None or least <= replicas, Refusal.AT_THE_FLOOR)
     wanted = replication.model_copy(update={"replicas": replicas})
