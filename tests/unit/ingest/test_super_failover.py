@@ -106,7 +106,7 @@ async def test_each_record_is_there_once_whichever_owner_is_lost_in_a_request(
     await spread(three)
     lost = three.nodes[index]
     alive = [node for node in three.nodes if node is not lost]
-    gone = []
+    gone: list[str] = []
 
     async def reach(point: str) -> None:
         if point == at and not gone:
