@@ -1,4 +1,4 @@
-"""Which troubles are worth a line in a log: what goes on and on is told when it begins, seldom while it
+"""Decide what troubles are worth a line in a log: what goes on and on is told when it begins, seldom while it
 lasts, and when it has ended. Pure: the caller brings the time, by a monotonic clock in seconds."""
 
 from typing import Final, NamedTuple
