@@ -10,29 +10,30 @@ import pytest
 
 from simulation.test_simulation import STORM, simulated
 
-SEEDS = (5, 14, 4)
-"""Few that have all of the dangerous ways among them."""
-FURTHER = 24
+SEEDS = (10, 11, 12)
+"""Few that have most of the dangerous ways among them."""
+FURTHER = 12
 """Up to which seed others are taken, one after the other, where no run before them had one of the
-dangerous ways: any change of a service makes other stories of the same seeds. Name those in the place
-of the ones above that then are told."""
+dangerous ways: any change of a service makes other stories of the same seeds. Each is in the troubles
+that bring the way for certain or often, and takes two CPU seconds. Name other seeds above if a run
+says that it needed many."""
 ALONE = SEEDS[-1]
 
 
-WAYS = (
-    "power losses",
-    "unsynced changes lost",
-    "kills",
-    "pauses",
-    "partitions",
-    "trims",
-    "sleeps",
-    "jams",
-    "takeovers",
-    "deletions past a damaged stream",
-    "rebuilds",
-)
-"""The dangerous ones, each of which was gone once."""
+WAYS = {
+    "power losses": "crashes",
+    "unsynced changes lost": "crashes",
+    "kills": "crashes",
+    "pauses": "crashes",
+    "partitions": "crashes",
+    "trims": "all",
+    "sleeps": "clocks",
+    "jams": "jams",
+    "takeovers": "losses",
+    "deletions past a damaged stream": "all",
+    "rebuilds": "losses",
+}
+"""The dangerous ones, each of which was gone once, and the troubles that bring it."""
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +46,23 @@ def missing_ways(told: str) -> set[str]:
     return {way for way in WAYS if not re.search(rf"'{way}': [1-9]", told)}
 
 
-@pytest.mark.timeout((len(SEEDS) + FURTHER) * 60)
+@pytest.mark.timeout((len(SEEDS) + FURTHER * len(set(WAYS.values()))) * 60)
 def test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_befalls_the_services(
     told: tuple[int, str],
 ) -> None:
     code, all_told = told
     assert code == 0, all_told
-    missing, useful = missing_ways(all_told), []
-    for seed in (one for one in range(1, FURTHER + 1) if one not in SEEDS):
+    missing, needed = missing_ways(all_told), []
+    for seed in range(1, FURTHER + 1):
+        # In each of these one way at least is still missing.
+        for troubles in sorted({WAYS[way] for way in missing}):
+            code, more = simulated(f"{seed},", "--storm-seconds", STORM, "--troubles", troubles)
+            assert code == 0, more
+            missing &= missing_ways(more)
+            needed.append((seed, troubles))
         if not missing:
             break
-        code, more = simulated(f"{seed},", "--storm-seconds", STORM)
-        assert code == 0, more
-        if missing - missing_ways(more):
-            missing &= missing_ways(more)
-            useful.append(seed)
-    print(all_told, f"beside {SEEDS}, these were needed: {useful}")
+    print(all_told, f"beside {SEEDS}, these were needed: {needed}")
     assert not missing
 
 
