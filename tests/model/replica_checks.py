@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from bottomless.model.names import NodeId
 from bottomless.model.stream import epoch_at
 from bottomless_server.protocol.replica import Place
-from model.replica_nodes import Chunk
+from model.replica_nodes import Chunk, Node
 
 if TYPE_CHECKING:
     from model.replicas import Replicas
@@ -24,7 +24,7 @@ def check(world: "Replicas") -> None:
     assert world.record.dirty or not needed, "a clean stream lacks what was shown"
     for name in world.record.in_sync:
         node = world.nodes[name]
-        lacking = needed - set(node.disk.chunks[: node.synced])
+        lacking = {one for one in needed if not _has(node, one)}
         # Before it was opened anew its owner may count what was lost, and show that.
         if not lacking and (node.owner is not None or node.opened is not None):
             world.aged.discard(name)
@@ -40,8 +40,23 @@ def check(world: "Replicas") -> None:
 
 
 def _needed(world: "Replicas") -> set[Chunk]:
+    """What is shown and not published. A chunk without records says something of producers, which is kept
+    until coordination has it of a clean stream."""
     published = world.record.published_next
-    return {one for one in world.shown.values() if one.next_offset > published}
+    return {
+        one
+        for one in world.shown.values()
+        if one.next_offset > published or (one.first == published and one not in world.left)
+    }
+
+
+def _has(node: Node, one: Chunk) -> bool:
+    """Whether a chunk is durable on a node; of one without records whose segment was freed, what it says of
+    producers, with which the next segment begins."""
+    synced = node.disk.chunks[: node.synced]
+    if one.first < one.next_offset or one in synced:
+        return one in synced
+    return bool(synced) and synced[0].begins and synced[0].place > one.place
 
 
 def _check_owner(world: "Replicas") -> None:
@@ -65,5 +80,5 @@ def _check_disks(world: "Replicas", needed: set[Chunk]) -> None:
     if world.events["a member was named by an operator"]:
         return
     for one in needed:
-        holders = sum(one in node.disk.chunks[: node.synced] for node in world.nodes.values())
+        holders = sum(_has(node, one) for node in world.nodes.values())
         assert holders >= world.least_in_sync, "too few disks have what was acknowledged"

@@ -34,6 +34,8 @@ class Ground:
         self.messages: list[tuple[Any, ...]] = []
         self.acknowledged: dict[int, Chunk] = {}
         self.shown: dict[tuple[int, Place], Chunk] = {}
+        self.left: set[Chunk] = set()
+        """Chunks without records of which coordination has what they say of producers."""
         self.aged: set[NodeId] = set()
         """Disks that came back older, until they have everything again."""
         self.bounds = (0, 0, 0, 0)

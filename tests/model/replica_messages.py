@@ -67,9 +67,14 @@ class Messages(Ground):
             node.disk, node.synced = replace(node.disk, chunks=(), committed_next=0), 0
             node.damaged = False
             self.events["a damaged log was put aside"] += 1
-        decided = following.open_log(node.disk.held, opening, in_sync=True)
+        # Also where it owns the stream under an older epoch: it stops first.
+        if not following.is_fenced(node.disk.held, opening.epoch):
+            node.stop_owning()
+        owned = node.last_owned
+        held = following.told(node.disk.held, owned.shown_next)
+        decided = following.open_log(held, opening, in_sync=True, owned=owned)
         if decided is OpenRefusal.DIVERGED and not self._is_counted_on(to):
-            decided = following.open_log(node.disk.held, opening, in_sync=False)
+            decided = following.open_log(held, opening, in_sync=False, owned=owned)
         if isinstance(decided, OpenRefusal):
             self.events[f"a log was not opened: {decided.value}"] += 1
             self.post("opened", to, sender, session, opening.epoch, decided, None)
@@ -82,7 +87,8 @@ class Messages(Ground):
         )
         self.events["a log was cut"] += decided.cut is not None
         self.events["a log was set aside"] += decided.set_aside
-        node.owner, node.opened = None, opening.epoch
+        node.stop_owning()
+        node.opened = opening.epoch
         node.published_at_opening = opening.published_next
         node.disk = replace(
             node.disk,
@@ -150,7 +156,7 @@ class Messages(Ground):
         if owner is None or sender in owner.opened:
             return
         if refusal is OpenRefusal.FENCED:
-            self.nodes[to].owner = None
+            self.nodes[to].stop_owning()
         elif refusal is OpenRefusal.DIVERGED:
             had_all = sender in owner.in_sync_at_claim and not owner.found_shown
             if sender in owner.holders.counted or had_all:
@@ -175,7 +181,7 @@ class Messages(Ground):
         if owner is None or sender not in owner.opened:
             return
         if taken is Taken.FENCED:
-            self.nodes[to].owner = None
+            self.nodes[to].stop_owning()
         elif taken is Taken.NOT_OPEN or end is None:
             owner.opened.discard(sender)
             owner.have.pop(sender, None)

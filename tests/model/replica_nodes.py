@@ -6,7 +6,7 @@ from typing import NamedTuple
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.names import NodeId
 from bottomless_server.node.core import following
-from bottomless_server.node.core.following import Held
+from bottomless_server.node.core.following import NEVER_OWNED, Held, LastOwned
 from bottomless_server.node.core.replica_waits import Holders, Said, Waited
 from bottomless_server.protocol.replica import NOWHERE, Opening, Place
 
@@ -60,7 +60,7 @@ class Owner:
     waited: Waited | None
     """The round under way, or what was found at the claim; None if all is committed."""
     reserved_next: int
-    """Up to where it may write without asking; 0 of a clean stream."""
+    """Up to where it may write without asking; nothing, -1, of a clean stream."""
     committed: Place = NOWHERE
     committed_next: int = 0
     shown: Place = NOWHERE
@@ -100,3 +100,16 @@ class Node:
     opened: int | None = None
     published_at_opening: int = 0
     owner: Owner | None = None
+    last_owned: LastOwned = NEVER_OWNED
+    """What its process knows of when it owned the stream last."""
+
+    def stop_owning(self) -> None:
+        """It owns the stream no more, and knows what it has shown."""
+        if self.owner is not None:
+            _, shown_next, shown = self.last_owned
+            self.last_owned = LastOwned(
+                self.owner.epoch,
+                max(shown_next, self.owner.committed_next),
+                max(shown, self.owner.committed),
+            )
+        self.owner = None

@@ -4,6 +4,7 @@ An owner decides by `replica_waits.py` and does what `other_nodes.py` and `count
 and `commit` are for stories, which say themselves what is decided.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -96,7 +97,7 @@ class Owners(Messages):
             waited=Waited(chunks[-1].end if chunks else NOWHERE, self.now)
             if chunks or record.dirty
             else None,
-            reserved_next=record.reserved_next if record.dirty else 0,
+            reserved_next=record.reserved_next if record.dirty else -1,
             committed_next=record.published_next,
             shown_next=record.published_next,
             published_next=record.published_next,
@@ -110,7 +111,7 @@ class Owners(Messages):
         if owner is None:
             return
         if record.epoch != owner.epoch:
-            node.owner = None
+            node.stop_owning()
             return
         owner.may_answer = node.name in self.leased
         self._show(node, owner)
@@ -280,7 +281,13 @@ class Owners(Messages):
             self.events["members: a set changed"] += 1
 
     def changed(
-        self, node: Node, change: Any, *arguments: Any, fate: Fate, before: Holders | None = None
+        self,
+        node: Node,
+        change: Any,
+        *arguments: Any,
+        fate: Fate,
+        before: Holders | None = None,
+        then: Callable[[], None] = lambda: None,
     ) -> StreamRecord | None:
         """Change the record as its owner; None: it was not changed, or nobody knows. `before` is what
         the owner knows again where it was refused, since nothing was written then."""
@@ -292,13 +299,13 @@ class Owners(Messages):
             return made
 
         try:
-            return self.shared.transact(once, fate)
+            return self.shared.transact(once, fate, then=then)
         except Fenced:
-            node.owner = None
+            node.stop_owning()
         except Refused as refused:
             owner.holders = before or owner.holders
             if refused.refusal is Refusal.NOT_HOME:
-                node.owner = None
+                node.stop_owning()
         except (NoReply, StoreError):
             self.events["an EXEC had no reply"] += 1
         return None
@@ -309,7 +316,7 @@ class Owners(Messages):
         """By an owner that has stopped, whatever comes of it."""
         node = self.node(number)
         self.transfer_asked(number, to, fate)
-        node.owner = None
+        node.stop_owning()
 
     def transfer_asked(self, number: int, to: int, fate: Fate = Fate.DONE) -> None:
         """By an owner that goes on until it hears of it, which is worse than any does."""
@@ -371,9 +378,14 @@ class Owners(Messages):
         end = chunks[-1].next_offset if chunks else owner.opening.published_next
         if not in_sync.holds_all(waits=waits, committed=owner.committed, synced=owner.written):
             return
-        if self.changed(node, in_sync.leave_clean, end, fate=fate) is not None:
+
+        def left() -> None:
+            """Coordination has what is known of producers."""
+            self.left |= {one for one in chunks if one.next_offset == one.first}
+
+        if self.changed(node, in_sync.leave_clean, end, fate=fate, then=left) is not None:
             self.events["a stream was left clean"] += 1
-        node.owner = None
+        node.stop_owning()
 
     def take_over(self, to: int, fate: Fate = Fate.DONE) -> None:
         """By an operator, who names a member that goes on with what it has."""
@@ -404,7 +416,7 @@ class Owners(Messages):
         self.shown = {
             place: one
             for place, one in self.shown.items()
-            if one in held or one.next_offset <= published
+            if one in held or one.first < one.next_offset <= published
         }
         self.events["a member was named by an operator"] += 1
 

@@ -121,6 +121,32 @@ class Life:
         world.claim(0 if home is None else world.names.index(home))
         self.catch_up(number)
 
+    def pass_on(self, number: int, records: int) -> None:
+        """A stream is given away with a round that its owner has not shown. The next owner shows it, and its
+        disk comes back without it before anybody hears of that."""
+        world, mine = self.world, self.owner()
+        other = number if number % len(world.names) != mine else number + 1
+        for third in self.others(mine, other):
+            world.evict(mine, third)
+        world.keep_copy(other)
+        world.append(mine, records % 3, roll=False)
+        world.sync(mine)
+        for _ in range(2):
+            world.send(mine, other, 9)
+            world.deliver_all()
+        if records % 2:
+            world.decide(mine)
+        world.transfer(mine, other)
+        if records % 5:
+            world.claim(other)
+            world.send(other, mine)
+            world.deliver_all()
+            world.decide(other)
+        self.come_back_older(other)
+        world.claim(other)
+        world.send(other, mine)
+        world.deliver_all()
+
     def come_back_older(self, number: int) -> None:
         world = self.world
         node = world.node(number)
@@ -227,6 +253,7 @@ EVENTS: Final[dict[str, Take]] = {
     "fail_over": Life.fail_over,
     "age": Life.age,
     "all_lose_power": Life.all_lose_power,
+    "pass_on": Life.pass_on,
     "roll_publish_and_free": Life.roll_publish_and_free,
     "doubt": Life.doubt,
     "leave": Life.leave,
@@ -280,9 +307,11 @@ WEIGHTS: Final[dict[str, int]] = {
 }
 """How often beside the others."""
 _ARGUMENT_COUNTS: Final = {name: take.__code__.co_argcount - 1 for name, take in EVENTS.items()}
-_NAMES: Final = [name for name in EVENTS if name != "all_lose_power"]
-POWER_LOSSES: Final = 0.04
-"""Before so many steps of every fifth life all nodes lose their power, one disk to come back older."""
+_RARE: Final = {0: "all_lose_power", 1: "pass_on"}
+"""Events of every fifth life alone, by the rest of its seed."""
+_NAMES: Final = [name for name in EVENTS if name not in _RARE.values()]
+RARE: Final = 0.04
+"""Before so many steps of such a life."""
 _CHANCES: Final = [WEIGHTS.get(name, 1) for name in _NAMES]
 
 
@@ -301,14 +330,14 @@ class Failed(NamedTuple):
 
 def walk(seed: int, events: Counter[str] | None = None, steps: int = LIFE_STEPS) -> Failed | None:
     """Live one life; what it came to is added to `events`."""
-    chance, power = random.Random(seed), random.Random(-seed - 1)
+    chance, rare = random.Random(seed), random.Random(-seed - 1)
     count, spare = chance.choice(((3, 0), (3, 1), (3, 2), (4, 0), (5, 0)))
     life, taken = Life(count, spare), list[Event]()
     try:
         for name in chance.choices(_NAMES, _CHANCES, k=steps):
-            if seed % 5 == 0 and power.random() < POWER_LOSSES:
-                lost = (power.randrange(60), power.randrange(60))
-                taken.append(Event("all_lose_power", lost))
+            if seed % 5 in _RARE and rare.random() < RARE:
+                told = (rare.randrange(60), rare.randrange(60))
+                taken.append(Event(_RARE[seed % 5], told))
                 life.take(taken[-1])
             numbers = tuple(chance.randrange(60) for _ in range(_ARGUMENT_COUNTS[name]))
             taken.append(Event(name, numbers))

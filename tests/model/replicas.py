@@ -7,6 +7,7 @@ What is not possible now does nothing. `replica_checks.py` says what must hold a
 from dataclasses import replace
 
 from bottomless_server.node.core import following
+from bottomless_server.node.core.following import NEVER_OWNED
 from model.replica_nodes import Disk
 from model.replica_owners import Owners
 
@@ -26,6 +27,7 @@ class Replicas(Owners):
         count = max(node.synced, len(node.disk.chunks) - lost)
         node.disk = replace(node.disk, chunks=node.disk.chunks[:count])
         node.synced, node.owner, node.opened, node.running = count, None, None, False
+        node.last_owned = NEVER_OWNED
         self.leased.discard(node.name)
 
     def start(self, number: int) -> None:
@@ -51,8 +53,11 @@ class Replicas(Owners):
         node, record = self.node(number), self.record
         others = [self.nodes[name] for name in self.record.in_sync if name != node.name]
         told = min((one.disk.committed_next for one in others), default=0)
-        safe = told > max(self.acknowledged, default=told) and self.least_in_sync > 1
-        if node.running or node.copy in (None, node.disk) or self.aged or not safe:
+        known = told > max(self.acknowledged, default=told)
+        there, copy = node.disk.chunks, node.copy
+        if node.running or copy is None or copy == node.disk or self.aged or self.least_in_sync < 2:
+            return
+        if not known and copy.chunks != there[: len(copy.chunks)]:
             return
         assert node.copy is not None
         # What a disk has seen of the record keeps an owner from claiming with less than is published.

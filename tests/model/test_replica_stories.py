@@ -168,6 +168,39 @@ def all_lose_power_and_the_owners_disk_comes_back_older(world: Replicas) -> None
     with_all(world, 1, (0, 2))
 
 
+def the_next_owner_comes_back_older(world: Replicas, records: int, *, shows: bool) -> None:
+    """Of two in sync one gives the stream to the other, with a round, and the next owner is dead before it
+    tells anything. `shows`: whether it has shown that round; if not, the owner before did."""
+    world.evict(0, 2)
+    round_of(world, 0, (1,))
+    world.keep_copy(1)
+    world.append(0, records, roll=False)
+    world.sync(0)
+    world.send(0, 1, 9)
+    world.deliver_all()
+    if shows:
+        world.transfer(0, 1)
+        world.claim(1)
+        world.send(1, 0)
+        world.deliver_all()
+        world.commit(1)
+    else:
+        world.commit(0)
+        world.transfer(0, 1)
+    assert len(world.shown) == 2
+    world.crash(1)
+    world.come_back_older(1)
+    assert world.aged
+    world.start(1)
+    world.claim(1)
+    world.send(1, 0)
+    world.deliver_all()
+
+
+def a_round_was_shown_by_the_next_owner(world: Replicas) -> None:
+    the_next_owner_comes_back_older(world, 1, shows=True)
+
+
 def a_disk_comes_back_with_what_was_cut(world: Replicas) -> None:
     """Node 2 alone has a round that its owner lost. It is cut while it is not counted on, and there again
     on a disk that is older than the next round."""
@@ -196,6 +229,9 @@ def a_disk_comes_back_with_what_was_cut(world: Replicas) -> None:
     owner.forget(node.name)
     with_all(world, 0, (2,))
     if world.record.home == node.name:
+        # The owner before knows no more of what it has shown.
+        world.crash(0)
+        world.start(0)
         world.claim(2)
         with_all(world, 2, (0, 1))
 
@@ -292,6 +328,7 @@ STORIES: dict[str, tuple[Story, Callable[..., Any]]] = {
         all_lose_power_and_the_owners_disk_comes_back_older,
         _no,
     ),
+    "an opening since a node owned a stream": (a_round_was_shown_by_the_next_owner, _no),
     "an owner that has shown what it found": (a_disk_comes_back_with_what_was_cut, _no),
     "all that was found, shown before a stream is left": (
         an_owner_that_came_back_older_is_stopped,
@@ -344,3 +381,32 @@ def test_an_owner_that_came_back_older_gives_its_place_to_one_that_knows_more() 
     assert world.events["a log was not opened: diverged"]
     assert world.record.home == world.names[1]
     assert [len(node.disk.chunks) for node in world.nodes.values()] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("records", [0, 1])
+@pytest.mark.parametrize("shows", [True, False])
+def test_what_was_shown_is_not_cut_by_a_next_owner_that_came_back_older(
+    records: int, shows: bool
+) -> None:
+    """Also what has no records, and says something of producers."""
+    told(lambda world: the_next_owner_comes_back_older(world, records, shows=shows))
+
+
+def test_what_has_no_records_is_not_cut_by_an_owner_that_came_back_with_nothing() -> None:
+    def story(world: Replicas) -> None:
+        world.evict(0, 2)
+        world.keep_copy(1)
+        round_of(world, 0, (1,), records=0)
+        world.transfer(0, 1)
+        for number in (0, 1):
+            world.crash(number)
+            world.start(number)
+        world.crash(1)
+        world.come_back_older(1)
+        assert world.aged
+        world.start(1)
+        world.claim(1)
+        world.send(1, 0)
+        world.deliver_all()
+
+    told(story)

@@ -31,7 +31,7 @@ from bottomless_server.ingest.replicas.pieces import (
     opening_of,
     read_piece,
 )
-from bottomless_server.node.core.following import OpenRefusal
+from bottomless_server.node.core.following import NEVER_OWNED, LastOwned, OpenRefusal
 from bottomless_server.node.core.sends import Piece
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.protocol.replica import Answer, EpochEnd, Item, Opening, Place, Taken
@@ -186,13 +186,13 @@ class HereAlone:
     def __init__(self) -> None:
         self.in_sync = False
         self.owned: int | None = None
-        self.was_owned = (0, 0)
+        self.was_owned = NEVER_OWNED
         self.stops = 0
 
     def owned_epoch(self, _: StreamId) -> int | None:
         return self.owned
 
-    def last_owned(self, _: StreamId) -> tuple[int, int]:
+    def last_owned(self, _: StreamId) -> LastOwned:
         return self.was_owned
 
     async def stop(self, _: StreamId) -> None:

@@ -6,8 +6,10 @@ import pytest
 
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless_server.node.core.following import (
+    NEVER_OWNED,
     Held,
     HeldSegment,
+    LastOwned,
     Opened,
     OpenRefusal,
     Run,
@@ -18,7 +20,7 @@ from bottomless_server.node.core.following import (
     open_log,
     told,
 )
-from bottomless_server.protocol.replica import EpochEnd, Opening, Place, Taken
+from bottomless_server.protocol.replica import NOWHERE, EpochEnd, Opening, Place, Taken
 
 
 def log_of(*chunks: tuple[int, int, int]) -> Held:
@@ -44,7 +46,9 @@ THREE = log_of((1, 0, 2), (1, 0, 4), (2, 4, 6))
 """Two chunks of epoch 1 in one segment, and one of epoch 2 in the next."""
 
 
-def opened(held: Held, said: Opening, *, in_sync: bool = False, owned: int = 0) -> Opened:
+def opened(
+    held: Held, said: Opening, *, in_sync: bool = False, owned: LastOwned = NEVER_OWNED
+) -> Opened:
     found = open_log(held, said, in_sync=in_sync, owned=owned)
     assert isinstance(found, Opened)
     return found
@@ -152,19 +156,45 @@ def test_what_is_published_of_an_older_segment_need_not_be_there_to_go_beyond_an
     assert open_log(later, said, in_sync=True) is OpenRefusal.DIVERGED
 
 
+def owned(epoch: int, shown: Place = NOWHERE) -> LastOwned:
+    return LastOwned(epoch, 0, shown)
+
+
 def test_of_its_own_newest_epoch_a_node_knows_what_it_has_shown() -> None:
     """It gave the stream away with a round that nobody else had."""
     said = not_shown(3, EpochEnd(1, place(0, 2), 4))
-    assert opened(told(THREE, 4), said, in_sync=True, owned=2).cut == place(0, 2)
-    assert open_log(told(THREE, 5), said, in_sync=True, owned=2) is OpenRefusal.DIVERGED
+    assert opened(told(THREE, 4), said, in_sync=True, owned=owned(2)).cut == place(0, 2)
+    assert open_log(told(THREE, 5), said, in_sync=True, owned=owned(2)) is OpenRefusal.DIVERGED
+
+
+def test_what_it_has_shown_need_not_be_records() -> None:
+    said = not_shown(3, EpochEnd(1, place(0, 2), 4))
+    shown = owned(2, place(4, 1))
+    assert open_log(THREE, said, in_sync=True, owned=shown) is OpenRefusal.DIVERGED
+    assert opened(THREE, said, in_sync=True, owned=owned(2, place(0, 2))).cut == place(0, 2)
+
+
+def test_once_another_owner_has_opened_its_log_a_node_knows_it_no_more() -> None:
+    """That one may have shown the round, without its word of it having come."""
+    said = not_shown(4, EpochEnd(1, place(0, 2), 4))
+    since = replace(THREE, epoch=3)
+    assert open_log(since, said, in_sync=True, owned=owned(2)) is OpenRefusal.DIVERGED
+    assert opened(THREE, said, in_sync=True, owned=owned(2)).cut == place(0, 2)
 
 
 def test_of_other_epochs_a_node_that_was_an_owner_knows_no_more_than_others() -> None:
     """A later owner's round may not have been told here; an earlier one's was perhaps never shown here."""
     later = not_shown(3, EpochEnd(1, place(0, 2), 4))
-    assert open_log(told(THREE, 4), later, in_sync=True, owned=1) is OpenRefusal.DIVERGED
+    assert open_log(told(THREE, 4), later, in_sync=True, owned=owned(1)) is OpenRefusal.DIVERGED
     earlier = not_shown(3, EpochEnd(1, place(0, 1), 2))
-    assert open_log(told(THREE, 2), earlier, in_sync=True, owned=2) is OpenRefusal.DIVERGED
+    assert open_log(told(THREE, 2), earlier, in_sync=True, owned=owned(2)) is OpenRefusal.DIVERGED
+
+
+def test_an_owner_without_a_log_has_less_than_any_log_in_sync() -> None:
+    """Chunks without records end where all is published, and say something of producers."""
+    without = Held(1, 0, (HeldSegment(6, (Run(1, place(6, 1), 6),)),))
+    assert open_log(without, not_shown(2, published_next=6), in_sync=True) is OpenRefusal.DIVERGED
+    assert not opened(without, not_shown(2, published_next=6)).held.segments
 
 
 def test_a_log_that_lacks_something_of_the_owners_is_cut_also_in_sync() -> None:

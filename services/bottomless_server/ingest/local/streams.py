@@ -26,8 +26,10 @@ from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
 from bottomless_server.ingest.local.sound_logs import SoundLogs
 from bottomless_server.ingest.log.segments import LogBroken
+from bottomless_server.node.core.following import NEVER_OWNED, LastOwned
 from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
 from bottomless_server.node.owner import Owner
+from bottomless_server.protocol.replica import Place
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.single_flight import SingleFlight
@@ -103,7 +105,7 @@ class OwnedStreams:
             _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, context.clocks.monotonic
         )
         """The internal addresses of other nodes, by the streams that they own."""
-        self._last_owned: LRUCache[StreamId, tuple[int, int]] = LRUCache(_LAST_OWNED_COUNT_MAX)
+        self._last_owned: LRUCache[StreamId, LastOwned] = LRUCache(_LAST_OWNED_COUNT_MAX)
         self.followed: Followed | None = None
         """What has files of streams open whose logs follow those of other nodes."""
         self.claim_failed: Callable[[StreamId, StoreError], None] | None = None
@@ -360,17 +362,21 @@ class OwnedStreams:
         appender = self._open.get(stream_id)
         return appender is not None and appender.stopped is None
 
-    def last_owned(self, stream_id: StreamId) -> tuple[int, int]:
-        """The epoch under which this node owned a stream last since its process began, and up to where
-        it had shown it then; zeros if it did not, or that was too long ago."""
-        return self._last_owned.get(stream_id, (0, 0))
+    def last_owned(self, stream_id: StreamId) -> LastOwned:
+        """What this node knows of when it owned a stream last since its process began; nothing if it did
+        not, or that was too long ago."""
+        return self._last_owned.get(stream_id, NEVER_OWNED)
 
     def _note_closed(self, appender: LocalAppender) -> None:
         if appender.has_replicas:
-            _, shown_next = self.last_owned(appender.stream_id)
-            # An opening that was given up before it showed anything began at what is published.
-            shown = (appender.claim.epoch, max(shown_next, appender.log.committed_next))
-            self._last_owned[appender.stream_id] = shown
+            epoch, shown_next, shown = self.last_owned(appender.stream_id)
+            # An opening that was given up before it showed anything began at what is published. And one
+            # that was closed before another may be noted once more after it.
+            self._last_owned[appender.stream_id] = LastOwned(
+                max(epoch, appender.claim.epoch),
+                max(shown_next, appender.log.committed_next),
+                max(shown, Place(*appender.log.committed_place())),
+            )
         self._closed(appender)
 
     async def hand_over(

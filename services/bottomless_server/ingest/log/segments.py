@@ -328,6 +328,13 @@ class SegmentLog:
             return self.synced_next, 0
         return self.segments[-1].first_offset, self.segments[-1].size
 
+    def committed_place(self) -> tuple[int, int]:
+        """The segment and the position where the last committed chunk ends; zeros if none is here."""
+        for segment in reversed(self.segments):
+            if self.committed_end > segment.log_start:
+                return segment.first_offset, self.committed_end - segment.log_start + HEADER_SIZE
+        return 0, 0
+
     def chunks_end(self) -> tuple[int, int] | None:
         """The segment and the position where the last synced chunk ends; None if there is none.
 

@@ -10,6 +10,7 @@ from bottomless.model.chunk import ChunkHeader
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
 from bottomless_server.ingest.log.rounds import RoundWriter
+from bottomless_server.node.core.following import LastOwned
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.lease import Clocks
 from bottomless_server.protocol.replica import Item
@@ -27,9 +28,8 @@ class Here(Protocol):
         """
         ...
 
-    def last_owned(self, stream_id: StreamId) -> tuple[int, int]:
-        """The epoch under which this node owned it last since its process began, and up to where it had
-        shown it then; zeros if it did not."""
+    def last_owned(self, stream_id: StreamId) -> LastOwned:
+        """What this node knows of when it owned it last since its process began."""
         ...
 
     async def stop(self, stream_id: StreamId) -> tuple[int, int] | None:

@@ -151,8 +151,8 @@ class LogOpener:
         return await hops.call(self._files.find, elapsed, None)
 
     async def _decide(self, held: Held, opening: Opening) -> Opened | OpenRefusal:
-        owned, shown_next = self._context.here.last_owned(self._stream_id)
-        held = following.told(held, shown_next)
+        owned = self._context.here.last_owned(self._stream_id)
+        held = following.told(held, owned.shown_next)
         decided = following.open_log(held, opening, in_sync=True, owned=owned)
         if decided is not OpenRefusal.DIVERGED:
             return decided

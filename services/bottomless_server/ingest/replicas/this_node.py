@@ -5,6 +5,7 @@ from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.node.core.following import LastOwned
 from bottomless_server.node.owner import Owner
 from bottomless_server.stores.streams import Streams
 
@@ -28,9 +29,8 @@ class ThisNode:
         appender = self._streams.find(stream_id)
         return None if appender is None else appender.claim.epoch
 
-    def last_owned(self, stream_id: StreamId) -> tuple[int, int]:
-        """The epoch under which this node owned a stream last since its process began, and up to where it
-        had shown it then; zeros if it did not."""
+    def last_owned(self, stream_id: StreamId) -> LastOwned:
+        """What this node knows of when it owned a stream last since its process began."""
         return self._streams.last_owned(stream_id)
 
     async def stop(self, stream_id: StreamId) -> tuple[int, int] | None:

@@ -9,11 +9,11 @@ chunks of an owner of the past that the owner of now never had, or has cut: an o
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bottomless.formats.segment import HEADER_SIZE
 from bottomless.guards import guard
-from bottomless_server.protocol.replica import Opening, Place, Taken
+from bottomless_server.protocol.replica import NOWHERE, Opening, Place, Taken
 
 
 class Run(NamedTuple):
@@ -60,6 +60,20 @@ class Held:
         return self.segments[-1].next_offset if self.segments else 0
 
 
+class LastOwned(NamedTuple):
+    """What a node knows of its last time as the owner of a stream, since its process began."""
+
+    epoch: int = 0
+    """Under which it owned the stream; 0 if it did not."""
+    shown_next: int = 0
+    """Up to where it has shown records."""
+    shown: Place = NOWHERE
+    """Where the last chunk ends that it has shown, or that was shown before; chunks without records too."""
+
+
+NEVER_OWNED: Final = LastOwned()
+
+
 class OpenRefusal(StrEnum):
     """Why a follower does not open its log."""
 
@@ -87,17 +101,17 @@ class Opened:
 
 
 def open_log(
-    held: Held, opening: Opening, *, in_sync: bool, owned: int = 0
+    held: Held, opening: Opening, *, in_sync: bool, owned: LastOwned = NEVER_OWNED
 ) -> Opened | OpenRefusal:
     """Decide what of a log stays when an owner opens it; `in_sync`: whether the record says so.
-    `owned`: the last epoch under which this node owned the stream since its process began, 0 if none.
 
     A follower that was told of more than it would keep does not cut, unless that is published. In
     sync it refuses: the owner, whose disk came back older, gives its place to it. Otherwise it sets
     its log aside and begins anew. In sync it refuses as well where it would cut, and has all that the
     owner has: so it has all that was acknowledged, whichever of the two lacks something, and what
     comes after that may have been. Only of its own newest epoch a node knows better: what it did not
-    show itself of that was never acknowledged. A late opening that is repeated decides the same.
+    show itself of that was never acknowledged, as long as nobody else has opened its log since. A late
+    opening that is repeated decides the same.
     """
     if is_fenced(held, opening.epoch):
         return OpenRefusal.FENCED
@@ -140,10 +154,24 @@ def lacks_nothing(opening: Opening) -> bool:
     return opening.shown
 
 
-def is_own(held: Held, stays: Place | None, owned: int) -> bool:
-    """Whether all of a log that would be cut is of the epoch under which this node owned the stream last."""
+def is_own(held: Held, stays: Place | None, owned: LastOwned) -> bool:
+    """Whether all of a log that would be cut is of the epoch under which this node owned the stream last,
+    and was shown neither by itself nor by anybody since."""
     runs = [run for segment in held.segments for run in segment.runs]
-    return all(run.epoch == owned for run in runs if stays is None or run.end > stays)
+    lost = [run for run in runs if stays is None or run.end > stays]
+    keeps_shown = (NOWHERE if stays is None else stays) >= owned.shown
+    is_of_it = all(run.epoch == owned.epoch for run in lost)
+    return is_of_it and keeps_shown and not was_opened_since(held, owned)
+
+
+@guard("an opening since a node owned a stream")
+def was_opened_since(held: Held, owned: LastOwned) -> bool:
+    """Whether another owner has opened the log here since this node owned the stream.
+
+    It may have shown a round that was found here, and its word of that may not have come. Who did not
+    open this log has shown nothing, since this node is counted on.
+    """
+    return held.epoch > owned.epoch
 
 
 @guard("a follower that has all of its owner's log, and more")
@@ -152,11 +180,12 @@ def goes_beyond(held: Held, opening: Opening) -> bool:
 
     It holds the last place of the owner's newest epoch then: two logs that hold one epoch at one
     place hold the same before it. Or all of the owner's log is published, and this one begins with
-    an epoch that the owner never had.
+    an epoch that the owner never had; or the owner has no log at all. What lies here need not be
+    records: chunks without them say something of producers.
     """
     runs = [run for segment in held.segments for run in segment.runs]
     if not runs or not opening.ends:
-        return held.next_offset > opening.published_next
+        return bool(runs)
     newest = max(opening.ends)
     ends = [run.end for run in runs if run.epoch == newest.epoch]
     if ends:
