@@ -43,6 +43,8 @@ from bottomless_server.uploader.core.moving import Copying, Pace, require_as_nam
 
 _ROOM_POLL_SECONDS: Final = 0.05
 """How late a copy sees that there is memory for it."""
+_WAIT_SECONDS_MIN: Final = 0.001
+"""A block that is due sooner goes at once."""
 _ATTEMPT_COUNT: Final = 4
 """Attempts to put a copy, within some seconds."""
 _SECONDS_MIN: Final = 60.0
@@ -65,20 +67,33 @@ async def _require_as_named(copying: Copying, data: bytes | memoryview) -> None:
 
 
 class HeldObject:
-    """The bytes of an object as a source: a drive takes them block by block, and serves others in between.
+    """The bytes of an object as a source: a drive takes them block by block, and others have time in between.
 
     As parts in memory they would be summed, joined and handed to a socket as a whole, and appends of
     the same process would wait for that (docs/decisions/0183)."""
 
-    def __init__(self, data: bytes | memoryview) -> None:
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        pace: Pace,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        """`pace` is that of this object alone: its blocks come no faster."""
         self._data = memoryview(data)
+        self._pace = pace
+        self._clock = clock
+        self._sleep = sleep
 
     @property
     def size(self) -> int:
         return self._data.nbytes
 
     async def read_into(self, position: int, buffer: memoryview) -> None:
-        """Copy bytes from `position` on; nothing is waited for."""
+        """Copy bytes from `position` on, when they are due."""
+        wait = self._pace.wait_of(len(buffer), self._clock())
+        if wait >= _WAIT_SECONDS_MIN:
+            await self._sleep(wait)
         buffer[:] = self._data[position : position + len(buffer)]
 
 
@@ -180,7 +195,7 @@ class Mover:
             await put_object(
                 self.drives.of(drive),
                 object_key,
-                HeldObject(data),
+                HeldObject(data, self.pace.of_one_object(), self.clock, self.sleep),
                 copying.crc,
                 deadline_seconds=min(
                     self.put_seconds, _SECONDS_MIN + copying.size / _BYTES_PER_SECOND_MIN

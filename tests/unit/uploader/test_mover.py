@@ -11,14 +11,20 @@ from support.guards import guarded, remove
 from bottomless.drives.base import Drive, DriveUnavailable, ObjectExists, ObjectMissing
 from bottomless.formats.checks import crc32c
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.tiers import Move
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.drives.table import DriveTable
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.uploader.budget import ByteBudget
-from bottomless_server.uploader.core.moving import Copying, Pace, copies_of
-from bottomless_server.uploader.mover import Mover
+from bottomless_server.uploader.core.moving import (
+    OBJECT_BYTES_PER_SECOND_MIN,
+    Copying,
+    Pace,
+    copies_of,
+)
+from bottomless_server.uploader.mover import HeldObject, Mover
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
 TENANT, COLD = "default", 7
@@ -116,6 +122,28 @@ def test_objects_follow_each_other_as_fast_as_was_said_and_no_time_is_saved_up()
     assert [pace.wait_of(50, 1.0), pace.wait_of(200, 1.0), pace.wait_of(10, 1.0)] == [0.0, 0.5, 2.5]
     assert pace.wait_of(100, 60.0) == 0.0
     assert pace.wait_of(100, 60.0) == 1.0
+
+
+async def test_the_blocks_of_a_copy_are_spread_over_the_time_that_it_may_take() -> None:
+    now, data = 0.0, bytes(range(256)) * 3 * 4096
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    held = HeldObject(data, Pace(64 * MIB).of_one_object(), lambda: now, sleep)
+    block, times = memoryview(bytearray(MIB)), list[float]()
+    for position in range(0, held.size, MIB):
+        await held.read_into(position, block)
+        assert block == data[position : position + MIB]
+        times.append(now)
+    assert times == pytest.approx([0, 1 / 64, 2 / 64])
+
+
+def test_a_copy_is_put_fast_enough_for_its_deadline_however_slow_moves_are() -> None:
+    pace = Pace(1).of_one_object()
+    pace.wait_of(MIB, 0)
+    assert pace.wait_of(MIB, 0) == MIB / OBJECT_BYTES_PER_SECOND_MIN
 
 
 async def test_copies_are_the_bytes_that_the_manifest_knows_and_sources_stay() -> None:

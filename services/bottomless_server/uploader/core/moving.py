@@ -5,13 +5,14 @@ copies have keys of their own, with the number of the move in them, on the drive
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from bottomless.errors import Corrupt
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import FragmentPlace, fragment_place
 from bottomless.guards import guard
 from bottomless.model.fragment import FragmentInfo
+from bottomless.model.limits import MIB
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.tiers import Move
 
@@ -66,6 +67,10 @@ def require_as_named(copying: Copying, data: bytes | memoryview) -> None:
         )
 
 
+OBJECT_BYTES_PER_SECOND_MIN: Final = 16 * MIB
+"""No copy is put more slowly than this to leave time for others."""
+
+
 class Pace:
     """So many bytes a second, all moves of a process together: what began too early waits."""
 
@@ -79,3 +84,9 @@ class Pace:
         begins_at = max(self._next_at, now)
         self._next_at = begins_at + size / self._bytes_per_second
         return begins_at - now
+
+    def of_one_object(self) -> "Pace":
+        """The pace at which the blocks of one object follow each other: in a burst they would leave the
+        same process, and the store, no time for anything else. A slow pace is kept between objects alone,
+        since a put takes no longer than its drive allows."""
+        return Pace(max(self._bytes_per_second, OBJECT_BYTES_PER_SECOND_MIN))
