@@ -9,6 +9,8 @@ import pytest
 from bottomless.model.names import NodeId, StreamId
 from bottomless_server.ingest.replicas.step_down import StepDown
 from bottomless_server.ingest.replicas.transfers import longer_first
+from bottomless_server.node.core.giving_away import FAILED_MS, REST_MS
+from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.replica_records import Target
 from unit.ingest.harness import STREAM
 
@@ -19,6 +21,7 @@ class Waiting:
     def __init__(self) -> None:
         self.now = 0
         self.given: list[StreamId] = []
+        self.refuses = False
 
     def opened(self) -> Iterator[Any]:
         yield SimpleNamespace(stream_id=STREAM, waiting_since=0, ahead=())
@@ -29,8 +32,11 @@ class Waiting:
     def owns(self, _: StreamId) -> bool:
         return True
 
-    async def step_down(self, stream_id: StreamId) -> None:
+    async def step_down(self, stream_id: StreamId) -> bool:
+        if self.refuses:
+            raise Refused(Refusal.NOT_LIVE)
         self.given.append(stream_id)
+        return False
 
     def elapsed(self) -> int:
         return self.now
@@ -48,6 +54,26 @@ async def test_a_round_waits_for_its_time_and_for_the_leases_of_nodes_that_died_
     waiting.now += 1
     await looking.look()
     assert waiting.given == [STREAM]
+
+
+async def test_what_could_not_be_given_away_is_tried_again_soon_and_what_was_later() -> None:
+    waiting = cast("Any", Waiting())
+    looking = StepDown(waiting, waiting, waiting, after_ms=5_000, lease_ms=5_000)
+    waiting.now, waiting.refuses = 5_000, True
+    await looking.look()
+    waiting.refuses = False
+    for waiting.now in range(6_000, 5_000 + FAILED_MS, 1_000):
+        await looking.look()
+        assert waiting.given == []
+    waiting.now = 5_000 + FAILED_MS
+    await looking.look()
+    assert waiting.given == [STREAM]
+    waiting.now += REST_MS - 1
+    await looking.look()
+    assert waiting.given == [STREAM]
+    waiting.now += 1
+    await looking.look()
+    assert waiting.given == [STREAM, STREAM]
 
 
 def test_a_node_that_has_more_is_given_the_stream_before_others() -> None:

@@ -1,4 +1,4 @@
-"""Which logs of other nodes' streams were read whole, before this node goes on with one of them.
+"""Tell which logs of other nodes' streams were read whole, before this node goes on with one of them.
 
 Recovery believes an index below the place up to which all was synced, so a node that was started again may
 have a chunk that went bad without knowing it. Others in sync have the same chunk, and one of them can go

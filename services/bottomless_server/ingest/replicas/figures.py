@@ -61,6 +61,7 @@ class ReplicaFigures:
         self.admissions = 0
         self.failovers = 0
         self.transfers = 0
+        self.step_downs = 0
         self.watched: set[Watched] = set()
         self.round_waits = Histogram(
             "bottomless_ingest_replica_round_wait_seconds",
@@ -138,6 +139,11 @@ class ReplicaFigures:
             f"{name}_replica_transfers",
             "Streams that this node gave to another one.",
             self.transfers,
+        )
+        yield counted(
+            f"{name}_replica_step_downs",
+            "Streams that this node gave to another one by itself, since they could not go on here.",
+            self.step_downs,
         )
         yield counted(
             f"{name}_failovers",

@@ -13,6 +13,8 @@ since the round was sent.
 
 Or the disk of this node does not let it open or write a log, for so long or for good. The nodes in sync
 have everything that was acknowledged.
+
+How often a stream is given away, `node/core/giving_away.py` decides. That is in memory alone.
 """
 
 import asyncio
@@ -24,6 +26,7 @@ from bottomless.errors import StoreError
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.transfers import Transfers
+from bottomless_server.node.core.giving_away import GivingAway
 from bottomless_server.node.core.in_sync import Refused
 from bottomless_server.node.lease import Clocks
 from bottomless_server.runtime.base.end import end_tasks
@@ -31,8 +34,6 @@ from bottomless_server.runtime.base.endless import endless
 
 log = structlog.get_logger(__name__)
 
-AGAIN_MS: Final = 60_000
-"""A stream is given away at most so often: the fault may lie with the other nodes."""
 _LOOK_SECONDS: Final = 1.0
 _GIVEN_COUNT: Final = 16
 """Streams that are given away at once: each waits for a moment for its round."""
@@ -57,8 +58,7 @@ class StepDown:
         self._clocks = clocks
         self._after_ms = after_ms
         self._lease_ms = lease_ms
-        self._again_at: dict[StreamId, int] = {}
-        """Streams that were tried in the last minute, each with the end of that time."""
+        self._tried = GivingAway()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -77,7 +77,7 @@ class StepDown:
     async def look(self) -> None:
         """Give those streams away that have waited for too long."""
         now, patience = self._clocks.elapsed(), max(self._after_ms, self._lease_ms)
-        self._again_at = {one: at for one, at in self._again_at.items() if at > now}
+        self._tried.forget_old(now)
         late = [
             appender.stream_id
             for appender in self._streams.opened()
@@ -88,18 +88,21 @@ class StepDown:
         due = [
             one
             for one in dict.fromkeys([*late, *self._streams.failing(self._after_ms)])
-            if one not in self._again_at
+            if self._tried.may_give(one, now)
         ]
-        self._again_at |= dict.fromkeys(due, now + AGAIN_MS)
         room = asyncio.Semaphore(_GIVEN_COUNT)
         await asyncio.gather(*(self._give(stream_id, room) for stream_id in due))
 
     async def _give(self, stream_id: StreamId, room: asyncio.Semaphore) -> None:
         async with room:
             try:
+                has_more = False
                 if self._streams.owns(stream_id):
-                    await self._transfers.step_down(stream_id)
+                    has_more = await self._transfers.step_down(stream_id)
                 else:
                     await self._transfers.give_unopened(stream_id)
             except (StoreError, Refused) as error:
+                self._tried.failed(stream_id, self._clocks.elapsed())
                 log.warning("a stream stays here", stream_id=stream_id, error=str(error))
+            else:
+                self._tried.given(stream_id, self._clocks.elapsed(), has_more=has_more)

@@ -25,7 +25,7 @@ import structlog
 from bottomless.errors import StoreError
 from bottomless.guards import guard
 from bottomless.model.names import NodeId, StreamId
-from bottomless.model.stream import StreamRecord
+from bottomless.model.stream import NOBODY, StreamRecord
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.figures import ReplicaFigures
@@ -44,6 +44,8 @@ DRAIN_COUNT: Final = 16
 """Streams that are given away at once when this node drains."""
 _TELL_SECONDS: Final = 10.0
 """After so long a node that was told is left to find out by itself."""
+_HINT_SECONDS: Final = 1.0
+"""How long a node is told that may not be reached, while other streams wait to be given away."""
 
 
 class Ways(Protocol):
@@ -105,9 +107,9 @@ class Transfers:
         await self._tell(stream_id, given.home)
         return given.home
 
-    async def step_down(self, stream_id: StreamId) -> None:
+    async def step_down(self, stream_id: StreamId) -> bool:
         """Give a stream to a node in sync that lives, with a round that this node cannot finish: to one that
-        has more than this node, if there is any.
+        has more than this node, if there is any. Returns whether that has more.
 
         That round is on this disk, and perhaps on others: whether it is shown depends on who goes on.
 
@@ -128,8 +130,9 @@ class Transfers:
             )
         except _NotGiven as error:
             raise error.refused from error
-        self._watch(stream_id)
+        home = await self._left(stream_id)
         log.warning("a stream was given up, since too few follow it here", stream_id=stream_id)
+        return home in ahead
 
     async def give_unopened(self, stream_id: StreamId) -> None:
         """Give a stream of this node that its disk does not let it open to any node in sync that lives.
@@ -150,7 +153,7 @@ class Transfers:
             await self._streams.give_unopened(stream_id, lambda: self._noted(owned, targets, None))
         except _NotGiven as error:
             raise error.refused from error
-        self._watch(stream_id)
+        await self._left(stream_id)
         log.warning("a stream was given up, since the disk here fails", stream_id=stream_id)
 
     async def give_all(self) -> None:
@@ -199,15 +202,34 @@ class Transfers:
         self._figures.transfers += 1
         return str(record.owner_url)
 
+    async def _left(self, stream_id: StreamId) -> NodeId | None:
+        """Have the node hear of it that a stream was given to; returns which it is, None if nobody knows.
+
+        It may be one that this node does not reach: it finds out by itself, some seconds later.
+        """
+        self._watch(stream_id)
+        self._figures.step_downs += 1
+        try:
+            home = (await self._owner.load(stream_id)).home
+        except StoreError as error:
+            log.info("a new owner was not told", stream_id=stream_id, error=str(error))
+            return None
+        if home not in (None, NOBODY, self._owner.node_id):
+            assert home is not None
+            await self._tell(stream_id, home, _HINT_SECONDS)
+        return home
+
     def _watch(self, stream_id: StreamId) -> None:
         if self.given_away is not None:
             self.given_away(stream_id)
 
-    async def _tell(self, stream_id: StreamId, node: NodeId) -> None:
+    async def _tell(
+        self, stream_id: StreamId, node: NodeId, seconds: float = _TELL_SECONDS
+    ) -> None:
         body = orjson.dumps(encode_transfer_asked(node))
         path = of_stream(TRANSFER, stream_id)
         try:
-            await self._ways.of(node).post(path, [body], "application/json", _TELL_SECONDS)
+            await self._ways.of(node).post(path, [body], "application/json", seconds)
         except StoreError as error:
             log.warning("a new owner was not told", stream_id=stream_id, error=str(error))
 
