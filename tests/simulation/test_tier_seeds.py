@@ -1,6 +1,6 @@
 """Streams whose fragments move between three drives, in a storm: `./dev sim SEED --tiers 2`.
 
-Fifty seeds are `./dev soak tier-seeds`.
+Fifty seeds are `./dev soak tier-seeds`; forty in which drives are lost for good are `./dev soak drive-seeds`.
 """
 
 import re

@@ -30,6 +30,7 @@ SETTINGS: Final = {
     "manifest": {"manifest_tier_interval_ms": 1_000, "manifest_promote_keep_ms": 3_000},
     "uploader": {"uploader_move_interval_ms": 700},
 }
+_CALM_COUNT: Final = 10
 _TAKE_OVER_MS: Final = 5_000
 _RENEW_SECONDS: Final = 1.2
 """A quarter of that, as in the product."""
@@ -100,7 +101,9 @@ def tiers(simulation: Simulation, count: int) -> Iterator[None]:
     simulation.trouble.also += trouble.befall()
     simulation.trouble.only["moves"] = trouble.befall()
     simulation.trouble.also.append(losses.lose)
-    simulation.trouble.only["drives"] = [*trouble.befall(), losses.lose]
+    # Mostly nothing: fragments have to come to a drive before it is missed.
+    calm = [lambda: None] * _CALM_COUNT
+    simulation.trouble.only["drives"] = [*trouble.befall(), *[losses.lose] * 2, *calm]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(held_moves, "TAKE_OVER_MS", _TAKE_OVER_MS)
         patch.setattr(moves, "TAKE_OVER_SECONDS", _TAKE_OVER_MS / 1000)
