@@ -64,11 +64,11 @@ class LastOwned(NamedTuple):
     """What a node knows of its last time as the owner of a stream, since its process began."""
 
     epoch: int = 0
-    """Under which it owned the stream; 0 if it did not."""
+    """The epoch under which it owned the stream; 0 if it did not."""
     shown_next: int = 0
-    """Up to where it has shown records."""
+    """The offset up to which it has shown records."""
     shown: Place = NOWHERE
-    """Where the last chunk ends that it has shown, or that was shown before; chunks without records too."""
+    """The place where the last chunk ends that it has shown, or that was shown before; also one without records."""
 
 
 NEVER_OWNED: Final = LastOwned()
