@@ -28,7 +28,11 @@ from simulation.flood import commits_beside_a_flood  # noqa: E402
 from simulation.guards import GUARDS, without  # noqa: E402
 from simulation.members import a_group_in_a_storm  # noqa: E402
 from simulation.queue_storm import queues_in_a_storm  # noqa: E402
-from simulation.replica_storm import REPLICA_COUNT, replicas_in_a_storm  # noqa: E402
+from simulation.replica_storm import (  # noqa: E402
+    REPLICA_COUNT,
+    a_super_stream_on_replicas_in_a_storm,
+    replicas_in_a_storm,
+)
 from simulation.run import (  # noqa: E402
     STORM_SECONDS,
     Course,
@@ -55,6 +59,7 @@ COURSES: dict[str, Course] = {
     "--super": a_super_stream_in_a_storm,
     "--queues": queues_in_a_storm,
     f"--replicas {REPLICA_COUNT}": replicas_in_a_storm,
+    f"--super --replicas {REPLICA_COUNT}": a_super_stream_on_replicas_in_a_storm,
     "--tiers 2": two_tiers_in_a_storm,
     "--tiers 3": three_tiers_in_a_storm,
     f"--replicas {REPLICA_COUNT} --tiers 2": replicas_and_two_tiers_in_a_storm,

@@ -11,14 +11,15 @@ from simulation.loop import PROCESS
 from simulation.network import Network, SimulatedPeer
 from simulation.programs import ingest_program
 from simulation.replica_trouble import LostDisks
-from simulation.run import Simulation
+from simulation.run import Course, Simulation
+from simulation.super_storm import a_super_stream_in_a_storm
 
 REPLICA_COUNT: Final = 3
 REPLACE_MS: Final = 4_000
 """After so long without a lease another node takes the part of a member."""
 
 
-async def replicas_in_a_storm(simulation: Simulation) -> None:
+async def replicas_in_a_storm(simulation: Simulation, course: Course = Simulation.run) -> None:
     """Let streams with replicas live through all that befalls nodes, disks and the ways between them.
 
     Disks may be gone for good, one after the other: the node that comes back in the place of one that
@@ -37,7 +38,16 @@ async def replicas_in_a_storm(simulation: Simulation) -> None:
     simulation.nodes.append(third)
     simulation.programs.append(third)
     with ways_over(simulation.ground.network):
-        await simulation.run()
+        await course(simulation)
+
+
+async def a_super_stream_on_replicas_in_a_storm(simulation: Simulation) -> None:
+    """Let a super stream live through the same, whose partitions three nodes hold.
+
+    Raises:
+        Broken: as of a super stream, and of replicas.
+    """
+    await replicas_in_a_storm(simulation, a_super_stream_in_a_storm)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from bottomless_server.runtime.base.fault_points import FaultAction
 from simulation.expected import Broken, Expected
 from simulation.invariants import Watch
 from simulation.members import GroupWatch, Shared, members_of, see_it_is_held
+from simulation.replica_watch import ReplicaWatch
 from simulation.run import REBUILD_SECONDS, Simulation
 from simulation.super_expected import SuperExpected, SuperWatch
 from simulation.super_producers import Grower, PlainSuperWriter, SuperProducer
@@ -102,11 +103,13 @@ async def _let_die_at_steps(simulation: Simulation) -> None:
 
 async def _create(simulation: Simulation) -> tuple[SuperExpected, SuperWatch]:
     chance = simulation.chance("config")
-    config = {
+    config: dict[str, Any] = {
         "partitions": chance.choice((2, 3)),
         "fragment": {"target_bytes": 65_536, "max_age_ms": chance.choice((100, 500, 2000))},
         "retention": {"max_age": "20h"},
     }
+    if simulation.replicas > 1:
+        config["replication"] = {"replicas": simulation.replicas}
     path = f"/v1/super-streams/{_NAME}"
     answer = await simulation.services.ask(simulation.manifest, "PUT", path, body=config)
     if answer is None or answer[0] != 201:
@@ -116,8 +119,10 @@ async def _create(simulation: Simulation) -> tuple[SuperExpected, SuperWatch]:
 
     def enter(stream: Expected) -> None:
         simulation.streams.append(stream)
-        simulation.watches[stream.name] = Watch(
-            stream, ground.coordination, ground.drive, simulation.nodes
+        simulation.watches[stream.name] = (
+            ReplicaWatch(stream, ground, simulation.nodes)
+            if simulation.replicas > 1
+            else Watch(stream, ground.coordination, ground.drive, simulation.nodes)
         )
 
     watch = SuperWatch(expected, ground, enter)

@@ -165,6 +165,10 @@ LEFT_OUT: Final[Mapping[str, str]] = {
     "tests/integration/test_how_to.py::test_a_page_does_what_it_says[replicas]": (
         f"{_LOSSES}::{_EACH_DIES}"
     ),
+    "tests/journeys/test_replica_supers.py": (
+        "tests/unit/ingest/test_super_failover.py"
+        "::test_each_record_is_there_once_whichever_owner_is_lost_in_a_request"
+    ),
     "tests/journeys/test_replica_replaced.py": (
         "tests/unit/ingest/test_replica_members.py::test_a_node_is_taken_in_and_another_one_let_go"
     ),

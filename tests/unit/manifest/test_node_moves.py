@@ -9,8 +9,8 @@ from unit.manifest.test_manifest_api import running
 from unit.manifest.test_stream_replicas import an_operation
 
 from bottomless.model.config import ReplicationConfig, StreamConfig
-from bottomless.model.names import NodeId, StreamId, StreamName
-from bottomless.model.stream import StreamRecord
+from bottomless.model.names import NodeId, StreamId, StreamName, SuperId
+from bottomless.model.stream import PartitionOf, StreamRecord
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.streams.evacuation import (
     ALONE_AND_AWAY,
@@ -46,6 +46,7 @@ from bottomless_server.stores.streams import node_key
 
 B, C, D = (NodeId(letter * 32) for letter in "bcd")
 ALL: Final = (NODE, B, C, D)
+PARTITION: Final = PartitionOf(SuperId(f"{STREAM[:-1]}9"), 0)
 CONFIG: Final = StreamConfig(replication=ReplicationConfig(replicas=3))
 LIVE: Final = [Candidate(node, "") for node in ALL]
 
@@ -208,8 +209,9 @@ async def test_a_node_that_is_emptied_is_chosen_for_nothing_until_it_stops() -> 
     assert await choices() == {B, C}
 
 
-async def test_all_that_other_nodes_can_hold_leaves_a_node() -> None:
-    harness = await a_harness(held(NODE, B, C))
+@pytest.mark.parametrize("place", [None, PARTITION], ids=["a stream", "a partition"])
+async def test_all_that_other_nodes_can_hold_leaves_a_node(place: PartitionOf | None) -> None:
+    harness = await a_harness(held(NODE, B, C, partition_of=place))
 
     async def gone() -> None:
         await harness.streams.update(
@@ -231,6 +233,7 @@ async def test_all_that_other_nodes_can_hold_leaves_a_node() -> None:
 
 async def test_a_member_is_replaced_and_a_stream_of_one_node_is_given_to_another() -> None:
     alone = replace(held(home=C), members=(), in_sync=(), config=StreamConfig())
+    alone = replace(alone, partition_of=PARTITION)
     other = replace(alone, stream_id=StreamId(STREAM[:-1] + "2"), name=StreamName("other"))
     harness = await a_harness(held(NODE, B, C), other)
 
