@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import structlog
 from cachetools import LRUCache, TTLCache
 
-from bottomless.errors import Code, Corrupt, Fenced, NotFound, StoreError, Unavailable
+from bottomless.errors import Code, Corrupt, Fenced, NotFound, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import StreamId
@@ -70,7 +70,16 @@ class Followed(Protocol):
 
 
 class _NotOpened(Unavailable):
-    """The log of a stream was looked at, and the stream was not opened."""
+    """`not-owner`, outcome none: the log of a stream was looked at, and the stream was not opened. It may be
+    a moment later."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this node does not own the stream now",
+            code=Code.NOT_OWNER,
+            outcome=Outcome.NONE,
+            retry_after_seconds=1,
+        )
 
 
 class OwnedStreams:
@@ -462,7 +471,7 @@ class OwnedStreams:
             if not is_used and await self._opener.part_with(stream_id):
                 self.forget(stream_id)
                 gone.append(stream_id)
-            raise _NotOpened("this node does not own the stream now", code=Code.NOT_OWNER)
+            raise _NotOpened
 
         if self._stopping or stream_id in self._opening:
             return False
