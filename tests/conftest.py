@@ -55,6 +55,7 @@ LONG_FIRST = (
     "tests/chaos/",
     "tests/model/",
     "tests/journeys/test_kill",
+    "tests/journeys/test_replica_",
     "tests/journeys/test_memory.py",
     "tests/journeys/",
     "tests/integration/",

@@ -1,5 +1,5 @@
 """The owner of a stream with replicas is cut off from those that follow it, from coordination, or from
-both, each way: RP5.
+both, each way: RP5. Or one that follows is slow: RP6.
 
 A way that is cut is a connection on which nothing comes through any more, in one direction of calls
 and not in the other; where answers are lost, what was asked arrives. By links between processes, which
@@ -15,6 +15,7 @@ import pytest
 from support.links import Trouble
 from support.node_ways import start_apart, way
 from support.replicated import NODES, ReplicatedStream, ThreeServers, producing, three_servers
+from support.waiting import until
 
 OUT, IN, COORDINATION = "what it asks the others", "what they ask it", "what it asks coordination"
 LOST, HALF, REFUSED = Trouble.BLACK_HOLE, Trouble.LOSE_ANSWERS, Trouble.REFUSE
@@ -83,6 +84,22 @@ def test_an_owner_of_replicas_whom_the_others_do_not_reach_goes_on(nodes: ThreeS
     stream = ReplicatedStream(nodes, "unreached")
     with producing(stream) as at_work:
         cut(nodes, stream.owner, {IN: LOST})
+        at_work.wait_for_answers()
+        nodes.links.calm()
+    stream.until_in_sync(*NODES)
+    stream.require_same(*NODES)
+
+
+def test_replicas_take_appends_while_a_node_that_follows_them_is_slow(nodes: ThreeServers) -> None:
+    """RP6: it is waited for, or evicted on a machine that stands still; nothing is lost of either."""
+    stream = ReplicatedStream(nodes, "slow")
+    with producing(stream) as at_work:
+        owner = stream.owner
+        nodes.links.disturb(way(owner, stream.others(owner)[0]), Trouble.DELAY)
+        until(
+            lambda: nodes.links.happened[Trouble.DELAY] or stream.owner != owner,
+            what="something that comes late",
+        )
         at_work.wait_for_answers()
         nodes.links.calm()
     stream.until_in_sync(*NODES)

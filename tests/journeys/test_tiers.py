@@ -1,5 +1,6 @@
-"""TI1, TI2, TI5: a policy over two directories and S3, in one process that dies between two steps. Left
-out of a run of everything (soak/left_out.py); test_tiered_streams.py does a little of the same.
+"""TI1, TI2, TI5: a policy over two directories and S3, in one process that dies between two steps.
+
+Of a run of everything TI5 alone (soak/left_out.py); test_tiered_streams.py does a little of the others.
 """
 
 from collections.abc import Iterator

@@ -139,29 +139,6 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "tests/chaos/test_chaos.py"
         "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
     ),
-    # Three nodes as processes, with their disks; in one process they are in a run of everything.
-    # Not seen often enough yet on a machine that does much else.
-    **{
-        f"{_LOSSES}::{test}": f"{_LOSSES}::{_EACH_DIES}"
-        for test in (
-            "test_with_two_of_three_nodes_away_appends_to_replicas_wait_and_are_all_there_later",
-            "test_a_round_of_replicas_that_was_held_is_shown_once_enough_nodes_are_back",
-            "test_nothing_is_lost_when_all_nodes_die_and_the_owners_disk_comes_back_older",
-            "test_a_first_append_is_taken_at_once_and_no_node_of_an_older_release_holds_replicas",
-        )
-    },
-    "tests/linearizability/test_replicas.py": (
-        "tests/linearizability/test_linearizability.py"
-        "::test_histories_with_lost_answers_and_deaths_are_linearizable[local]"
-    ),
-    "tests/chaos/test_chaos.py"
-    "::test_no_replica_loses_or_doubles_anything_while_nodes_die_and_disks_are_lost": (
-        "tests/chaos/test_chaos.py"
-        "::test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed"
-    ),
-    "tests/journeys/test_replica_members.py": (
-        "tests/unit/ingest/test_replica_members.py::test_a_node_is_taken_in_and_another_one_let_go"
-    ),
     "tests/integration/test_how_to.py::test_a_page_does_what_it_says[replicas]": (
         f"{_LOSSES}::{_EACH_DIES}"
     ),
@@ -169,12 +146,6 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "tests/unit/ingest/test_super_failover.py"
         "::test_each_record_is_there_once_whichever_owner_is_lost_in_a_request"
     ),
-    "tests/journeys/test_replica_replaced.py": (
-        "tests/unit/ingest/test_replica_members.py::test_a_node_is_taken_in_and_another_one_let_go"
-    ),
-    # Three nodes under load, each trouble once.
-    "tests/journeys/test_replica_cuts.py": f"{_LOSSES}::{_EACH_DIES}",
-    "tests/journeys/test_replica_troubles.py": f"{_LOSSES}::{_EACH_DIES}",
     # The three points of a deletion at which it may die are all in a run of everything.
     "tests/journeys/test_scenarios_deletion.py::test_a_deletion_goes_on_after_kill_9_at_any_moment": (
         f"{_CRASHES}::test_a_deletion_that_died_is_finished_after_the_restart"
@@ -287,11 +258,17 @@ LEFT_OUT: Final[Mapping[str, str]] = {
         "tests/simulation/test_seeds.py"
         "::test_nothing_acknowledged_is_lost_doubled_or_moved_whatever_befalls_the_services"
     ),
-    # Four deaths of a process, a rebuild, and three stores.
-    "tests/journeys/test_tiers.py": (
-        "tests/journeys/test_tiered_streams.py"
-        "::test_a_tiered_stream_lives_through_a_death_in_a_move_and_adds_up"
-    ),
+    # Deaths and policies; drives without coordination are in a run of everything.
+    **{
+        f"tests/journeys/test_tiers.py::{test}": (
+            "tests/journeys/test_tiered_streams.py"
+            "::test_a_tiered_stream_lives_through_a_death_in_a_move_and_adds_up"
+        )
+        for test in (
+            "test_fragments_move_by_bytes_and_by_age_and_new_ones_go_to_the_first_tier",
+            "test_a_move_whose_process_died_is_ended_after_it",
+        )
+    },
     f"{_COMINGS}::test_a_loss_of_coordination_in_the_middle_gives_no_generation_twice": (
         f"{_COMINGS}::test_each_generation_is_one_members_and_no_deposed_member_commits"
     ),
