@@ -4,7 +4,7 @@ bottomless:nodes      node ids, each with NUL and the address of its internal li
 
 An entry says where a node is and nothing of whether it lives: that is what its lease says
 (`node_key`). A node enters itself when it takes its lease and takes itself out when it stops;
-one that was killed stays in, without a lease, until it is back. Nothing depends on an entry
+one that was killed stays in, without a lease, until it is back, or until an operator has had it emptied. Nothing depends on an entry
 but who is asked: a wrong one costs a question that nobody answers. What a node says of itself beside
 that (node_facts.py) is written and removed with its entry, and so goes the mark of an operator who has
 it emptied.
@@ -96,6 +96,26 @@ async def withdraw(coordination: Coordination, node_id: NodeId) -> None:
         As `announce`.
     """
     await _enter(coordination, node_id, None, None)
+
+
+async def forget(coordination: Coordination, node_id: NodeId) -> None:
+    """Take a node out that has no lease, and was killed for good; of one that lives nothing is changed.
+
+    The mark of an operator stays: should the node come back, it enters itself again, and is emptied still.
+    Idempotent.
+
+    Raises:
+        As `announce`.
+    """
+    before, lease = f"{node_id}\0".encode(), node_key(node_id)
+    found = await coordination.members(NODES_KEY, before, 2)
+    members = [Member(NODES_KEY, one, False) for one in found if one.startswith(before)]
+
+    def out(values: Values) -> tuple[Changes, None]:
+        gone = values[lease] is None
+        return (Changes({facts_key(node_id): None}, members=members) if gone else Changes()), None
+
+    await coordination.transact([lease], out)
 
 
 async def live_nodes(coordination: Coordination) -> list[IngestNode]:

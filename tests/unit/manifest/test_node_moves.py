@@ -36,6 +36,7 @@ from bottomless_server.protocol.members import MemberChange
 from bottomless_server.stores.ingest_nodes import (
     IngestNode,
     announce,
+    forget,
     known_nodes,
     mark_emptied,
     note_left_on,
@@ -207,6 +208,30 @@ async def test_a_node_that_is_emptied_is_chosen_for_nothing_until_it_stops() -> 
     await announce(coordination, IngestNode(C, "unix:///c"), NodeFacts("unix:///c", "", "0.1.0"))
     assert {one.node_id for one in await known_nodes(coordination) if one.emptied} == set()
     assert await choices() == {B, C}
+
+
+async def test_a_node_that_does_not_live_is_listed_no_more_once_it_is_emptied() -> None:
+    harness = await a_harness(held(NODE, B, C))
+    gone = NodeId("e" * 32)
+    await announce(harness.coordination, IngestNode(gone, "unix:///e"), facts=None)
+    async with running(harness) as service:
+        begun = await service.public.post(f"/v1/admin/nodes/{gone}/evacuate", json={})
+        assert (await an_operation(service, begun))["result"] == {"held": 0, "left": 0}
+        nodes = {one["node"] for one in (await service.public.get("/v1/nodes")).json()["items"]}
+    assert gone not in nodes
+    assert {NODE, B, C} <= nodes
+    # It is back: nobody has taken back that it is emptied.
+    await announce(harness.coordination, IngestNode(gone, "unix:///e"))
+    assert {one.node_id for one in await known_nodes(harness.coordination) if one.emptied} == {gone}
+
+
+async def test_a_node_that_lives_is_not_forgotten() -> None:
+    harness = await a_harness()
+    before = await known_nodes(harness.coordination)
+    for node in before:
+        if node.live:
+            await forget(harness.coordination, node.node_id)
+    assert await known_nodes(harness.coordination) == before
 
 
 @pytest.mark.parametrize("place", [None, PARTITION], ids=["a stream", "a partition"])

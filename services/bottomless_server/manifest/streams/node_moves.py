@@ -40,7 +40,7 @@ from bottomless_server.manifest.streams.evacuation import (
 )
 from bottomless_server.node.core.failover import heirs
 from bottomless_server.node.core.placement import Candidate, chosen
-from bottomless_server.stores.ingest_nodes import known_nodes, note_left_on
+from bottomless_server.stores.ingest_nodes import forget, known_nodes, note_left_on
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import STREAMS_KEY
 
@@ -93,6 +93,9 @@ class NodeMoves:
             ended = end_pass(progress)
             # Before the operation ends: what says that nothing is left there may be stopped.
             await note_left_on(self._context.coordination, node, ended["left"])
+            if not ended["left"] and node not in live:
+                # No stream counts on it, and it may never come back to take itself out.
+                await forget(self._context.coordination, node)
             return _next_pass(ended, self._context.clock())
         held = [(one, leaves(one, node, free, live)) for one in records if is_held_by(one, node)]
         refused = await self._do([(one, move) for one, move in held if isinstance(move, Move)])
