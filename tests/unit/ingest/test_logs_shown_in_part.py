@@ -5,6 +5,7 @@ from typing import Final
 
 import pytest
 
+from bottomless.formats.segment import HEADER_SIZE
 from bottomless.model.names import StreamId
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
@@ -84,6 +85,19 @@ def test_what_was_found_after_a_bound_is_not_shown_before_it_is_committed(
     assert (log.committed_next, log.committed_end) == (END, log.synced_end)
     assert [log.committed_count(one) for one in log.segments] == [4, 4]
     assert log.last_chunk_offset == END - 2
+
+
+def test_what_is_committed_ends_at_a_place_also_in_a_segment_before_the_last(
+    held: SegmentLog,
+) -> None:
+    first, last = held.segments
+    assert opened(held, 0).committed_place() == (0, 0)
+    segment, position = opened(held, 2).committed_place()
+    assert (segment, HEADER_SIZE < position < first.size) == (first.first_offset, True)
+    assert opened(held, 6).committed_place()[0] == last.first_offset
+    log = opened(held, 6)
+    log.commit_found()
+    assert log.committed_place() == log.synced_place() == log.chunks_end()
 
 
 @pytest.mark.parametrize("shown", [None, END, END + 5])
