@@ -24,15 +24,19 @@ from support.seaweed import running_seaweed
 from support.server import AllInOne
 from support.set_aside import bring_back, set_aside
 from support.spark_s3 import s3_streams
-from support.spark_session import JAVA_OPTIONS, LAUNCHER_OPTIONS, spark, spark_server
+from support.spark_session import (
+    JAVA_OPTIONS,
+    LAUNCHER_OPTIONS,
+    ONE_SESSION,
+    spark,
+    spark_server,
+)
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 __all__ = ["s3_streams", "server", "spark", "spark_server"]
 
-ONE_SESSION = ("tests/spark/", "tests/journeys/test_follow_one_record.py")
-"""Where tests need Spark, one session of which takes a core for itself."""
 OWN_DRIVERS = (
     "tests/spark/test_spark_job_mistakes.py",
     "tests/spark/test_spark_kills.py",
@@ -186,7 +190,7 @@ class ByFile(LoadScopeScheduling):
         path = nodeid.partition("::")[0]
         if path in EACH_APART or nodeid.startswith(OWN_DRIVERS):
             return nodeid
-        return "spark" if path.startswith(ONE_SESSION) else path
+        return "spark" if nodeid.startswith(ONE_SESSION) else path
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -15,9 +15,7 @@ from support.pages import ROOT, steps_of
 from support.ports import lasting_ports
 from support.served import PATIENT
 from support.server import AllInOne
-from support.spark_session import spark
-
-__all__ = ["spark"]
+from support.spark_session import ONE_SESSION
 
 HOW_TO = ROOT / "docs/how-to"
 INDEX = HOW_TO / "README.md"
@@ -87,7 +85,8 @@ def test_a_page_does_what_it_says(page: Path, request: pytest.FixtureRequest) ->
     if any(
         step.kind == "python" and not step.word and "SparkSession" in step.text for step in steps
     ):
-        # One session for all pages; it starts a Java.
+        # One session for all of its users; it starts a Java.
+        assert request.node.nodeid.startswith(ONE_SESSION), "it has to be named there"
         request.getfixturevalue("spark")
     with PageRun(tmp_path / "reader", addresses, settings_for(here, page), cli) as reader:
         reader.take(steps)
