@@ -244,13 +244,16 @@ class Owners(Messages):
             return False
         # Counted as long as nobody knows.
         owner.holders = replace(before, doubted=before.doubted | {target})
-        made = self.changed(node, change, target, fate=fate, before=before)
+        # It has what its owner has: who was told of more, and is in sync, takes the stream over.
+        knows_less = {target} if admits and node.name in self.aged else set[NodeId]()
+
+        def then() -> None:
+            self.aged |= knows_less
+
+        made = self.changed(node, change, target, fate=fate, before=before, then=then)
         if made is None:
             return False
         owner.holders = Holders.of(made, node.name)
-        if admits and node.name in self.aged:
-            # It has what its owner has: who was told of more, and is in sync, takes the stream over.
-            self.aged.add(target)
         self.events[f"{'admit' if admits else 'evict'}: a set changed"] += 1
         return True
 
