@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from bottomless.errors import Code, Fault, StoreError, Unavailable
 from bottomless.formats.rows import Frame
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.core.faults import invalid
 from bottomless_server.core.tracking.known_producers import Producer
@@ -149,14 +150,17 @@ class OwnedAppender:
         return staged
 
     async def commit(self, conditions: Conditions, staged_ids: Sequence[str]) -> Appended:
+        await self._until_known()
         return await self._owned.commits.commit(self._local, conditions, staged_ids)
 
     async def list_producers(self, after: str, count: int) -> list[tuple[str, Producer]]:
+        await self._until_known()
         known = self._local.tracking.producers
         listed = (name for name in known if name > after and not _is_ours(name))
         return [(name, known[name]) for name in nsmallest(count, listed)]
 
     async def find_producer(self, producer_id: str) -> Producer | None:
+        await self._until_known()
         return self._local.tracking.producers.get(producer_id)
 
     async def raise_epoch(self, producer_id: str) -> None:
@@ -175,6 +179,24 @@ class OwnedAppender:
         if self._owned.shared is not None:
             self._owned.shared.drop_damaged_plan(self._local, producer_id)
         await self._local.change(lambda tracking, now, _: forget(tracking, producer_id, now))
+
+    async def _until_known(self) -> None:
+        """Return when what is known of producers here is that of the stream.
+
+        Raises:
+            StoreError: too few nodes have it; or this one is the owner no more.
+        """
+        local = self._local
+        if not is_known(local.awaits_found):
+            await local.change(lambda *_: ())
+            local.claim.require()
+
+
+@guard("what is known of producers, shown once all in sync have it")
+def is_known(awaits_found: bool) -> bool:
+    """Whether what a log says of producers may be told. Of one that was just claimed it may be more than the
+    stream holds: what one node alone had, and the next owner would not know."""
+    return not awaits_found
 
 
 def _is_ours(name: str) -> bool:
