@@ -12,14 +12,16 @@ from unit.manifest.test_manifest_api import running
 from unit.manifest.test_super_growth import FIVE, Growing
 from unit.manifest.test_super_registry import NAME, THREE, a_harness, named, super_objects
 
-from bottomless.errors import NotServed
+from bottomless.errors import Corrupt, NotServed
 from bottomless.formats.stream_record import REPLICAS, SERVED, TIERS
 from bottomless.model.config import ReplicationConfig, StreamConfig, parse_config
 from bottomless.model.names import NodeId, StreamName
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.recovery.bucket_streams import look_at_some
 from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.removal.drive_retirement import DriveRetirement
 from bottomless_server.node.core.in_sync import Refusal, Refused, with_member, without_member
 from bottomless_server.stores.node_facts import NodeFacts, encode_facts, facts_key
 from bottomless_server.stores.streams import node_key, stream_key
@@ -261,3 +263,43 @@ async def test_its_owner_changes_no_number_of_a_partition_either() -> None:
     assert (more.members, more.config) == ((NODE, B, C, D), four.config)
     fewer = without_member(replace(more, config=record.config), NODE, 1, D)
     assert (fewer.members, fewer.config) == (record.members, record.config)
+
+
+async def test_a_partition_that_several_nodes_too_many_hold_is_let_go_by_each() -> None:
+    """Its super stream wants two fewer: each goes by itself, and the number stays what it says."""
+    harness = await an_owned_partition(1, members=(NODE, B, C), in_sync=(NODE,))
+    record = await harness.streams.find_record(named(0))
+    fewer = without_member(record, NODE, 1, C)
+    assert (fewer.members, fewer.config) == ((NODE, B), record.config)
+    alone = without_member(fewer, NODE, 1, B)
+    assert (alone.members, alone.config) == ((), record.config)
+
+
+async def test_a_super_stream_of_which_a_partition_is_damaged_stays_as_it_is() -> None:
+    """A change could not reach all partitions, and nobody would find the super stream any more."""
+    harness = a_harness()
+    record, _ = await Registry(harness.context).supers.declare(NAME, THREE)
+    key = stream_key(record.partitions[1].stream_id)
+    harness.coordination.write(Changes({key: b"damaged"}))
+    with pytest.raises(Corrupt):
+        await Registry(harness.context).supers.update(NAME, lambda _: PLACED)
+    # In another process.
+    assert await Registry(harness.context).supers.find(NAME) == record
+
+
+async def test_a_drive_that_a_policy_names_which_has_not_reached_partitions_is_in_use() -> None:
+    """A process died after the record, and whoever finds the super stream next hands it on."""
+    harness = await with_drives()
+    await Registry(harness.context).supers.declare(NAME, THREE)
+    harness.fuse.left = 1
+    with pytest.raises(Crash):
+        await Registry(harness.context).supers.update(NAME, lambda _: PLACED)
+    harness.fuse.left = None
+    operations = Operations(harness.context)
+    operation = await DriveRetirement(harness.context, operations).begin("d7", "default")
+    harness.clock.now += 120_000
+    await operations.make_pass()
+    await operations.settled()
+    ended = await operations.find(operation.operation_id)
+    assert ended.error is not None, ended.result
+    assert "has a policy that names it" in ended.error["detail"]

@@ -150,6 +150,7 @@ class SuperRegistry:
 
         Raises:
             NotFound: there is no such super stream.
+            Corrupt: the record of a partition cannot be read; nothing has changed.
             Unavailable: the outcome says whether it may be so now.
         """
         tried: list[SuperRecord] = []
@@ -176,6 +177,8 @@ class SuperRegistry:
             return changed
 
         super_id = await self.supers.find(name)
+        # It could not reach all of them, and until it has nobody finds the super stream.
+        await self.require_readable(await self.supers.load(super_id))
         try:
             record = await self.supers.update(super_id, decide)
         except CoordinationUnknown as lost:
@@ -185,6 +188,18 @@ class SuperRegistry:
         record = await self.ensure_object(record, committed=True)
         await self._objects.require_generation(record.generation)
         return record
+
+    async def require_readable(self, record: SuperRecord) -> None:
+        """Refuse to change a super stream whose partitions could not follow.
+
+        Raises:
+            Corrupt: the record of a partition cannot be read.
+        """
+        stream_ids = [one.stream_id for one in record.partitions]
+        for start in range(0, len(stream_ids), _PAGE_COUNT):
+            page = await self._context.streams.load_many(stream_ids[start : start + _PAGE_COUNT])
+            for error in page.unreadable.values():
+                raise error
 
     async def admit(self, partition: StreamRecord) -> None:
         """Let a stream be found by its name: of a partition, only when the super object is there.

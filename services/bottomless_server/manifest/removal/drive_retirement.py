@@ -6,7 +6,7 @@ What is there after a crash at each step; the operation goes on with the next on
    operation. From here on nothing new is put on it (`common/drive_states.py`); it is read as before.
    A crash before it leaves nothing, and one after it a drive that takes nothing new.
 2. `looking`: every stream's record is looked at, a page at a time. The drive is in use if a policy
-   names it; if a move or an intent does, or one that was given up; if the manifest names a fragment
+   names it, also that of its super stream, which may not have reached it yet; if a move or an intent does, or one that was given up; if the manifest names a fragment
    there; if the stream is being deleted and may have something there; or if nobody can tell. Then, if
    anything waits to be deleted from it. Nothing is written but how far the look has come.
 3. `ending`: a new version of the registry says that it is retired, if it still is to be by this
@@ -44,6 +44,7 @@ from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import STREAMS_KEY, deletes_key
+from bottomless_server.stores.supers import Supers
 
 KIND: Final = "retire-drive"
 
@@ -60,6 +61,7 @@ class DriveRetirement:
     ) -> None:
         self._context = context
         self._operations = operations
+        self._supers = Supers(context.coordination, context.streams)
         self._page_count = page_count
         operations.register(KIND, self.step, endless=True, long=True)
 
@@ -160,7 +162,21 @@ class DriveRetirement:
             return "was rebuilt while the drive was away, and has not looked at it yet"
         if any(tier.drive == name for tier in record.config.tiers):
             return "has a policy that names it"
-        return None
+        return await self._of_its_super(record, name)
+
+    async def _of_its_super(self, record: StreamRecord, name: str) -> str | None:
+        """What the super stream of a partition uses a drive for: its policy may not have reached this
+        one yet, and will, whoever dies on the way."""
+        if record.partition_of is None:
+            return None
+        try:
+            whole = await self._supers.load(record.partition_of.super_id)
+        except NotFound:
+            return None
+        except Corrupt:
+            return "is of a super stream whose record cannot be read, so nobody can tell"
+        named = any(tier.drive == name for tier in whole.config.tiers)
+        return "is of a super stream that has a policy that names it" if named else None
 
 
 def _in_use(progress: dict[str, Any], why: str, stream_id: StreamId | None = None) -> Again:

@@ -67,8 +67,6 @@ _MEMBERS: Final = frozenset({"partitions", "binding_keys", "accept_rehash"})
 _ASK_SECONDS: Final = 5.0
 _AT_ONCE: Final = 16
 _ASK_AGAIN_MS: Final = 1_000
-_PAGE_COUNT: Final = 100
-"""Records of partitions that are read in one question."""
 _PAUSE_SECONDS: Final = 0.2
 """Between two questions of a request whether all owners have heard of it."""
 
@@ -171,7 +169,8 @@ class SuperGrowth:
         keys = asked.new_of(before)
         if keys is None:
             return before, None
-        await self._require_readable(before)
+        # It could not end.
+        await self._supers.require_readable(before)
         await self._operations.make_room()
         indexes = range(len(before.partitions), asked.partition_count)
         places = self._supers.new_places(name, indexes, keys)
@@ -190,18 +189,6 @@ class SuperGrowth:
         await self._grow(before, places, if_match, operation)
         await reach("manifest.super-growth.after-exec")
         return await self._wait_grown(operation)
-
-    async def _require_readable(self, record: SuperRecord) -> None:
-        """Refuse to begin what could not end.
-
-        Raises:
-            Corrupt: the record of a partition cannot be read.
-        """
-        stream_ids = [one.stream_id for one in record.partitions]
-        for start in range(0, len(stream_ids), _PAGE_COUNT):
-            page = await self._context.streams.load_many(stream_ids[start : start + _PAGE_COUNT])
-            for error in page.unreadable.values():
-                raise error
 
     async def _grow(
         self,

@@ -195,7 +195,7 @@ def with_member(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId) ->
 
 def without_member(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId) -> StreamRecord:
     """The record with one member less, on the word of an operator, in sync or not; as many as are left are
-    wanted from now on.
+    wanted from now on. Of a partition that too many hold the number stays its super stream's.
 
     Raises:
         Fenced: somebody claimed the stream since.
@@ -209,7 +209,9 @@ def without_member(record: StreamRecord, mine: NodeId, epoch: int, node: NodeId)
         return record
     members = tuple(one for one in record.members if one != node)
     in_sync = tuple(one for one in record.in_sync if one != node)
-    wanting = _wanting(record, len(members))
+    too_many = len(members) >= record.config.replication.replicas
+    of_super = record.partition_of is not None and too_many
+    wanting = record if of_super else _wanting(record, len(members))
     left_alone = in_sync == record.in_sync
     _require(
         left_alone or len(in_sync) >= wanting.config.replication.least_in_sync, Refusal.AT_THE_FLOOR
