@@ -52,6 +52,8 @@ BEYOND_SCHEMA: Final = {
         "move_fragments",
         "put_stream",
         "patch_stream",
+        "put_super_stream",
+        "patch_super_stream",
     },
 }
 """Refused for a grammar that is said in words, or for what the server's settings do not name."""

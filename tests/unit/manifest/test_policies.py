@@ -115,9 +115,9 @@ async def test_what_is_no_policy_is_refused(service: Service, tiers: Any) -> Non
     assert [fault["pointer"] for fault in problem["errors"]] == ["/tiers"]
 
 
-async def test_partitions_and_services_without_tiers_have_no_policy(service: Service) -> None:
-    body = {"partitions": 2, "tiers": POLICY}
-    assert (await service.public.put("/v1/super-streams/events", json=body)).status_code == 422
+async def test_a_service_without_tiers_takes_no_policy(service: Service) -> None:
     harness = ManifestHarness(service.harness.context.served - {TIERS})
     async with running(harness) as other:
         assert (await put(other, POLICY)).status_code == 422
+        body = {"partitions": 2, "tiers": POLICY}
+        assert (await other.public.put("/v1/super-streams/events", json=body)).status_code == 422
