@@ -7,17 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.drives import bring_back, register, take_away
 from support.guards import remove
-from support.moving import COLD, HOT, Moving, a_moving_stream
+from support.moving import COLD, GRACE_MS, HOT, Moving, a_moving_stream
 from unit.manifest.test_lost_drives import NAME, Losing, a_losing, ranges, take_it_away
 
-from bottomless.drives.base import DriveUnavailable
+from bottomless.drives.base import Drive, DriveUnavailable
 from bottomless.errors import Exists, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.names import Uid
 from bottomless_server.drives.table import DriveTable, load_registry
 from bottomless_server.manifest.registry.drive_registration import DriveRegistration
 from bottomless_server.manifest.registry.drive_versions import change_registry
-from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
+from bottomless_server.manifest.removal import deleter
+from bottomless_server.manifest.removal.expansion import Expansion, expand
+from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
 
 
 async def just_moved() -> Losing:
@@ -211,3 +213,38 @@ async def test_given_up_is_what_is_whole_nowhere_else_whatever_moved_before(
 
     assert await gaps(there) == only_there
     await check_all_named_stays(moving)
+
+
+async def delete_while_the_drive_is_lost(
+    there: Losing, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
+    """A deleter stands still between its look and its deletions; returns what is named then and gone."""
+    moving, losses = there.moving, iter([there.lose])
+
+    async def slow(drive: Drive, target: DeleteTarget) -> Expansion:
+        for lose in losses:
+            await take_it_away(there)
+            ended = await lose()
+            assert ended.result is not None
+            assert ended.result["kept_fragment_count"] == 3
+        return await expand(drive, target)
+
+    monkeypatch.setattr(deleter, "expand", slow)
+    moving.harness.clock.now += GRACE_MS
+    await deleter.Deleter(moving.harness.context).make_pass()
+    return sorted(set(await moving.named(HOT)) - set(await moving.fragments(HOT)))
+
+
+async def test_sources_whose_copies_are_lost_while_they_are_to_be_deleted_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = await just_moved()
+    assert await delete_while_the_drive_is_lost(there, monkeypatch) == []
+    await check_all_named_stays(there.moving)
+
+
+async def test_without_that_second_look_sources_go_that_are_named_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "drives that are lost between the look and a delete", lambda *_: False)
+    assert len(await delete_while_the_drive_is_lost(await just_moved(), monkeypatch)) == 3

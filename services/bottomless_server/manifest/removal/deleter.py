@@ -17,7 +17,8 @@ one stream, in this order; after a crash at any step the members are due again:
    deleted, so that the same again is harmless.
 
 Each drive has a queue of its own (`stores/streams.py`), and a pass goes through all of them: what lies
-on a drive that is away is put off, and holds up nothing else; of one that is lost it counts as done. What a move took elsewhere goes when no
+on a drive that is away is put off, and holds up nothing else; of one that is lost it counts as done. Where
+a drive is lost while the deleter is at it, what was moved is looked at anew: it may be named again. What a move took elsewhere goes when no
 lease begins below its end: who has one may have been told the old place.
 
 While the clock is doubted only given-up fragments go. Nobody reads them, and they wait for puts that
@@ -209,6 +210,7 @@ class Deleter:
     async def _settle(self, stream_id: StreamId, members: _Members, now: int) -> "Settled":
         """Do what is due of one stream."""
         record = await self._record(stream_id)
+        lost = await self._lost(record)
         live: list[Due] = []
         unread: list[Due] = []
         if record is not None:
@@ -225,7 +227,7 @@ class Deleter:
                 kept = await self._named_by_strays(record, members)
                 members = {due: target for due, target in members.items() if due not in kept}
                 unread += kept
-        gone = await self._delete(record, members)
+        gone = await self._delete(record, members, lost)
         left = [due for due in members if due not in gone]
         return Settled((*live, *gone), (*unread, *left))
 
@@ -307,7 +309,14 @@ class Deleter:
             return [*named]
         return []
 
-    async def _delete(self, record: StreamRecord | None, members: _Members) -> list[Due]:
+    async def _lost(self, record: StreamRecord | None) -> frozenset[int]:
+        """Tell which drives of a stream are lost by now."""
+        return await self._context.drive_states.lost(() if record is None else record.drives)
+
+    async def _delete(
+        self, record: StreamRecord | None, members: _Members, lost_before: frozenset[int]
+    ) -> list[Due]:
+        """Delete what members stand for, of a stream of which these drives were lost at the look."""
         # All are of one queue, and so on one drive.
         number = next((target.drive for target in members.values()), DEFAULT_NUMBER)
         if await self._context.drive_states.lost([number]):
@@ -332,6 +341,9 @@ class Deleter:
             if below.drive not in lost
         ]
         await queue_later(self._context.coordination, queued)
+        if is_outdated(lost_before, await self._lost(record)):
+            # What was moved may be named again by now, where its copy was lost with a drive.
+            done = {due: one for due, one in done.items() if not members[due].may_be_named}
         failed = await self._delete_keys(
             number, [key for one in done.values() for key in one.first]
         )
@@ -371,6 +383,13 @@ class Deleter:
             return replace(record, quarantine=left)
 
         await self._context.streams.update(record.stream_id, release)
+
+
+@guard("drives that are lost between the look and a delete")
+def is_outdated(lost_before: frozenset[int], lost: frozenset[int]) -> bool:
+    """Whether a drive of a stream was lost since its manifest was looked at. What was moved may be all
+    that is left then, and is looked at once more. Nothing else that was not named is ever named again."""
+    return lost_before != lost
 
 
 @guard("condemning before a delete")

@@ -99,6 +99,11 @@ class DeleteTarget:
         return self.copy != 0 and self.uid is None
 
     @property
+    def may_be_named(self) -> bool:
+        """Whether it has the bytes of what the manifest names elsewhere, and may be named instead of that."""
+        return (self.moved and self.height == 0) or self.copy != 0
+
+    @property
     def is_of_tree(self) -> bool:
         """Whether it is a fragment or a group: what roots and groups can name."""
         return self.first_offset is not None
