@@ -17,7 +17,8 @@ from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.waiting_changes import StateChange
 from unit.ingest.harness import NAME, IngestHarness, RecordedFiles
 from unit.ingest.test_rounds_of_replicas import Others
-from unit.ingest.test_staged import commit, stage
+from unit.ingest.test_staged import LARGE, commit, stage
+from unit.ingest.test_staged_replicas import SETTINGS, SlowDrive
 
 KNOWN = "what is known of producers, shown once all in sync have it"
 PRODUCERS = f"/v1/streams/{NAME}/producers"
@@ -41,13 +42,13 @@ ASKED = pytest.mark.parametrize("ask", [one_is_shown, all_are_shown, a_commit_is
 
 async def claimed_anew(tmp_path: Path) -> tuple[IngestHarness, IngestHarness, Others, str]:
     """A stream with a commit of a producer that was claimed anew, of whose log others may lack it."""
-    files, drive = RecordedFiles(), MemoryDrive()
-    before = Others(files).replicate
-    first = IngestHarness(tmp_path / "ingest", files=files, replicate=before, drive=drive)
+    recorded, drive = RecordedFiles(), MemoryDrive()
+    before = Others(recorded).replicate
+    first = IngestHarness(tmp_path / "ingest", files=recorded, replicate=before, drive=drive)
     await (await first.declare()).start()
     staged_id = await stage(first, "a")
     assert (await commit(first, staged_id)).status_code == 200
-    others = Others(files)
+    others = Others(recorded)
     others.answers.clear()
     after = await first.after_crash(others.replicate).start()
     await eventually(lambda: others.waits == 1)
@@ -88,5 +89,40 @@ async def test_without_that_a_number_is_called_stored_that_the_next_owner_may_no
     assert answer.status_code == 200, answer.text
     assert after.appender.awaits_found
     others.answers.set()
+    await after.aclose()
+    await first.aclose()
+
+
+async def test_no_plan_of_a_commit_is_dropped_for_what_may_be_cut_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the rest of the commit is gone, once the part that differs from its plan is cut."""
+
+    async def never(*_: object) -> bool:
+        return False
+
+    recorded, drive = RecordedFiles(), SlowDrive()
+    before = Others(recorded).replicate
+    home = tmp_path / "ingest"
+    first = IngestHarness(home, files=recorded, replicate=before, drive=drive, **SETTINGS)
+    await (await first.declare()).start()
+    ids = [await stage(first, f"{value}{LARGE}") for value in "012"]
+    drive.gets = 1
+    assert (await commit(first, *ids)).json()["outcome"] == "unknown"
+    drive.gets, kept = None, drive.staged()
+    others = Others(recorded)
+    others.answers.clear()
+    after = await first.after_crash(others.replicate).start()
+    await eventually(lambda: others.waits == 1)
+    remove(monkeypatch, "the comparison of a plan with what is stored", never)
+
+    await after.service.appenders.finish_commits()
+    assert after.appender.awaits_found
+    assert drive.staged() == kept
+
+    others.answers.set()
+    await eventually(lambda: not after.appender.awaits_found)
+    await after.service.appenders.finish_commits()
+    assert drive.staged() == []
     await after.aclose()
     await first.aclose()

@@ -326,6 +326,9 @@ class StagedCommits:
         except StoreError as error:
             error.outcome = Outcome.UNKNOWN
             raise
+        if appender.awaits_found:
+            # What is stored here may be cut yet, and the rest of the commit is in this plan alone then.
+            return None
         log.warning(
             "the plan of a commit is dropped: another owner stored something else",
             stream_id=stream_id,
