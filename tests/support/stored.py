@@ -45,10 +45,11 @@ class StoredFiles:
 
     def sizes(self) -> dict[str, int]:
         found: dict[str, int] = {}
-        for path in self._root.rglob("*"):
-            # Who writes moves drafts to their place meanwhile, and others delete.
-            with suppress(FileNotFoundError):
-                if path.is_file():
+        # Directories go while it looks: `os.walk` passes over them, where `Path.rglob` raises.
+        for directory, _, names in os.walk(self._root):
+            for path in (Path(directory, name) for name in names):
+                # Who writes moves drafts to their place meanwhile, and others delete.
+                with suppress(FileNotFoundError):
                     found[str(path.relative_to(self._root))] = path.stat().st_size
         return found
 

@@ -231,6 +231,29 @@ async def test_a_rebuild_believes_a_root_that_names_what_is_lost_and_the_loss_go
     assert [gap for _, _, gap in await ranges(again)] == [False, True, True, True]
 
 
+async def test_a_rebuild_takes_no_older_root_for_want_of_what_is_lost() -> None:
+    """Else the end goes back to it, and its offsets are given a second time."""
+    there = await a_losing()
+    moving = there.moving
+    await give(moving, POLICY)
+    for at in (60, 70):
+        info = await put(moving, await intended(moving, COLD, at=at), COLD, at=at)
+        assert await moving.committer.register("s1", [info]) == ()
+        await moving.committer.flush()
+    await take_it_away(there)
+    await there.loss.step(moving.harness.context, await there.loss.begin(NAME, NAME, "default"))
+    await lost(moving)
+    await rebuild(moving.harness)
+    assert (await moving.harness.record()).published_next == 80
+
+    again = Losing(moving)
+    await again.lose()
+
+    assert [(first, gap) for first, _, gap in await ranges(again)] == [
+        (first, first >= 10 and not 40 <= first < 60) for first in range(0, 80, 10)
+    ]
+
+
 async def test_a_lost_drive_can_be_retired_and_is_never_registered_again() -> None:
     there = await a_losing()
     await take_it_away(there)

@@ -202,7 +202,10 @@ async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node |
 
 async def objects_there(context: Context, record: StreamRecord, root: Node) -> frozenset[Uid]:
     """The uids that a root itself names and whose objects are there, each on the drive and under the
-    copy that its entry says; groups answer for what is below. On a drive that is lost nothing is."""
+    copy that its entry says; groups answer for what is below.
+
+    What it names on a drive that is lost counts as there: that it is gone says nothing against the root,
+    and an older one would give up what was published after it, and its offsets a second time."""
     prefix = stream_prefix(record.stream_id, record.tenant)
     fragments = root.entries[root.entries["kind"] == EntryKind.FRAGMENT]
     groups = root.entries[root.entries["kind"] == EntryKind.GROUP]
@@ -213,9 +216,12 @@ async def objects_there(context: Context, record: StreamRecord, root: Node) -> f
     there: set[Uid] = set()
     lost = await context.drive_states.lost([number for number, _, _ in places])
     for number, place, entries in (*places, (DEFAULT_NUMBER, "metadata/", groups)):
-        if len(entries) == 0 or number in lost:
+        if len(entries) == 0:
             continue
         wanted = {uid_from_bytes(entry["uid"].tobytes()): int(entry["copy"]) for entry in entries}
+        if number in lost:
+            there.update(wanted)
+            continue
         first, last = int(entries["first_offset"].min()), int(entries["first_offset"].max())
         drive = context.drives.of(number)
         async for one in _objects_between(drive, f"{prefix}{place}", first, last):
