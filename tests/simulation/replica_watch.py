@@ -86,7 +86,10 @@ class ReplicaWatch(Watch):
             return
         come = {*record.in_sync} - (set() if before is None else {*before.in_sync})
         since = self._ground.loop.now - _EXEC_SECONDS
-        wrong = sorted(node for node in come if self._gone.get(node, since) < since)
+        owner = None if record.home is None else self._known.get(record.home)
+        # A process that stood still goes on with what it had decided before.
+        woken = 0.0 if owner is None else self._ground.hindered.get(owner.name, 0.0)
+        wrong = sorted(node for node in come if max(woken, self._gone.get(node, since)) < since)
         self._require(not wrong, f"counted in, though their disks are lost: {wrong}")
         names = sorted(self._known[one].name for one in record.in_sync if one in self._known)
         story = self._ground.story
