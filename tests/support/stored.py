@@ -1,5 +1,6 @@
 """Objects where they lie, seen without any code of ours: what a store holds is what is checked."""
 
+import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
