@@ -32,6 +32,7 @@ from bottomless_server.ingest.leaderless.making import LeaderlessStores
 from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.manifest import app as manifest
 from bottomless_server.manifest.settings import ManifestSettings
+from bottomless_server.node.directory_watch import watched_directories
 from bottomless_server.node.file_calls import RealFileCalls, make_dir_durable
 from bottomless_server.queues import app as queues
 from bottomless_server.queues.operator_settings import QueuesSettings
@@ -222,7 +223,8 @@ async def _serve(
     assert tuple(service.name for service in services) == SERVICES
     apps = {service.name: service.public for service in services}
     limits = RateLimits(policies_of(settings))
-    async with build_gate(settings, urls["manifest"]) as gate:
+    gating, watching = build_gate(settings, urls["manifest"]), watched_directories(services)
+    async with gating as gate, watching:
         return await serve(
             services,
             public_app=gate.around(limits.around(Dispatcher(apps, services_of))),

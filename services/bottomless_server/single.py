@@ -17,6 +17,7 @@ from bottomless.drives.base import Drive
 from bottomless.model.config import Profile
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.drives.table import DriveTable
+from bottomless_server.node.directory_watch import watched_directories
 from bottomless_server.runtime.base.cannot_start import CannotStart
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.lane import Lane
@@ -73,9 +74,12 @@ def run(name: str, settings: CommonSettings) -> int:
                 # Ingest alone has one.
                 lane: Lane | None = getattr(service, "lane", None)
                 limits = RateLimits(policies_of(settings))
-                async with build_gate(
-                    settings, url if name == "manifest" else settings.manifest_url
-                ) as gate:
+                manifest_url = url if name == "manifest" else settings.manifest_url
+                gating, watching = (
+                    build_gate(settings, manifest_url),
+                    watched_directories([service]),
+                )
+                async with gating as gate, watching:
                     return await serve(
                         [service],
                         public_app=gate.around(limits.around(service.public)),

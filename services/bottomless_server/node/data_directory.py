@@ -11,6 +11,7 @@ import orjson
 from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import corrupt
 from bottomless.model.names import NodeId, parse_uid
+from bottomless_server.node.core.lost_directory import Seen
 from bottomless_server.node.file_calls import (
     FileCalls,
     make_dir_durable,
@@ -35,7 +36,8 @@ class DirectoryLock:
         Raises:
             CannotStart: another process uses the directory.
         """
-        self._fd = os.open(data_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._path = data_dir / "lock"
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -44,6 +46,18 @@ class DirectoryLock:
                 f"another {service} process uses the data directory {data_dir}"
                 f"{lock_holder(data_dir / 'lock')}; stop it, or give each node a directory of its own"
             ) from error
+        self._taken = os.fstat(self._fd)
+
+    def look(self) -> Seen:
+        """Whether DIR/lock is still the file that was locked; this may block as long as a disk does."""
+        try:
+            there = self._path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return Seen.GONE
+        except OSError:
+            return Seen.UNKNOWN
+        # While it is open no other file has its number.
+        return Seen.SAME if os.path.samestat(there, self._taken) else Seen.GONE
 
     @property
     def id(self) -> str:
@@ -104,6 +118,19 @@ class DataDirectory:
         """The id of its lock (`DirectoryLock.id`), known while it is open."""
         assert self._lock is not None, "the directory is not open"
         return self._lock.id
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened, and not closed since."""
+        return self._lock is not None
+
+    def look(self) -> Seen:
+        """Whether its lock is still what lies at its path; nobody can tell where it is not open.
+
+        For a thread: this may block as long as a disk does.
+        """
+        lock = self._lock
+        return Seen.UNKNOWN if lock is None else lock.look()
 
     def close(self) -> None:
         """Let another process open it; this may be asked for more than once."""

@@ -141,6 +141,7 @@ class NodeLease:
         self._clocks = clocks
         self._bounds = bounds
         self._belief: Belief | None = None
+        self._fenced = False
         self._unheard = False
         """Whether a renewal had no answer since the last one that had."""
         self._slept = asyncio.Event()
@@ -171,8 +172,15 @@ class NodeLease:
         node_id = self._directory.node_id
         return self._lease_key(node_id), self._lease_value(node_id)
 
+    def fence(self) -> None:
+        """Believe in this lease no more, and renew it no more: it runs out. There is no way back."""
+        self._fenced = True
+        self._belief = None
+
     def is_live(self) -> bool:
         """Whether this node may believe in its lease now."""
+        if self._fenced:
+            return False
         belief, now = self._belief, self._clocks.now()
         if belief is not None and belief.slept(now):
             log.warning("this node slept; its lease is renewed before it acts")
@@ -241,6 +249,8 @@ class NodeLease:
             self._slept.clear()
 
     async def _ask(self) -> None:
+        if self._fenced:
+            return
         begun = self._clocks.beginning()
         ttl_ms = self._bounds.lease_ms + self._bounds.margin_ms
         try:
