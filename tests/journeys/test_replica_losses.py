@@ -23,6 +23,7 @@ from support.waiting import until
 
 from bottomless.client.tables import frames_body
 from bottomless.model.rows import Rows
+from bottomless_server.node.directory_watch import EXIT_DIRECTORY_LOST
 
 LINES: Final = 40
 """Before the loss, and as many after it."""
@@ -104,14 +105,15 @@ class Feeding:
     def __init__(self, cli: CommandLine, stream: str) -> None:
         self._words = ("produce", stream, "--producer", "loader", "--resume", "--batch-count", "5")
         self._cli = cli
-        self._given = 0
+        self.given = 0
+        """How many lines so far."""
         self._process = self._started()
 
     def give(self, count: int) -> None:
         """So many more lines."""
         for _ in range(count):
-            self._write(self._given)
-            self._given += 1
+            self._write(self.given)
+            self.given += 1
 
     def end(self) -> None:
         """No more lines; returns when all are stored."""
@@ -139,7 +141,7 @@ class Feeding:
             self._process.stdin.close()
         self._process.wait()
         self._process = self._started()
-        for number in range(self._given):
+        for number in range(self.given):
             self._write(number)
 
     def _started(self) -> Popen[bytes]:
@@ -183,24 +185,34 @@ def test_what_is_acknowledged_lies_on_three_disks_while_each_of_the_replicas_die
 def test_produce_and_tail_go_on_when_the_directory_of_a_replicas_owner_is_removed(
     nodes: ThreeServers, tmp_path: Path
 ) -> None:
-    """RP2: the tail shows every line once."""
+    """RP2: the tail shows every line once. The owner lives when its directory goes, and ends by itself."""
     stream = ReplicatedStream(nodes, "orders")
     stream.appended("first", "line of old", producer="setup", sequence=0)
     stream.until_in_sync(*NODES)
     feeding = Feeding(CommandLine(nodes["second"].url, tmp_path), stream.name)
     tail = Tail(CommandLine(nodes["third"].url, tmp_path), stream.name)
+
+    def ended_without_its_directory() -> bool:
+        # It goes on making files until it notices.
+        shutil.rmtree(nodes["first"].data_dir, ignore_errors=True)
+        feeding.give(1)
+        return nodes["first"].is_dead
+
     try:
         feeding.give(LINES)
         tail.wait_for(LINES // 2)
         stream.until_in_sync(*NODES)
         print(f"the owner is {stream.owner}")
-        nodes.lose("first")
+        until(ended_without_its_directory, what="the end of a node without its directory")
+        assert nodes["first"].wait_dead() == EXIT_DIRECTORY_LOST
+        assert "the data directory of this node is gone" in nodes["first"].log()
+        shutil.rmtree(nodes["first"].data_dir, ignore_errors=True)
         feeding.give(LINES)
         feeding.end()
-        tail.wait_for(1 + 2 * LINES)
+        tail.wait_for(1 + feeding.given)
     finally:
         tail.end()
-    assert tail.lines == ["line of old", *(f"line {number}" for number in range(2 * LINES))]
+    assert tail.lines == ["line of old", *(f"line {number}" for number in range(feeding.given))]
     assert stream.entries("second") == [], "nothing is given up, and nothing was uploaded"
 
 
