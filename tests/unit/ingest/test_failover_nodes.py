@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.guards import remove
 
 from bottomless.errors import Code, Unavailable
+from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless_server.protocol.held import HELD
 from bottomless_server.protocol.members import MEMBERS, encode_members_asked
 from bottomless_server.protocol.paths import of_stream
@@ -48,6 +50,57 @@ async def test_another_node_goes_on_when_the_lease_of_the_owner_is_gone(
     assert await three.append(other, "3") == 3
     assert await three.values(heir) == [b"0", b"1", b"2", b"3"]
     await three.until_same_files(heir, other)
+
+
+async def asked_for_less(three: ThreeServices) -> None:
+    """A PATCH of the floor, and each owner looks as it does several times in a lease."""
+    config = StreamConfig(replication=ReplicationConfig(replicas=3, min_in_sync=1))
+    await three.first.streams.update(STREAM, lambda record: replace(record, config=config))
+    for node in three.nodes:
+        await node.harness.service.streams.take_up_configs()
+
+
+async def test_the_last_node_of_three_goes_on_once_the_floor_is_lowered(
+    three: ThreeServices,
+) -> None:
+    """It shows nothing before that of what it found: too few nodes have it."""
+    owner, b, c = await filled(three)
+    b.address.gone, b.renews = True, False
+    await three.cut_off(owner)
+    heir = await three.until_owned_by(c)
+
+    async def is_held() -> bool:
+        """Whether one was let go, and the next one may not be."""
+        return len((await three.record()).in_sync) == 2
+
+    await three.until(is_held)
+    assert heir.harness.appender.log.committed_next == 0
+    await asked_for_less(three)
+    assert await three.append(heir, "3") == 3
+    assert (await three.record()).in_sync == (heir.node_id,)
+    assert await three.values(heir) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_floor_is_lowered_for_a_round_that_is_held_of_a_stream_in_object_storage(
+    three: ThreeServices,
+) -> None:
+    owner, b, c = await filled(three)
+    owner.harness.appender.note_published(3, 1)
+    b.address.gone = c.address.gone = True
+    appending = asyncio.create_task(owner.append("3"))
+
+    async def is_held() -> bool:
+        return len((await three.record()).in_sync) == 2
+
+    await three.until(is_held)
+    await asked_for_less(three)
+
+    async def is_answered() -> bool:
+        return appending.done()
+
+    await three.until(is_answered)
+    assert (await appending).json()["first_offset"] == 3
+    assert (await three.record()).in_sync == (owner.node_id,)
 
 
 async def test_an_owner_that_comes_back_follows_the_one_that_went_on(three: ThreeServices) -> None:

@@ -93,6 +93,7 @@ class Others:
         self.sent.append(b"".join(written.buffers))
 
     waiting_since: int | None = None
+    awaits_nodes = False
     ahead: tuple[NodeId, ...] = ()
     in_sync_others = ()
 

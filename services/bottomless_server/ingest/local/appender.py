@@ -220,6 +220,13 @@ class LocalAppender:
         return None if self._replicas is None else self._replicas.waiting_since
 
     @property
+    def heeds_config(self) -> bool:
+        """Whether another configuration changes anything now: something is to be uploaded, or other nodes
+        are waited for, of which fewer may be asked for."""
+        awaits = self._replicas is not None and self._replicas.awaits_nodes
+        return awaits or self.log.committed_next > self.published_next
+
+    @property
     def ahead(self) -> Collection[NodeId]:
         """Nodes in sync that have more than this one: one of them is to own the stream."""
         return () if self._replicas is None else self._replicas.ahead

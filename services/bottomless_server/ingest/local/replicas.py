@@ -63,6 +63,11 @@ class Replicas(Protocol):
         ...
 
     @property
+    def awaits_nodes(self) -> bool:
+        """Whether nothing is shown or taken before other nodes have something, as the floor is now."""
+        ...
+
+    @property
     def ahead(self) -> Collection[NodeId]:
         """Nodes in sync that have more than this one: one of them is to own the stream."""
         ...

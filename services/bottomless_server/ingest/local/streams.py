@@ -544,10 +544,11 @@ class OwnedStreams:
 
         One question tells whether any stream's was changed, and as long as none was no record is
         read: of ten thousand slow streams that would be a quarter of a core. Only streams are
-        looked at of which something is not uploaded yet: for others it makes no difference. Where
-        coordination does not answer, the next look does it.
+        looked at for which it makes a difference: something of them is not uploaded yet, or they wait
+        for other nodes, as does what an owner found and may not show. Where coordination does not
+        answer, the next look does it.
         """
-        due = [one for one in self.opened() if one.log.committed_next > one.published_next]
+        due = [one for one in self.opened() if one.heeds_config]
         if not due:
             return
         try:

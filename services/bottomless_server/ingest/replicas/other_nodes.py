@@ -84,6 +84,11 @@ class OtherNodes:
         """Nodes in sync that have more than this one: one of them is to own the stream."""
         return self._answers.diverged.intersection(self.in_sync_others)
 
+    @property
+    def awaits_nodes(self) -> bool:
+        """Whether nothing is shown or taken before other nodes have something, as the floor is now."""
+        return self.waiting_since is not None or not self._counted.holders.are_enough
+
     def require_enough(self) -> None:
         """Refuse an append that nobody could confirm.
 
