@@ -43,7 +43,10 @@ def _collect_garbage(
         str | None, typer.Option(help="Only this stream.", callback=checked_stream)
     ] = None,
     minimum_age: Annotated[
-        str | None, typer.Option(help="Only objects that are at least this old: 1D, 6h, PT1H.")
+        str | None,
+        typer.Option(
+            help="Only objects that are at least this old: 1D, 6h, PT1H; an hour at least without --dry-run."
+        ),
     ] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
