@@ -129,6 +129,39 @@ async def test_a_transfer_has_another_node_go_on_at_once(three: ThreeServices) -
     await three.until_same_files(owner, c)
 
 
+async def test_a_node_owns_at_once_what_it_passed_requests_on_for_just_before(
+    three: ThreeServices,
+) -> None:
+    owner, _, c = await filled(three)
+    transfers = owner.harness.service.replicas.transfers
+    assert await three.append(c, "3") == 3
+    # No time goes on from here, so nothing is forgotten by its age.
+    assert (await c.append("4")).json()["first_offset"] == 4
+    await transfers.give(STREAM, c.node_id)
+    assert c.harness.service.streams.owns(STREAM)
+    assert await three.append(owner, "5") == 5
+
+
+async def test_a_node_takes_what_is_passed_on_to_it_before_it_is_told_that_it_owns_a_stream(
+    three: ThreeServices,
+) -> None:
+    owner, _, c = await filled(three)
+    assert await three.append(c, "3") == 3
+    assert (await c.append("4")).json()["first_offset"] == 4
+
+    c.address.gone = True
+    await owner.harness.service.replicas.transfers.give(STREAM, c.node_id)
+    c.address.gone = False
+    assert not c.harness.service.streams.owns(STREAM)
+    appending = asyncio.create_task(owner.append("5"))
+
+    async def is_answered() -> bool:
+        return appending.done()
+
+    await three.until(is_answered)
+    assert appending.result().status_code == 200, appending.result().text
+
+
 async def test_a_node_that_was_given_a_stream_finds_it_without_being_told(
     three: ThreeServices,
 ) -> None:

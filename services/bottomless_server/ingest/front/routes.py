@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bottomless.errors import Outcome, StoreError
 from bottomless_server.ingest.front.answers import answer_to, wants_minimal
-from bottomless_server.ingest.front.append_requests import AppendRequests
+from bottomless_server.ingest.front.append_requests import AppendedTo, AppendRequests
 from bottomless_server.ingest.front.lookup import AppenderLookup
 from bottomless_server.ingest.front.super_routes import OPERATIONS as SUPER_OPERATIONS
 from bottomless_server.node.core.ownership import OwnedElsewhere
@@ -73,13 +73,24 @@ class AppendRoute:
 
     async def _append(self, text: str, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            done = await self._requests.take(text, scope, receive)
+            done = await self._take(text, scope, receive)
         except OwnedElsewhere as owner:
             if is_forwarded(scope):
                 raise
             await self._forward(owner, scope, receive, send)
             return
         await send_whole(send, answer_to(done, minimal=wants_minimal(scope)))
+
+    async def _take(self, text: str, scope: Scope, receive: Receive) -> AppendedTo:
+        try:
+            return await self._requests.take(text, scope, receive)
+        except OwnedElsewhere as owner:
+            if not is_forwarded(scope):
+                raise
+            # Before its body was read. Another node takes this one for the owner, perhaps since the stream
+            # has just been given to it; what is remembered here may be older than that.
+            self._forwarded.forget(owner)
+            return await self._requests.take(text, scope, receive)
 
     async def _owner_elsewhere(self, text: str, scope: Scope) -> OwnedElsewhere | None:
         """The node that has to be asked instead of this one; None where this one answers, also if

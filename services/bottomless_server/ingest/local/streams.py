@@ -244,6 +244,10 @@ class OwnedStreams:
             self.forget(stream_id)
         return appender.log.synced_place() if failed else None
 
+    def forget_elsewhere(self, stream_id: StreamId) -> None:
+        """Ask coordination again who owns a stream, since somebody says that it was given to this node."""
+        self._elsewhere.pop(stream_id, None)
+
     async def _opened(self, stream_id: StreamId) -> LocalAppender:
         if self._stopping:
             raise Unavailable(
