@@ -45,7 +45,7 @@ def _collect_garbage(
     minimum_age: Annotated[
         str | None,
         typer.Option(
-            help="Only objects that are at least this old: 1D, 6h, PT1H; an hour at least without --dry-run."
+            help="Only objects that are at least this old: 1D, 6h; an hour or more without --dry-run."
         ),
     ] = None,
     yes: Yes = False,
