@@ -1,10 +1,11 @@
 """The watch over the data directory of a node that is served: one whose directory is gone ends at once.
 
 A process that goes on writes to files that have no name any more. It would sync them, and say that
-records are durable which nobody finds again. So it is fenced first, and ends without a drain: no
-answer is given after the decision. What was acknowledged before it is on the other nodes in sync,
-and on this one it is lost, as with any lost disk; its lease is not given up but runs out, and then
-another node goes on (docs/decisions/0211-a-node-without-its-directory-ends.md).
+records are durable which nobody finds again. So it is fenced first, and ends without a drain: nothing
+is acknowledged after the decision. What was acknowledged before it is on the other nodes in sync,
+and on this one it is lost, as with any lost disk. Its lease is given up between the two, if coordination
+answers within a moment, so that another node goes on at once; else it runs out
+(docs/decisions/0211-a-node-without-its-directory-ends.md).
 
 Looked at is the lock, which is never replaced while a node lives: who takes away that file alone
 lets a second process use the directory.
@@ -30,6 +31,8 @@ log = structlog.get_logger(__name__)
 LOOK_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 0.2
 """Until the look after one that did not find the directory."""
+GIVE_UP_SECONDS: Final = 0.5
+"""How long coordination may take to hear that the lease is given up."""
 EXIT_DIRECTORY_LOST: Final = 4
 """The exit code of a process whose data directory is gone."""
 
@@ -62,15 +65,19 @@ class DirectoryWatch:
         """
         if not self._directory.is_open:
             return LOOK_SECONDS
-        self._take(await asyncio.to_thread(self._directory.look))
+        if self._is_lost(await asyncio.to_thread(self._directory.look)):
+            await self._end_without_it()
         return AGAIN_SECONDS if self._looks.is_doubted else LOOK_SECONDS
 
     @guard("the end of a node without its directory")
-    def _take(self, seen: Seen) -> None:
-        """Take up a look, and end where it says that the directory is lost."""
-        # One that was closed meanwhile belongs to nobody, or to another process.
-        if not self._looks.is_lost(seen) or not self._directory.is_open:
-            return
+    def _is_lost(self, seen: Seen) -> bool:
+        """Take up a look, and say whether the directory is lost by now.
+
+        One that was closed meanwhile belongs to nobody, or to another process.
+        """
+        return self._looks.is_lost(seen) and self._directory.is_open
+
+    async def _end_without_it(self) -> None:
         self._lease.fence()
         log.critical(
             "the data directory of this node is gone, so this process ends at once; look at the disk "
@@ -78,7 +85,13 @@ class DirectoryWatch:
             directory=str(self._directory.path),
             exit_code=EXIT_DIRECTORY_LOST,
         )
-        self._end(EXIT_DIRECTORY_LOST)
+        try:
+            async with asyncio.timeout(GIVE_UP_SECONDS):
+                await self._lease.stop()
+        except TimeoutError:
+            log.warning("coordination does not answer, so the lease runs out")
+        finally:
+            self._end(EXIT_DIRECTORY_LOST)
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from support.waiting import eventually
 
 from bottomless.errors import Unavailable
 from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.node import directory_watch
 from bottomless_server.node.core.lost_directory import DirectoryLooks, Seen
 from bottomless_server.node.data_directory import DataDirectory
 from bottomless_server.node.directory_watch import (
@@ -93,14 +94,32 @@ async def test_a_node_whose_directory_is_removed_is_fenced_and_ends(node: Node) 
     await node.lease.renew()
     assert not node.lease.is_live(), "there is no way back"
     held = await node.coordination.get(node_key(node.directory.node_id))
-    assert held is not None, "the lease is not given up: it runs out"
+    assert held is None, "another node goes on at once"
+
+
+async def test_a_node_ends_without_its_directory_though_coordination_does_not_answer(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is fenced before, and its lease runs out."""
+    fenced: list[bool] = []
+
+    async def hangs(*_: object) -> None:
+        fenced.append(not node.lease.is_live())
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(node.coordination, "release", hangs)
+    monkeypatch.setattr(directory_watch, "GIVE_UP_SECONDS", 0.01)
+    shutil.rmtree(node.path)
+    await node.watch.look()
+    await node.watch.look()
+    assert (node.ends, fenced) == ([EXIT_DIRECTORY_LOST], [True])
 
 
 async def test_without_the_watch_a_node_acknowledges_into_files_that_are_gone(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        remove(patch, "the end of a node without its directory", lambda *_: None)
+        remove(patch, "the end of a node without its directory", lambda *_: False)
         shutil.rmtree(node.path)
         for _ in range(3):
             await node.watch.look()
