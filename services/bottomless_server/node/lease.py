@@ -256,7 +256,7 @@ class NodeLease:
         try:
             async with asyncio.timeout(self._bounds.lease_ms / 1000):
                 shown = await shown_names(self._coordination)
-                if self._note_loss(shown.generation):
+                if self._note_loss(shown.generation) or self._fenced:
                     return
                 hold = await self._coordination.hold(*self._key_and_value(), ttl_ms)
                 if hold is Hold.REFUSED and await self._make_room():
@@ -270,7 +270,7 @@ class NodeLease:
             return
         self._take(begun, hold, shown.generation)
         self._heard(shown, self._coordination.connected_count, begun)
-        if self._announced and self._announced_term != self.term:
+        if self._announced and self._announced_term != self.term and not self._fenced:
             await self._announce()
 
     def _take(self, begun: Moment, hold: Hold, shown: int | None) -> None:

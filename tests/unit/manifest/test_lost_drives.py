@@ -254,6 +254,27 @@ async def test_a_rebuild_takes_no_older_root_for_want_of_what_is_lost() -> None:
     ]
 
 
+async def test_a_rebuild_takes_the_root_before_a_move_to_a_lost_drive() -> None:
+    """The queue that kept the sources is lost, and a collection would take what nobody names."""
+    moving = await a_moving_stream(4)
+    await register(moving.harness.drive, COLD)
+    await moving.move(10, 40)
+    there = Losing(moving)
+    await take_it_away(there)
+    await there.loss.step(moving.harness.context, await there.loss.begin(NAME, NAME, "default"))
+    await lost(moving)
+    await rebuild(moving.harness)
+    await moving.reopen()
+    await moving.after_the_grace()
+    await collect(moving.harness)
+    await moving.after_the_grace()
+
+    again = Losing(moving)
+    await again.lose()
+
+    assert [gap for _, _, gap in await ranges(again)] == [False] * 4
+
+
 async def test_a_lost_drive_can_be_retired_and_is_never_registered_again() -> None:
     there = await a_losing()
     await take_it_away(there)
