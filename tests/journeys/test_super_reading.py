@@ -36,11 +36,20 @@ def cli(running: AllInOne, tmp_path: Path) -> CommandLine:
     return CommandLine(running.url, tmp_path)
 
 
-def fill(client: Client, name: str, values: range) -> None:
-    """Append each value to the partition of its rest, one request each."""
+def fill(client: Client, name: str, values: range) -> list[str]:
+    """Append each value to the partition of its rest, one request each; tell the order of all.
+
+    Two requests in one millisecond have one timestamp, and a clock that is set back gives the later
+    one an older one: the order is that of timestamps, then of partitions, not that of the values.
+    """
     count = len(client.partitions(name))
+    placed: list[tuple[int, int, str]] = []
     for value in values:
-        client.append(f"{name}-{value % count}", [{"value": str(value), "key": str(value % count)}])
+        index = value % count
+        done = client.append(f"{name}-{index}", [{"value": str(value), "key": str(index)}])
+        assert done.timestamp is not None
+        placed.append((done.timestamp, index, str(value)))
+    return [text for _, _, text in sorted(placed, key=lambda one: one[:2])]
 
 
 def texts(batches: Iterator[MergedBatch]) -> list[str]:
@@ -153,16 +162,19 @@ def test_the_command_line_does_the_same(cli: CommandLine, client: Client, tmp_pa
     assert "shops" in cli.ok("super", "ls", "-o", "name").split()
     assert "shops-1" in cli.ok("super", "describe", "shops")
     assert cli.json("super", "describe", "shops")["retention"]["max_age"] == "7D"
-    fill(client, "shops", range(8))
-    assert cli.ok("tail", "shops", "-n", 3).split() == ["5", "6", "7"]
-    assert cli.ok("tail", "shops", "--from", "first").split() == [str(n) for n in range(8)]
-    assert cli.ok("tail", "shops", "-n", 1, "--details").split()[:2] == ["1", "3"]
-    assert cli.ok("tail", "shops", "--consumer", "billing").split() == [str(n) for n in range(8)]
+    ordered = fill(client, "shops", range(8))
+    assert cli.ok("tail", "shops", "-n", 3).split() == ordered[-3:]
+    assert cli.ok("tail", "shops", "--from", "first").split() == ordered
+    newest = str(int(ordered[-1]) % 2)
+    assert cli.ok("tail", "shops", "-n", 1, "--details").split()[:2] == [newest, "3"]
+    assert cli.ok("tail", "shops", "--consumer", "billing").split() == ordered
     assert cli.ok("tail", "shops", "--consumer", "billing") == ""
     refused = cli.run("tail", "shops", "--from", "3")
     assert (refused.exit_code, "in one partition" in refused.stderr) == (2, True)
-    assert cli.ok("read", "shops").split() == [str(n) for n in range(8)]
-    assert cli.ok("read", "shops", "--limit", 3, "-f", "%s,") == "0,1,2,"
+    assert cli.ok("read", "shops").split() == ordered
+    assert cli.ok("read", "shops", "--limit", 3, "-f", "%s,") == "".join(
+        f"{text}," for text in ordered[:3]
+    )
     assert cli.ok("read", "shops", "--from", "stored", "--consumer", "billing") == ""
     into = tmp_path / "shops.csv"
     assert cli.ok("read", "shops", "-o", "csv", "--to", into) == "wrote 8 records\n"
@@ -188,10 +200,12 @@ def test_the_command_line_does_the_same(cli: CommandLine, client: Client, tmp_pa
 
 def test_tail_of_a_super_stream_goes_on_as_records_come(cli: CommandLine, client: Client) -> None:
     client.create_super_stream("doors", partitions=2)
-    fill(client, "doors", range(4))
+    ordered = fill(client, "doors", range(4))
     with cli.start("tail", "-f", "doors", "-n", 2) as program:
         assert program.stdout is not None
-        assert [program.stdout.readline() for _ in range(2)] == [b"2\n", b"3\n"]
+        assert [program.stdout.readline() for _ in range(2)] == [
+            f"{text}\n".encode() for text in ordered[-2:]
+        ]
         fill(client, "doors", range(4, 6))
         assert sorted(program.stdout.readline() for _ in range(2)) == [b"4\n", b"5\n"]
         program.terminate()
