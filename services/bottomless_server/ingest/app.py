@@ -28,6 +28,7 @@ from bottomless_server.ingest.leaderless.wal_routes import add_wal_routes
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
+from bottomless_server.ingest.local.giving import Giving
 from bottomless_server.ingest.local.opening import Opener
 from bottomless_server.ingest.local.owned_partitions import OwnedPartitions
 from bottomless_server.ingest.local.replicas import Replicate
@@ -200,8 +201,10 @@ def create_service(
     replicate = replicate or sending.replicate
     context = _context(settings, executor, hops, clocks, batches, rounds, replicate)
     feed = CommitFeed(os.urandom(8).hex())
-    streams = _streams(settings, files, owner, context, feed)
-    replicas = make_following(settings, settings.data_dir, files, context, streams, owner, sending)
+    streams, giving = _streams(settings, files, owner, context, feed)
+    replicas = make_following(
+        settings, settings.data_dir, files, context, streams, giving, owner, sending
+    )
     logs = LocalLogs(streams, replicas.following, context.disk)
     leftovers = Leftovers(
         files,
@@ -210,7 +213,7 @@ def create_service(
         logs,
         names.state_of,
         batches.drop_stream,
-        streams.part_with,
+        giving.part_with,
     )
 
     room, super_room = _room(settings, clocks), _room(settings, clocks, share=_SUPER_SHARE)
@@ -257,6 +260,7 @@ def create_service(
         lease=lease,
         context=context,
         streams=streams,
+        giving=giving,
         replicas=replicas,
         feed=feed,
         leftovers=leftovers,
@@ -325,11 +329,12 @@ def _streams(
     owner: Owner,
     context: AppenderContext,
     feed: CommitFeed,
-) -> OwnedStreams:
+) -> tuple[OwnedStreams, Giving]:
     opener = Opener(files, settings.data_dir, owner, context, _roll(settings), feed.note)
-    return OwnedStreams(
+    streams = OwnedStreams(
         opener, owner, context, feed.note, feed.settle, open_count=settings.ingest_open_count
     )
+    return streams, Giving(streams, opener)
 
 
 def _context(

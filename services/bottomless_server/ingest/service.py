@@ -17,6 +17,7 @@ from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.leaderless.making import LeaderlessHalf, no_writer
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.feed import CommitFeed
+from bottomless_server.ingest.local.giving import Giving
 from bottomless_server.ingest.local.handover import await_upload
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.log.leftovers import Leftovers
@@ -53,6 +54,7 @@ class IngestService:
     lease: NodeLease
     context: AppenderContext
     streams: OwnedStreams
+    giving: Giving
     replicas: ReplicaHalf
     feed: CommitFeed
     leftovers: Leftovers

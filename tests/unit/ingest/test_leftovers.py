@@ -40,7 +40,7 @@ def leftovers(harness: IngestHarness) -> Leftovers:
         service.streams,
         service.names.state_of,
         service.staged.drop_stream,
-        service.streams.part_with,
+        service.giving.part_with,
     )
 
 
@@ -133,7 +133,7 @@ async def test_a_log_of_which_nobody_can_tell_stays_and_others_are_looked_at(
     async def nobody_knows(_: StreamId) -> bool:
         raise Unavailable("the disk does not work", code=Code.STORAGE_FAILED)
 
-    monkeypatch.setattr(harness.service.streams, "part_with", nobody_knows)
+    monkeypatch.setattr(harness.service.giving, "part_with", nobody_knows)
     await leftovers(harness).sweep()
     assert harness.segments()
 

@@ -621,7 +621,7 @@ async def parted_with_too_early(path: Path) -> bool:
     assert (await harness.append("a")).status_code == 200
     await harness.service.streams.close(STREAM)
     await harness.streams.update(STREAM, lambda record: replace(record, home=OTHER))
-    gone = await harness.service.streams.part_with(STREAM)
+    gone = await harness.service.giving.part_with(STREAM)
     assert bool(harness.segments()) is not gone
     await harness.aclose()
     return gone

@@ -150,15 +150,15 @@ async def test_the_log_of_a_former_member_goes_once_object_storage_has_all_of_it
 ) -> None:
     async with services(tmp_path, replicas=2) as three:
         owner, other, free = await shared(three)
-        streams, disk = other.harness.service.streams, other.harness.service.context.disk
-        assert not await streams.part_with(STREAM)
+        giving, disk = other.harness.service.giving, other.harness.service.context.disk
+        assert not await giving.part_with(STREAM)
         await done(owner, "replace", other)
         await until_in_sync(three, owner, free)
         assert await three.append(owner, "1") == 1
         # Its task has the files until nothing was sent for long.
-        assert not await streams.part_with(STREAM)
+        assert not await giving.part_with(STREAM)
         await other.harness.service.replicas.following.let_go(STREAM)
-        assert not await streams.part_with(STREAM)
+        assert not await giving.part_with(STREAM)
         assert other.files()
         assert disk.held
 
@@ -166,7 +166,7 @@ async def test_the_log_of_a_former_member_goes_once_object_storage_has_all_of_it
             return replace(record, published_next=1, version=record.version + 1)
 
         await three.first.streams.update(STREAM, published)
-        assert await streams.part_with(STREAM)
+        assert await giving.part_with(STREAM)
         assert (other.files(), disk.held) == ({}, 0)
         # It may hold the stream again.
         await done(owner, "add", other)

@@ -6,7 +6,7 @@ what is there after a crash between any two of its steps.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from heapq import nsmallest
 from typing import Final, Protocol
@@ -69,7 +69,7 @@ class Followed(Protocol):
         ...
 
 
-class _NotOpened(Unavailable):
+class NotOpened(Unavailable):
     """`not-owner`, outcome none: the log of a stream was looked at, and the stream was not opened. It may be
     a moment later."""
 
@@ -119,7 +119,8 @@ class OwnedStreams:
         """What has files of streams open whose logs follow those of other nodes."""
         self.claim_failed: Callable[[StreamId, StoreError], None] | None = None
         """Hears of streams of other nodes that could not be claimed, before they may be followed again."""
-        self._stopping = False
+        self.is_stopping = False
+        """Whether streams are closed for good, and none is opened any more."""
         self._generation: int | None = None
         """The generation of coordination when these streams were claimed."""
         self._confirmed_term = 0
@@ -143,7 +144,7 @@ class OwnedStreams:
 
     async def stop(self) -> None:
         """Close every stream; those that object storage holds whole are left clean."""
-        self._stopping = True
+        self.is_stopping = True
         await end_tasks(*self._ticking)
         await self._opening.ended(*self._opening.names())
         draining = Unavailable(
@@ -249,7 +250,7 @@ class OwnedStreams:
         self._elsewhere.pop(stream_id, None)
 
     async def _opened(self, stream_id: StreamId) -> LocalAppender:
-        if self._stopping:
+        if self.is_stopping:
             raise Unavailable(
                 "this node is about to stop", code=Code.DRAINING, retry_after_seconds=1
             )
@@ -257,10 +258,10 @@ class OwnedStreams:
         if owner_url is not None:
             raise OwnedElsewhere(owner_url)
         try:
-            return await self._opening.join(stream_id, lambda: self._open_stream(stream_id))
-        except _NotOpened:
+            return await self._opening.join(stream_id, lambda: self.open_in_turn(stream_id))
+        except NotOpened:
             # A look at a former log was under way, and no opening.
-            return await self._opening.join(stream_id, lambda: self._open_stream(stream_id))
+            return await self._opening.join(stream_id, lambda: self.open_in_turn(stream_id))
 
     async def _require_no_other(self, stream_id: StreamId) -> None:
         """Pass on what is asked of a stream that cannot be opened here, if another node has it.
@@ -279,7 +280,12 @@ class OwnedStreams:
         except StoreError as error:
             log.warning("nobody says who owns it", stream_id=stream_id, error=str(error))
 
-    async def _open_stream(self, stream_id: StreamId) -> LocalAppender:
+    async def open_in_turn(self, stream_id: StreamId) -> LocalAppender:
+        """Open a stream; only from what runs in the place of its opening, of which there is one.
+
+        Raises:
+            StoreError: as `get`.
+        """
         try:
             return await self._open_here(stream_id)
         except StoreError as error:
@@ -380,7 +386,9 @@ class OwnedStreams:
         not, or that was too long ago."""
         return self._last_owned.get(stream_id, NEVER_OWNED)
 
-    def _note_closed(self, appender: LocalAppender) -> None:
+    def note_closed(self, appender: LocalAppender) -> None:
+        """Remember how far this node has shown a stream, and tell those who read it that it takes no
+        appends here any more."""
         if appender.has_replicas:
             epoch, shown_next, shown = self.last_owned(appender.stream_id)
             # An opening that was given up before it showed anything began at what is published. And one
@@ -392,98 +400,32 @@ class OwnedStreams:
             )
         self._closed(appender)
 
-    async def hand_over(
-        self, stream_id: StreamId, give: Callable[[LocalAppender], Awaitable[str]]
-    ) -> None:
-        """Stop a stream that is open, and return when `give` has made another node its owner.
-
-        `give` gets what has stopped, and returns the internal address of that node. Whoever asks for
-        the stream meanwhile waits, and hears of it. Where `give` fails the stream is opened here again.
+    async def instead_of_opening(
+        self, stream_id: StreamId, make: Callable[[], Coroutine[None, None, LocalAppender]]
+    ) -> LocalAppender:
+        """Do something in the place of an opening: whoever asks for the stream meanwhile waits, and gets
+        what `make` returns or raises. Where the stream is being opened already, that is waited for.
 
         Raises:
-            Unavailable: `not-owner`: it is not open here.
-            StoreError: what `give` raised.
+            StoreError: what `make` raised; `NotOpened` to let those who wait open it after all.
         """
-        refused: list[StoreError] = []
+        return await self._opening.join(stream_id, make)
+
+    async def opening_ended(self, stream_id: StreamId) -> None:
+        """Return when a stream is not being opened, however that ended."""
         await self._opening.ended(stream_id)
-        if not self.owns(stream_id) or stream_id in self._opening:
-            raise not_owner()
-        try:
-            await self._opening.join(stream_id, lambda: self._hand_over(stream_id, give, refused))
-        except OwnedElsewhere:
-            # Also where `give` did not hear that it was done.
-            return
-        raise refused[0]
 
-    async def _hand_over(
-        self,
-        stream_id: StreamId,
-        give: Callable[[LocalAppender], Awaitable[str]],
-        refused: list[StoreError],
-    ) -> LocalAppender:
-        appender = self._open[stream_id]
-        await appender.close(not_owner(), leave=False)
-        self._note_closed(appender)
-        try:
-            owner_url = await give(appender)
-        except StoreError as error:
-            refused.append(error)
-            return await self._open_stream(stream_id)
+    def note_given(self, stream_id: StreamId, owner_url: str) -> None:
+        """Pass on from now on what is asked of a stream that another node was made the owner of."""
         self._elsewhere[stream_id] = owner_url
-        self._unopened.drop(stream_id)
-        raise OwnedElsewhere(owner_url)
-
-    async def give_unopened(self, stream_id: StreamId, give: Callable[[], Awaitable[str]]) -> None:
-        """Return when `give` has made another node the owner of a stream that is not open here.
-
-        It returns the internal address of that node. Whoever asks for the stream meanwhile waits.
-
-        Raises:
-            Unavailable: `not-owner`: it is open here, or is just being opened.
-            StoreError: what `give` raised.
-        """
-        if self.owns(stream_id) or stream_id in self._opening:
-            raise not_owner()
-        with suppress(OwnedElsewhere):
-            await self._opening.join(stream_id, lambda: self._give_unopened(stream_id, give))
-
-    async def _give_unopened(
-        self, stream_id: StreamId, give: Callable[[], Awaitable[str]]
-    ) -> LocalAppender:
-        before = self._open.get(stream_id)
-        if before is not None:
-            await before.close(not_owner(), leave=False)
-        owner_url = await give()
         self._failing.drop(stream_id)
-        self._elsewhere[stream_id] = owner_url
         self._unopened.drop(stream_id)
-        raise OwnedElsewhere(owner_url)
 
-    async def part_with(self, stream_id: StreamId) -> bool:
-        """Remove what lies here of a stream that other nodes hold now, if object storage has all of it; returns
-        whether it is gone. Meanwhile it is neither opened nor followed.
-
-        Raises:
-            StoreError: that cannot be told now; the same again is right.
-        """
-        gone: list[StreamId] = []
-
-        async def part() -> LocalAppender:
-            followed = self.followed is not None and self.followed.in_use(stream_id)
-            appender = self._open.get(stream_id)
-            is_used = followed or (appender is not None and not appender.closed)
-            if not is_used and await self._opener.part_with(stream_id):
-                self.forget(stream_id)
-                gone.append(stream_id)
-            raise _NotOpened
-
-        if self._stopping or stream_id in self._opening:
-            return False
-        try:
-            await self._opening.join(stream_id, part)
-        except _NotOpened:
-            return bool(gone)
-        raise AssertionError("it opens nothing")
+    def has_open_files(self, stream_id: StreamId) -> bool:
+        """Whether an appender, or a log that follows another node's, has files of a stream open."""
+        appender = self._open.get(stream_id)
+        is_followed = self.followed is not None and self.followed.in_use(stream_id)
+        return is_followed or (appender is not None and not appender.closed)
 
     def in_use(self, stream_id: StreamId) -> bool:
         """Whether anything here reads or writes the files of a stream."""
@@ -505,7 +447,7 @@ class OwnedStreams:
         An appender whose log failed stays, since it knows up to where its file was synced: the next
         opening cuts there.
         """
-        self._note_closed(appender)
+        self.note_closed(appender)
         if self._open.get(appender.stream_id) is not appender:
             return
         if isinstance(appender.stopped, LogBroken):
@@ -518,7 +460,7 @@ class OwnedStreams:
             self._forget_state(appender)
 
     def _forget_state(self, appender: LocalAppender) -> None:
-        self._note_closed(appender)
+        self.note_closed(appender)
         self._context.tracking_room.leave(appender.tracking)
 
     async def _tick(self) -> float:

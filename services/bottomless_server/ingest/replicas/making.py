@@ -16,6 +16,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.freeing import DiskUse
+from bottomless_server.ingest.local.giving import Giving
 from bottomless_server.ingest.local.replicas import Replicas
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.log.segments import SegmentLog
@@ -186,6 +187,7 @@ def make_following(
     files: FileCalls,
     context: AppenderContext,
     streams: OwnedStreams,
+    giving: Giving,
     owner: Owner,
     sending: SendingHalf,
 ) -> ReplicaHalf:
@@ -214,7 +216,7 @@ def make_following(
     failover = Failover(owner, streams, following, context.clocks, figures)
     following.is_held_back = failover.is_held_back
     streams.claim_failed = failover.note_failed
-    transfers = Transfers(owner, streams, sending.peers, figures)
+    transfers = Transfers(owner, streams, giving, sending.peers, figures)
     transfers.given_away = failover.given_away
     step_down = StepDown(
         transfers,

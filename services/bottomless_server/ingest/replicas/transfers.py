@@ -27,6 +27,7 @@ from bottomless.guards import guard
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import NOBODY, StreamRecord
 from bottomless_server.ingest.local.appender import LocalAppender
+from bottomless_server.ingest.local.giving import Giving
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.figures import ReplicaFigures
 from bottomless_server.ingest.replicas.replicator import Follower
@@ -71,12 +72,14 @@ class Transfers:
         self,
         owner: Owner,
         streams: OwnedStreams,
+        giving: Giving,
         ways: Ways,
         figures: ReplicaFigures | None = None,
     ) -> None:
         self._figures = figures or ReplicaFigures()
         self._owner = owner
         self._streams = streams
+        self._giving = giving
         self._ways = ways
         self.given_away: Callable[[StreamId], None] | None = None
         """Hears of each stream that another node is to claim, which may die before anybody follows it."""
@@ -95,7 +98,7 @@ class Transfers:
         record = await self._owner.load(stream_id)
         targets = await self._targets(record, node)
         try:
-            await self._streams.hand_over(
+            await self._giving.hand_over(
                 stream_id, lambda appender: self._transferred(appender, targets, node)
             )
         except _NotGiven as error:
@@ -125,7 +128,7 @@ class Transfers:
         if not live:
             raise Refused(Refusal.NOT_LIVE)
         try:
-            await self._streams.hand_over(
+            await self._giving.hand_over(
                 stream_id, lambda appender: self._written_down(appender, targets, None)
             )
         except _NotGiven as error:
@@ -150,7 +153,7 @@ class Transfers:
             raise Refused(Refusal.NOT_HOME)
         owned = Owned(stream_id, record.epoch)
         try:
-            await self._streams.give_unopened(stream_id, lambda: self._noted(owned, targets, None))
+            await self._giving.give_unopened(stream_id, lambda: self._noted(owned, targets, None))
         except _NotGiven as error:
             raise error.refused from error
         await self._left(stream_id)
