@@ -7,11 +7,12 @@ Each commit stores another offset, so that what is stored says whose it is.
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from itertools import count
 from typing import Any, Final
 
 import httpx
+from support.waiting import until
 
 from linearizability.history import (
     Commit,
@@ -83,8 +84,16 @@ class Member(Client):
     def append_records(self, record_count: int) -> None:
         """What the group reads."""
         records = [{"value": "x"}] * record_count
-        answer = self._ask("POST", self._records, json={"records": records})
-        assert answer.is_success, answer.text
+
+        def taken() -> bool:
+            # Twice is as good as once.
+            with suppress(NoAnswer, NothingHappened):
+                answer = self._ask("POST", self._records, json={"records": records})
+                assert answer.is_success, answer.text
+                return True
+            return False
+
+        until(taken, what="the records of the group")
 
     def conclude_group(self) -> None:
         """What is stored, when nobody commits any more."""

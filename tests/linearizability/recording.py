@@ -113,26 +113,35 @@ class Client:
     def conclude(self) -> None:
         """One condition that holds and one that does not, then everything to its end.
 
-        Asked when nobody else appends any more.
+        Asked when nobody else appends any more, and until it is answered: a node that was killed or has
+        slept may have no lease for a while.
         """
-        self._do(Bounds(), self._bounds)
-        self._do(Append(self._values(), self._end), self._append)
-        self._do(Append(self._values(), self._end - 1), self._append)
-        self._do(Read(0), self._read_all)
+        until(lambda: self._do(Bounds(), self._bounds), what="the end")
+        until(
+            lambda: self._do(Append(self._values(), self._end), self._append),
+            what="an append at the end",
+        )
+        until(
+            lambda: self._do(Append(self._values(), self._end - 1), self._append),
+            what="an append before the end",
+        )
+        until(lambda: self._do(Read(0), self._read_all), what="all pages")
 
-    def _do(self, operation: Operation, ask: Callable[[Any], Result]) -> None:
+    def _do(self, operation: Operation, ask: Callable[[Any], Result]) -> bool:
+        """Write down what came of an operation; returns whether it was answered."""
         invoked = time.monotonic()
         try:
             result = ask(operation)
         except NothingHappened:
-            return
+            return False
         except NoAnswer:
             self._wait_alive()
             if isinstance(operation, Append | Commit):
                 self._recording.add(Event(self._name, operation, UNKNOWN, invoked))
-            return
+            return False
         returned = time.monotonic()
         self._recording.add(Event(self._name, operation, result, invoked, returned))
+        return True
 
     def _values(self) -> tuple[str, ...]:
         number = next(self._numbers)
