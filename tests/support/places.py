@@ -87,8 +87,14 @@ def free_local(server: AllInOne, stream: Stream) -> None:
     """
     stream.wait_uploaded()
     end = stream.next_offset()
+
+    def raised() -> bool:
+        answer = stream.client.post(f"{stream.path}/producers/freeing/epoch")
+        assert answer.is_success or answer.status_code == 503, answer.text
+        return answer.is_success
+
     for _ in range(SEGMENT_CHUNKS):
-        stream.client.post(f"{stream.path}/producers/freeing/epoch").raise_for_status()
+        until(raised, what="another epoch")
     segments = server.ingest_dir / "streams" / str(stream.bounds()["stream_id"])
 
     def freed() -> bool:
