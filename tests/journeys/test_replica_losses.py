@@ -222,13 +222,22 @@ def test_with_two_of_three_nodes_away_appends_to_replicas_wait_and_are_all_there
     """RP3: what is published is read all the time."""
     stream = ReplicatedStream(nodes, "away", fragment=QUICK["fragment"])
     stream.appended("first", "published", producer="p", sequence=0)
-    stream.until_in_sync(*NODES)
-    owner = stream.owner
     until(lambda: stream.record().published_next == 1, what="the first record uploaded")
-    others = stream.others(owner)
-    for name in others:
-        nodes[name].kill()
 
+    def left_alone() -> str | None:
+        """The owner, with both others dead. On a machine that stands still one of these may have become
+        the owner by then, which is another story: they come back, and it is tried again."""
+        stream.until_in_sync(*NODES)
+        owner = stream.owner
+        for name in stream.others(owner):
+            nodes[name].kill()
+        if stream.owner == owner:
+            return owner
+        nodes.start()
+        return None
+
+    owner = until(left_alone, what="an owner without the others")
+    others = stream.others(owner)
     refused: dict[str, Any] = {}
 
     def is_refused() -> bool:
@@ -401,7 +410,9 @@ def test_a_staged_commit_of_replicas_is_whole_when_their_owner_dies_after_its_fi
 
     nodes.start()
     sink.stage(dead, [b"one more"])
-    assert until(lambda: sink.commit(dead), what="the next commit")["count"] == 1
+    told = until(lambda: sink.commit(dead), what="the next commit")
+    # It is a repeat where nobody heard in time that it is stored.
+    assert told["count"] + told["duplicates"] == 1
     assert stream.values(dead) == [*values, "one more"]
     stream.until_in_sync(*NODES)
     stream.require_same(*NODES)
@@ -415,7 +426,7 @@ def test_nothing_is_cut_of_replicas_when_the_disk_of_their_owner_comes_back_olde
     stream.appended("first", "old", producer="p", sequence=0)
     stream.until_in_sync(*NODES)
     owner = stream.owner
-    shutil.copytree(stream.log_dir(owner), tmp_path / "older")
+    stream.copy_log(owner, tmp_path / "older")
     stream.appended(owner, "newer", producer="p", sequence=1)
     stream.until_in_sync(*NODES)
 
@@ -440,7 +451,7 @@ def test_nothing_is_lost_when_all_nodes_die_and_the_owners_disk_comes_back_older
         stream.appended("first", "old", producer="p", sequence=0)
         stream.until_in_sync(*NODES)
         owner = stream.owner
-        shutil.copytree(stream.log_dir(owner), tmp_path / "older")
+        stream.copy_log(owner, tmp_path / "older")
         stream.appended(owner, "newer", producer="p", sequence=1)
 
         for name in NODES:

@@ -35,7 +35,8 @@ def test_a_node_of_replicas_that_is_gone_is_replaced(nodes: ThreeServers) -> Non
     stream.until_held_by(owner, free)
     stream.appended(owner, "1", producer="p", sequence=1)
     nodes.start()
-    stream.require_same(owner, free)
+    # It may have taken the place of one of them, on a machine that stands still.
+    stream.require_same_of(2)
     assert stream.values("first") == ["0", "1"]
 
 

@@ -55,7 +55,13 @@ def stored(nodes: ThreeServers, first: int, *names: str) -> None:
 def replicas(nodes: ThreeServers, name: str, index: int) -> dict[str, Any]:
     """Which nodes hold a partition, as a node says it."""
     with nodes[name].client() as client:
-        told: dict[str, Any] = client.get(f"/v1/streams/events-{index}/replicas").json()
+
+        def asked() -> httpx.Response | None:
+            answer = client.get(f"/v1/streams/events-{index}/replicas")
+            assert answer.status_code in (200, 503), answer.text
+            return answer if answer.is_success else None
+
+        told: dict[str, Any] = until(asked, what="the nodes of a partition").json()
         return told
 
 

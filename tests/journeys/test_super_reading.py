@@ -152,7 +152,9 @@ def test_who_follows_is_given_what_comes_to_any_partition(running: AllInOne) -> 
                     while not came:
                         batch = await anext(consumer)
                         came = [one for one in batch.records if one.text != "before"]
-                    assert [(one.text, one.partition) for one in came] == [(str(number), number % 2)]
+                    assert [(one.text, one.partition) for one in came] == [
+                        (str(number), number % 2)
+                    ]
                 await client.delete_super_stream("taps")
                 with pytest.raises(NotFound):
                     await anext(consumer)

@@ -287,12 +287,32 @@ class ReplicatedStream:
     def entries(self, name: str) -> list[dict[str, Any]]:
         """Of its manifest, gaps among them."""
         with self.nodes[name].client() as client:
-            found: list[dict[str, Any]] = client.get(f"{self.path}/manifest").json()["entries"]
+
+            def told() -> httpx.Response | None:
+                answer = client.get(f"{self.path}/manifest")
+                assert answer.status_code in (200, 503), answer.text
+                return answer if answer.is_success else None
+
+            found: list[dict[str, Any]] = until(told, what="a manifest").json()["entries"]
             return found
 
     def log_dir(self, name: str) -> Path:
         """The log of a node."""
         return self.nodes[name].ingest_dir / "streams" / self.stream_id
+
+    def copy_log(self, name: str, target: Path) -> None:
+        """Keep the log of a node as it is now, by hand. The node may write a file anew meanwhile, and a
+        part of that has another name for a moment."""
+
+        def copied() -> bool:
+            shutil.rmtree(target, ignore_errors=True)
+            try:
+                shutil.copytree(self.log_dir(name), target)
+            except shutil.Error:
+                return False
+            return True
+
+        until(copied, what="a copy of a log")
 
     def segments(self, name: str) -> dict[str, bytes]:
         """The files of the log of a node."""
@@ -306,11 +326,28 @@ class ReplicatedStream:
         A node that the machine let wait may be evicted at any time, and comes back.
         """
 
-        def same() -> bool:
-            first, *others = (self.segments(name) for name in names)
-            return bool(first) and all(other == first for other in others)
+        until(
+            lambda: self.in_sync() == set(names) and self.is_same(*names),
+            what=f"{names} to be alike",
+        )
 
-        until(lambda: self.in_sync() == set(names) and same(), what=f"{names} to be alike")
+    def require_same_of(self, count: int) -> None:
+        """So many nodes, whichever they are by now, are in sync and alike; nobody appends."""
+
+        def alike() -> bool:
+            names = self.in_sync()
+            return len(names) == count and self.is_same(*names) and self.in_sync() == names
+
+        until(alike, what=f"{count} nodes to be alike")
+
+    def is_same(self, *names: str) -> bool:
+        """Whether these have the same files, and some."""
+        try:
+            first, *others = (self.segments(name) for name in names)
+        except FileNotFoundError:
+            # One has just thrown its log away, and gets it anew.
+            return False
+        return bool(first) and all(other == first for other in others)
 
     def _names(self) -> dict[NodeId, str]:
         found = {self.nodes.node_id(name): name for name in NODES}
