@@ -26,6 +26,7 @@ from bottomless_server.ingest.leaderless.staged_batches import StagedObjects
 from bottomless_server.ingest.leaderless.wal_cache import WalCache
 from bottomless_server.ingest.leaderless.wal_routes import add_wal_routes
 from bottomless_server.ingest.local.appender_context import AppenderContext
+from bottomless_server.ingest.local.config_watch import ConfigWatch
 from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
 from bottomless_server.ingest.local.giving import Giving
@@ -261,6 +262,7 @@ def create_service(
         context=context,
         streams=streams,
         giving=giving,
+        configs=ConfigWatch(streams, owner),
         replicas=replicas,
         feed=feed,
         leftovers=leftovers,

@@ -16,6 +16,7 @@ from bottomless_server.ingest.front.remote_partitions import PartitionOwners
 from bottomless_server.ingest.front.super_names import SuperNames
 from bottomless_server.ingest.leaderless.making import LeaderlessHalf, no_writer
 from bottomless_server.ingest.local.appender_context import AppenderContext
+from bottomless_server.ingest.local.config_watch import ConfigWatch
 from bottomless_server.ingest.local.feed import CommitFeed
 from bottomless_server.ingest.local.giving import Giving
 from bottomless_server.ingest.local.handover import await_upload
@@ -55,6 +56,7 @@ class IngestService:
     context: AppenderContext
     streams: OwnedStreams
     giving: Giving
+    configs: ConfigWatch
     replicas: ReplicaHalf
     feed: CommitFeed
     leftovers: Leftovers
@@ -103,6 +105,7 @@ class IngestService:
         await self.lease.start()
         self.started = True
         await self.streams.start()
+        self.configs.start()
         await self.streams.count_unopened()
         self.replicas.start(await self.streams.local_ids())
         await self.staged.start()
@@ -139,6 +142,7 @@ class IngestService:
         if self.started:
             self.feed.end()
             await self.replicas.claim_nothing()
+            await self.configs.stop()
             await self.streams.stop()
             await self.replicas.stop()
             await self.lease.stop()

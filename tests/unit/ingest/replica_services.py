@@ -146,7 +146,7 @@ class ThreeServices:
         config = StreamConfig(replication=ReplicationConfig(replicas=replicas))
         await self.first.streams.update(STREAM, lambda record: replace(record, config=config))
         for node in self.nodes:
-            await node.harness.service.streams.take_up_configs()
+            await node.harness.service.configs.take_up()
 
     async def until_all_in_sync(self) -> None:
         async def are() -> bool:

@@ -57,7 +57,7 @@ async def asked_for_less(three: ThreeServices) -> None:
     config = StreamConfig(replication=ReplicationConfig(replicas=3, min_in_sync=1))
     await three.first.streams.update(STREAM, lambda record: replace(record, config=config))
     for node in three.nodes:
-        await node.harness.service.streams.take_up_configs()
+        await node.harness.service.configs.take_up()
 
 
 async def test_the_last_node_of_three_goes_on_once_the_floor_is_lowered(

@@ -316,7 +316,7 @@ async def test_an_owner_goes_on_with_a_configuration_that_was_changed(
     await harness.append("a")
     token = (await harness.internal.get(COMMITS)).json()["token"]
     await changed_config(harness)
-    await harness.service.streams.take_up_configs()
+    await harness.service.configs.take_up()
 
     [news] = (await harness.internal.get(COMMITS, params={"after": token})).json()["streams"]
     assert (news["target_bytes"], news["max_age_ms"]) == (1_048_576, 5_000)
@@ -335,7 +335,7 @@ async def test_as_long_as_no_configuration_is_changed_no_record_is_read(
 
     monkeypatch.setattr(Streams, "load_many", counted)
     await harness.append("a")
-    look = harness.service.streams.take_up_configs
+    look = harness.service.configs.take_up
     await look()
     # It may have been changed while the stream was being opened.
     assert asked == [1]
@@ -367,7 +367,7 @@ async def test_a_configuration_of_another_epoch_is_not_taken_up(harness: IngestH
     before = harness.appender.config
     await changed_config(harness)
     await harness.streams.update(STREAM, lambda record: replace(record, epoch=record.epoch + 1))
-    await harness.service.streams.take_up_configs()
+    await harness.service.configs.take_up()
     assert harness.appender.config == before
 
 

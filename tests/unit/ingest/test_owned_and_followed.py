@@ -212,7 +212,7 @@ async def ask_for(node: IngestHarness, replicas: int) -> None:
 
     await node.streams.update(STREAM, changed)
     node.coordination.write(Changes({CONFIGS_KEY: b"%d" % replicas}))
-    await node.service.streams.take_up_configs()
+    await node.service.configs.take_up()
 
 
 async def test_a_stream_that_is_to_be_on_three_nodes_is_claimed_anew_and_waits_for_them(

@@ -124,12 +124,12 @@ async def test_a_stream_goes_from_one_node_to_three_and_back(tmp_path: Path) -> 
         owner, b, c = three.nodes
         assert await three.append(owner, "0") == 0
         await patched(three, 3)
-        await owner.harness.service.streams.take_up_configs()
+        await owner.harness.service.configs.take_up()
         assert await three.append(owner, "1") == 1
         await until_in_sync(three, owner, b, c)
         await three.until_same_files(owner, b, c)
         await patched(three, 1)
-        await owner.harness.service.streams.take_up_configs()
+        await owner.harness.service.configs.take_up()
         await until_alone(three)
         assert await three.append(owner, "2") == 2
         assert await three.values(owner) == [b"0", b"1", b"2"]

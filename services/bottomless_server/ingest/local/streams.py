@@ -19,7 +19,7 @@ from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import StreamId
 from bottomless_server.core.restated import restated
-from bottomless_server.ingest.local.appender import ConfigMark, LocalAppender
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.core.failing import FailingLogs
 from bottomless_server.ingest.local.core.unopened import Unopened
@@ -46,11 +46,6 @@ _ELSEWHERE_SECONDS: Final = 1.0
 question with each request that is passed on, a longer one lets a stream wait that was released."""
 TICK_SECONDS: Final = 0.5
 """How often streams are asked whether their files need looking after."""
-
-_LOOKS_A_LEASE: Final = 3
-"""So often in the time of a lease the configurations of streams are looked at."""
-_CONFIG_COUNT: Final = 64
-"""Records that one such question asks for."""
 
 
 class Followed(Protocol):
@@ -137,9 +132,6 @@ class OwnedStreams:
             asyncio.create_task(endless("ingest-files", self._tick), name="ingest-files"),
             asyncio.create_task(endless("ingest-claims", self._confirm_due), name="ingest-claims"),
             asyncio.create_task(endless("ingest-opening", self._open_due), name="ingest-opening"),
-            asyncio.create_task(
-                endless("ingest-configs", self._configure_due), name="ingest-configs"
-            ),
         ]
 
     async def stop(self) -> None:
@@ -479,46 +471,6 @@ class OwnedStreams:
         await asyncio.sleep(TICK_SECONDS)
         await self._confirm_again()
         return 0
-
-    async def _configure_due(self) -> float:
-        await asyncio.sleep(self._owner.lease.lease_ms / _LOOKS_A_LEASE / 1000)
-        await self.take_up_configs()
-        return 0
-
-    async def take_up_configs(self) -> None:
-        """Go on with the configuration that each stream has now: a PATCH changes the record alone.
-
-        One question tells whether any stream's was changed, and as long as none was no record is
-        read: of ten thousand slow streams that would be a quarter of a core. Only streams are
-        looked at for which it makes a difference: something of them is not uploaded yet, or they wait
-        for other nodes, as does what an owner found and may not show. Where coordination does not
-        answer, the next look does it.
-        """
-        due = [one for one in self.opened() if one.heeds_config]
-        if not due:
-            return
-        try:
-            # Before the records: what is changed after this changes the mark once more.
-            mark = ConfigMark(await self._owner.streams.config_mark())
-        except StoreError as error:
-            log.warning("configurations were not looked at", error=str(error))
-            return
-        due = [one for one in due if one.config_looked_at != mark]
-        for start in range(0, len(due), _CONFIG_COUNT):
-            page = [appender.stream_id for appender in due[start : start + _CONFIG_COUNT]]
-            try:
-                loaded = await self._owner.streams.load_many(page)
-            except StoreError as error:
-                log.warning("configurations were not looked at", error=str(error))
-                return
-            for record in loaded.records:
-                appender = self._open.get(record.stream_id)
-                # Of another epoch is another owner's stream, and its claim finds that out.
-                if appender is None or record.epoch != appender.claim.epoch:
-                    continue
-                appender.config_looked_at = mark
-                if appender.stopped is None and record.config != appender.config:
-                    await self.configure(appender, record.config)
 
     async def configure(self, appender: LocalAppender, config: StreamConfig) -> None:
         """Go on with another configuration of a stream that is open, if need be by opening it anew."""
