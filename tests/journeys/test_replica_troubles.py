@@ -13,6 +13,7 @@ import pytest
 from support.lost_coordination import await_loss, flush, rebuild
 from support.replicated import (
     NODES,
+    BareProducer,
     Producing,
     ReplicatedStream,
     ThreeServers,
@@ -122,9 +123,10 @@ def damage(stream: ReplicatedStream, name: str) -> None:
 
 
 def test_replicas_are_moved_and_drained_under_load(nodes: ThreeServers) -> None:
-    """RP7: nobody meets an error but one that says to try again."""
+    """RP7: nobody meets an error but one that says to try again; and of what was refused nothing is stored."""
     stream = ReplicatedStream(nodes, "moved")
     with producing(stream) as at_work:
+        bare = BareProducer(stream)
         for _ in range(2):
             owner = stream.owner
             stream.move(stream.others(owner)[0])
@@ -134,9 +136,12 @@ def test_replicas_are_moved_and_drained_under_load(nodes: ThreeServers) -> None:
         assert nodes[owner].stop() == 0
         stream.until_owned(*stream.others(owner))
         at_work.wait_for_answers()
+        bare.stop()
         nodes[owner].start()
         stream.until_in_sync(*NODES)
     stream.require_same(*NODES)
+    bare.require_true(stream.values("first"))
+    print(f"refusals of a bare producer in two moves and a drain: {dict(bare.refusals)}")
 
 
 def test_replicas_outlive_a_loss_of_coordination_and_then_the_disk_of_their_home(

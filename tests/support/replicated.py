@@ -9,10 +9,11 @@ import shutil
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -390,6 +391,65 @@ class Producer:
         else:
             assert answer.status_code in NOT_NOW, answer.text
         return answer.is_success
+
+
+class BareProducer:
+    """Sends each value once, to the nodes in turn, and never again: as curl does, without numbers."""
+
+    def __init__(self, stream: ReplicatedStream) -> None:
+        self.refusals: Counter[str] = Counter()
+        """Answers but 200, by their codes."""
+        self._stream = stream
+        self._stored: list[str] = []
+        self._refused: list[str] = []
+        """Of which it was said that nothing was stored."""
+        self._failure: Exception | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Return when nothing is under way."""
+        self._stop.set()
+        self._thread.join(240)
+        assert not self._thread.is_alive(), "an append is never answered"
+        assert self._failure is None, self._failure
+
+    def require_true(self, values: Sequence[str]) -> None:
+        """What was acknowledged is among these, each once, and nothing of what was refused."""
+        found = Counter(values)
+        assert [value for value in self._stored if found[value] != 1] == []
+        assert [value for value in self._refused if found[value]] == []
+
+    def _run(self) -> None:
+        try:
+            numbers = count()
+            with ExitStack() as open_clients:
+                urls = [self._stream.nodes[name].url for name in NODES]
+                made = [httpx.Client(base_url=url, timeout=60) for url in urls]
+                clients = cycle([open_clients.enter_context(one) for one in made])
+                while not self._stop.wait(PAUSE_SECONDS):
+                    self._send(next(clients), f"bare {next(numbers)}")
+        except Exception as error:  # noqa: BLE001
+            self._failure = error
+
+    def _send(self, client: httpx.Client, value: str) -> None:
+        try:
+            answer = client.post(
+                f"{self._stream.path}/records", json={"records": [{"value": value}]}
+            )
+        except httpx.TransportError:
+            # Of a node that is stopped: nothing is known.
+            self.refusals["no answer"] += 1
+            return
+        if answer.is_success:
+            self._stored.append(value)
+            return
+        assert answer.status_code in NOT_NOW, answer.text
+        said = answer.json()
+        self.refusals[said["code"]] += 1
+        if said["outcome"] == "none":
+            self._refused.append(value)
 
 
 class Producing:

@@ -6,7 +6,8 @@ that it came with. Headers of our own name the principal that sent it: the crede
 here and stays here. A request that was passed on is never passed on again, so two nodes that each
 take the other for the owner answer 503 `not-owner` and form no loop.
 
-No change is repeated. Where no connection came about nothing was sent, so the outcome is none;
+No change is repeated here; whoever keeps a body may ask the next owner where the first one has done
+nothing (ingest/front/routes.py). Where no connection came about nothing was sent, so the outcome is none;
 where the connection ended without an answer a write may have happened, and that is said. What only
 looks is asked once more where the connection that was kept turns out to be closed.
 """
@@ -47,6 +48,8 @@ _CONNECTION_COUNT_MAX: Final = 256
 _CONNECT_SECONDS: Final = 5.0
 _IDLE_SECONDS: Final = 15
 """Shorter than listeners keep an idle connection, so that no request meets its closing."""
+_DISOWNED: Final = (Code.NOT_OWNER, Code.DRAINING)
+_UNAVAILABLE: Final = STATUS[Code.NOT_OWNER]
 _UNAUTHENTICATED: Final = STATUS[Code.UNAUTHENTICATED]
 _READS: Final = ("GET", "HEAD")
 _TAKEN: Final = "bottomless.passed-on"
@@ -89,6 +92,12 @@ _ANSWER_HOP: Final = frozenset(
 """Headers of an answer that the shell around every application says itself."""
 
 
+@guard("nothing done before a request goes to the next owner")
+def is_undone(outcome: object) -> bool:
+    """Whether nothing came of a request, so that it may be sent to another node as well."""
+    return outcome is Outcome.NONE or outcome == Outcome.NONE.value
+
+
 class Answer(NamedTuple):
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -97,13 +106,25 @@ class Answer(NamedTuple):
     @property
     def disowned(self) -> bool:
         """Whether the owner says that it is none, or will soon not be."""
-        if self.status != 503:
-            return False
+        return self._said("code") in _DISOWNED
+
+    @property
+    def undone(self) -> bool:
+        """Whether the owner is none, and says that it has done nothing of what was asked."""
+        return self.disowned and is_undone(self._said("outcome"))
+
+    @property
+    def draining(self) -> bool:
+        """Whether the owner is about to stop, so that another node may soon own what it has."""
+        return bool(self._said("code") == Code.DRAINING)
+
+    def _said(self, member: str) -> Any:
+        if self.status != _UNAVAILABLE:
+            return None
         try:
-            code = orjson.loads(self.body).get("code")
+            return orjson.loads(self.body).get(member)
         except (orjson.JSONDecodeError, AttributeError):
-            return False
-        return code in (Code.NOT_OWNER, Code.DRAINING)
+            return None
 
 
 def is_forwarded(scope: Scope) -> bool:

@@ -3,21 +3,28 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import httpx
 import pytest
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from support.asgi import client_of, on_tcp
 from support.guards import remove
-from support.raw_server import NOTHING, Asked, Script, raw_server
+from support.raw_server import NOTHING, Asked, RawServer, Script, raw_server
 from support.raw_server import answer as raw_answer
 from support.raw_server import problem as raw_problem
+from support.waiting import eventually
 
 from bottomless.errors import Unavailable
 from bottomless.model.names import TENANT_DEFAULT
 from bottomless_server.core.principal import Principal
+from bottomless_server.ingest.front import routes
+from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.forwarding import Forwarding
+from bottomless_server.node.kept_body import KEPT_SIZE_MAX, KeptBody
+from bottomless_server.node.room import MemoryRoom
 from bottomless_server.protocol.forwarding import ACTOR, TENANT
 from bottomless_server.runtime.base.principal import note_principal
 from bottomless_server.runtime.http.app import wrap
@@ -281,7 +288,10 @@ async def test_what_only_looks_is_asked_once_more() -> None:
     assert await asked_of_an_owner("GET") == ["GET", "GET", "GET"]
 
 
-async def test_an_owner_that_gives_its_streams_up_is_not_remembered(tmp_path: Path) -> None:
+async def test_an_owner_that_gives_its_streams_up_is_not_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes, "GIVEN_AWAY_SECONDS", 0)
     async with raw_server(lambda _: raw_problem(503, "draining")) as server:
         owner = await IngestHarness(tmp_path / "owner", ingest_url=server.url).declare()
         await owner.start()
@@ -295,6 +305,233 @@ async def test_an_owner_that_gives_its_streams_up_is_not_remembered(tmp_path: Pa
         # No time has passed: only the word of the owner makes it ask coordination again.
         assert (await other.append("b")).json()["first_offset"] == 1
         await other.aclose()
+
+
+class Moving(NamedTuple):
+    """A stream whose owner, reached at a script, gives it away in the middle of a request."""
+
+    before: IngestHarness
+    server: RawServer
+    other: IngestHarness
+    """Passes requests on."""
+    next: IngestHarness
+    """May own it afterwards."""
+
+    async def given(self, to: IngestHarness | None = None) -> None:
+        """The owner leaves the stream, and another one, or nobody yet, claims it."""
+        await self.before.aclose()
+        if to is not None:
+            await to.service.streams.get(STREAM)
+
+
+@asynccontextmanager
+async def moving(tmp_path: Path) -> AsyncIterator[Moving]:
+    """The script answers 200 until a test says otherwise; `other` knows who owns the stream."""
+    async with AsyncExitStack() as stack:
+        served: list[ASGIApp] = []
+
+        async def internal(scope: Scope, receive: Receive, send: Send) -> None:
+            await served[0](scope, receive, send)
+
+        server = await stack.enter_async_context(raw_server(lambda _: raw_answer()))
+        owner = await IngestHarness(tmp_path / "owner", ingest_url=server.url).declare()
+        await owner.start()
+        assert (await owner.append("a")).status_code == 200
+        await owner.published(1)
+        url = f"http://127.0.0.1:{await stack.enter_async_context(on_tcp(internal))}"
+        then = IngestHarness(tmp_path / "next", before=owner, ingest_url=url)
+        app = wrap(then.service.internal)
+        served.append(Requests(access_log=False).around(app, trusted=True))
+        other = IngestHarness(tmp_path / "other", before=owner, ingest_url="unix:///other.sock")
+        for node in (then, other):
+            await node.start()
+        assert (await other.append("known")).status_code == 200
+        yield Moving(owner, server, other, then)
+        await other.aclose()
+        await then.aclose()
+        await owner.aclose()
+
+
+async def stored_at(node: IngestHarness) -> list[bytes]:
+    """The values after the first, which is in object storage."""
+    return [row["value"] for row in await node.rows(1)]
+
+
+async def test_an_append_goes_to_the_next_owner_where_the_one_before_has_just_given_the_stream_away(
+    tmp_path: Path,
+) -> None:
+    async with moving(tmp_path) as nodes:
+
+        async def gives_it(_: Asked) -> bytes:
+            await nodes.given(nodes.next)
+            return raw_problem(503, "not-owner")
+
+        nodes.server.script = gives_it
+        answer = await nodes.other.append("b")
+
+        assert (answer.status_code, answer.json()["first_offset"]) == (200, 1), answer.text
+        assert await stored_at(nodes.next) == [b"b"]
+        assert nodes.other.service.counts.forwarded == 3
+        assert nodes.other.service.room.admission.total == 0, "what was kept of its body"
+
+
+async def test_an_append_is_stored_here_where_its_owner_has_just_given_the_stream_to_this_node(
+    tmp_path: Path,
+) -> None:
+    async with moving(tmp_path) as nodes:
+
+        async def gives_it(_: Asked) -> bytes:
+            await nodes.given()
+            return raw_problem(503, "not-owner")
+
+        nodes.server.script = gives_it
+        answer = await nodes.other.append("b")
+
+        assert (answer.status_code, answer.json()["first_offset"]) == (200, 1), answer.text
+        assert await stored_at(nodes.other) == [b"b"]
+
+
+async def test_producers_are_changed_where_the_stream_has_just_gone(tmp_path: Path) -> None:
+    async with moving(tmp_path) as nodes:
+
+        async def gives_it(_: Asked) -> bytes:
+            await nodes.given(nodes.next)
+            return raw_problem(503, "not-owner")
+
+        nodes.server.script = gives_it
+        raised = await nodes.other.client.post(f"{PRODUCERS}/p/epoch")
+
+        assert (raised.status_code, raised.json()["epoch"]) == (200, 1), raised.text
+        assert (await nodes.next.client.get(f"{PRODUCERS}/p")).status_code == 200
+
+
+async def test_an_append_waits_for_the_next_owner_of_a_node_that_is_about_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Longer than any machine takes for it: that it waits is what is asked, and not for how long.
+    monkeypatch.setattr(routes, "GIVEN_AWAY_SECONDS", 240)
+    async with moving(tmp_path) as nodes:
+        nodes.server.script = lambda _: raw_problem(503, "draining")
+        appending = asyncio.create_task(nodes.other.append("b"))
+        await eventually(lambda: len(nodes.server.asked) == 2)
+        await nodes.given()
+
+        answer = await appending
+        assert (answer.status_code, answer.json()["first_offset"]) == (200, 1), answer.text
+        assert len(nodes.server.asked) == 2, "it is asked once, and then coordination"
+
+
+async def asked_of_one_that_stored(nodes: Moving, outcome: str) -> httpx.Response:
+    """What an append gets whose owner stores it, gives the stream away, and says this of it."""
+
+    async def stores_it(asked: Asked) -> bytes:
+        assert (await nodes.before.append_raw(asked.body)).status_code == 200
+        await nodes.before.published(2)
+        await nodes.given(nodes.next)
+        return raw_problem(503, "not-owner", outcome=outcome)
+
+    nodes.server.script = stores_it
+    return await nodes.other.append("b")
+
+
+async def test_what_may_be_stored_is_not_sent_to_the_next_owner(tmp_path: Path) -> None:
+    async with moving(tmp_path) as nodes:
+        answer = await asked_of_one_that_stored(nodes, "unknown")
+
+        assert problem(answer) == (503, "not-owner")
+        assert answer.json()["outcome"] == "unknown"
+        assert (await nodes.next.append("c")).json()["first_offset"] == 2
+
+
+async def test_without_its_guard_an_append_is_stored_by_two_owners(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(
+        monkeypatch, "nothing done before a request goes to the next owner", lambda _outcome: True
+    )
+    async with moving(tmp_path) as nodes:
+        answer = await asked_of_one_that_stored(nodes, "unknown")
+
+        assert (answer.status_code, answer.json()["first_offset"]) == (200, 2), "the second time"
+
+
+async def test_a_large_body_is_sent_once(tmp_path: Path) -> None:
+    async with moving(tmp_path) as nodes:
+
+        async def gives_it(_: Asked) -> bytes:
+            await nodes.given(nodes.next)
+            return raw_problem(503, "not-owner")
+
+        nodes.server.script = gives_it
+        answer = await nodes.other.append("b" * (KEPT_SIZE_MAX + 1))
+
+        assert problem(answer) == (503, "not-owner")
+        assert nodes.other.service.room.admission.total == 0
+
+
+async def test_two_nodes_that_take_each_other_for_the_owner_are_each_asked_once(
+    tmp_path: Path,
+) -> None:
+    async with (
+        moving(tmp_path) as nodes,
+        raw_server(lambda _: raw_problem(503, "not-owner")) as two,
+    ):
+
+        async def names_another(_: Asked) -> bytes:
+            record = await nodes.before.record()
+            named = replace(record, owner_url=two.url)
+            await nodes.before.streams.update(STREAM, lambda _: named)
+            return raw_problem(503, "not-owner")
+
+        nodes.server.script = names_another
+        answer = await nodes.other.append("b")
+
+        assert problem(answer) == (503, "not-owner")
+        assert (len(nodes.server.asked), len(two.asked)) == (2, 1)
+
+
+def parts_of(*parts: bytes) -> Receive:
+    """A body in these parts."""
+    rest = list(parts)
+
+    async def receive() -> Message:
+        part = rest.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(rest)}
+
+    return receive
+
+
+async def whole(receive: Receive) -> bytes:
+    """A body to its end."""
+    got, more = b"", True
+    while more:
+        message = await receive()
+        got, more = got + message["body"], message["more_body"]
+    return got
+
+
+def room_of(size: int) -> MemoryRoom:
+    """Room for so many bytes, for which nobody waits."""
+    return MemoryRoom(Admission(size, size), lambda: 0.0, 0.0)
+
+
+async def test_a_body_that_is_kept_is_given_again_with_what_had_not_come_yet() -> None:
+    room = room_of(100)
+    with KeptBody(parts_of(b"one", b"two", b"three"), room, "a") as body:
+        assert (await body.receive())["body"] == b"one"
+        assert room.admission.total == 3
+        assert await whole(body.again()) == b"onetwothree"
+    assert room.admission.total == 0
+
+
+@pytest.mark.parametrize("size", [4, 5])
+async def test_a_body_for_which_there_is_no_room_is_not_kept_and_waits_for_none(size: int) -> None:
+    room = room_of(5)
+    async with room.hold("another", size):
+        with KeptBody(parts_of(b"o", b"ne"), room, "a") as body:
+            assert await whole(body.receive) == b"one"
+            assert not body.is_kept
+            assert room.admission.total == size
 
 
 async def test_a_node_does_not_pass_on_to_its_own_address(

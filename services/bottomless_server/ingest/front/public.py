@@ -110,7 +110,7 @@ def create_public_app(
             makes=names if broker.creates else None,
         )
     lane = AppendLane(lookup, under_way, room, counts, frame_size_max)
-    return Public(AppendRoute(requests, lookup, forwarded, api), lane)
+    return Public(AppendRoute(requests, lookup, forwarded, room, api), lane)
 
 
 def _state_append(api: FastAPI) -> None:
