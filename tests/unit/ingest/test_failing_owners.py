@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support.guards import remove
 
+from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.core.failing import FailingLogs
+from bottomless_server.node.core.failover import heirs
 from unit.ingest.harness import STREAM, IngestHarness, broken_disk
 from unit.ingest.replica_services import Node, ThreeServices
 
@@ -83,6 +87,60 @@ async def test_an_owner_whose_disk_fails_gives_the_stream_to_one_that_has_everyt
     # Between them lies what was tried meanwhile, of which nobody had an answer that it is stored.
     first, second, third, *_, last = await three.values(heir)
     assert [first, second, third, last] == [b"first of all", b"1", b"2", b"4"]
+
+
+async def heir_and_other(three: ThreeServices) -> tuple[Node, Node]:
+    """The node that is given the stream before the other one, as long as both are well."""
+    nodes = {node.node_id: node for node in await filled(three)}
+    heir, other = heirs(await three.record())
+    return nodes[heir], nodes[other]
+
+
+async def test_a_held_round_goes_with_its_stream_to_no_node_whose_disk_fails(
+    tmp_path: Path,
+) -> None:
+    """The one that fails is to be waited for, since all three have to have each record."""
+    three = await ThreeServices(tmp_path).start()
+    heir, other = await heir_and_other(three)
+    a = three.nodes[0]
+    floor = StreamConfig(replication=ReplicationConfig(replicas=3, min_in_sync=3))
+    await three.first.streams.update(STREAM, lambda record: replace(record, config=floor))
+    await a.harness.service.streams.take_up_configs()
+    heir.harness.files.faults["fdatasync"] += [broken_disk()] * 100_000
+    appending = asyncio.create_task(a.append("3"))
+    appender = a.harness.service.streams.find(STREAM)
+    assert appender is not None
+
+    async def is_known() -> bool:
+        return heir.node_id in appender.failing
+
+    await three.until(is_known)
+    giving = asyncio.create_task(a.harness.service.replicas.transfers.step_down(STREAM))
+    while not giving.done():
+        await three.step()
+    await giving
+    assert (await three.record()).home == other.node_id
+    await three.until_owned_by(other)
+    heir.harness.files.faults.clear()
+    while not appending.done():
+        await three.step()
+    await three.aclose()
+
+
+@pytest.mark.parametrize("removed", [False, True])
+async def test_a_drain_gives_a_stream_to_no_node_whose_disk_fails_while_another_one_lives(
+    three: ThreeServices, monkeypatch: pytest.MonkeyPatch, removed: bool
+) -> None:
+    """Of an idle stream nobody evicts it; and without the guard it is first in the order of the stream."""
+    heir, other = await heir_and_other(three)
+    monkeypatch.setattr(LocalAppender, "failing", (heir.node_id,))
+    if removed:
+        remove(monkeypatch, "who is given a stream before others", lambda targets, _: targets)
+    giving = asyncio.create_task(three.first.service.replicas.transfers.give_all())
+    while not giving.done():
+        await three.step()
+    await giving
+    assert (await three.record()).home == (heir if removed else other).node_id
 
 
 async def test_a_member_that_began_with_a_damaged_log_goes_on_with_what_it_was_sent(

@@ -8,7 +8,7 @@ import pytest
 
 from bottomless.model.names import NodeId, StreamId
 from bottomless_server.ingest.replicas.step_down import StepDown
-from bottomless_server.ingest.replicas.transfers import longer_first
+from bottomless_server.ingest.replicas.transfers import fittest_first
 from bottomless_server.node.core.giving_away import FAILED_MS, REST_MS
 from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.replica_records import Target
@@ -76,8 +76,22 @@ async def test_what_could_not_be_given_away_is_tried_again_soon_and_what_was_lat
     assert waiting.given == [STREAM, STREAM]
 
 
+def order(ahead: str = "", failing: str = "") -> str:
+    """The nodes a, b and c, as they are given a stream."""
+    targets = [Target(NodeId(name * 32), f"http://{name}") for name in "abc"]
+    seen = SimpleNamespace(
+        ahead={NodeId(name * 32) for name in ahead}, failing={NodeId(name * 32) for name in failing}
+    )
+    return "".join(target.node_id[0] for target in fittest_first(targets, seen))
+
+
 def test_a_node_that_has_more_is_given_the_stream_before_others() -> None:
     """Else two nodes that have less would give it to each other for ever."""
-    first, second, third = (Target(NodeId(name * 32), f"http://{name}") for name in "abc")
-    assert longer_first([first, second, third], {third.node_id}) == [third, first, second]
-    assert longer_first([first, second], ()) == [first, second]
+    assert order(ahead="c") == "cab"
+    assert order() == "abc"
+
+
+def test_a_node_whose_disk_fails_is_given_the_stream_after_all_others() -> None:
+    assert order(failing="a") == "bca"
+    assert order(failing="abc") == "abc"
+    assert order(ahead="a", failing="ab") == "acb"

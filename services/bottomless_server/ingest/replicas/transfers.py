@@ -94,9 +94,10 @@ class Transfers:
                 sync; or coordination does not answer.
             Refused: `not-in-sync` or `not-live`. The stream is open here again.
         """
-        require_unbound(self._streams.find(stream_id))
+        appender = self._streams.find(stream_id)
+        require_unbound(appender)
         record = await self._owner.load(stream_id)
-        targets = await self._targets(record, node)
+        targets = fittest_first(await self._targets(record, node), appender)
         try:
             await self._giving.hand_over(
                 stream_id, lambda appender: self._transferred(appender, targets, node)
@@ -123,7 +124,7 @@ class Transfers:
         require_unbound(appender)
         record = await self._owner.load(stream_id)
         ahead = () if appender is None else appender.ahead
-        targets = longer_first(await self._targets(record, None), ahead)
+        targets = fittest_first(await self._targets(record, None), appender)
         live = await self._owner.live_of([target.node_id for target in targets])
         if not live:
             raise Refused(Refusal.NOT_LIVE)
@@ -237,10 +238,28 @@ class Transfers:
             log.warning("a new owner was not told", stream_id=stream_id, error=str(error))
 
 
-def longer_first(targets: Sequence[Target], ahead: Collection[NodeId]) -> Sequence[Target]:
-    """Put those first that have more than this node. Each transfer goes to a longer log then, so that they
-    end, and nobody cuts what another one has to show."""
-    return sorted(targets, key=lambda target: target.node_id not in ahead)
+class _Seen(Protocol):
+    """What an owner has heard of the other nodes of a stream."""
+
+    @property
+    def ahead(self) -> Collection[NodeId]: ...
+
+    @property
+    def failing(self) -> Collection[NodeId]: ...
+
+
+@guard("who is given a stream before others")
+def fittest_first(targets: Sequence[Target], seen: _Seen | None) -> Sequence[Target]:
+    """Put those first that have more than this node, and those last whose disks took nothing the last time.
+
+    Each transfer goes to a longer log then, so that they end, and nobody cuts what another one has to show.
+    A node whose disk fails would give the stream away once more, and nothing is taken meanwhile; it is given
+    one all the same where no other node lives, since it has everything.
+    """
+    if seen is None:
+        return targets
+    ahead, failing = seen.ahead, seen.failing
+    return sorted(targets, key=lambda one: (one.node_id not in ahead, one.node_id in failing))
 
 
 @guard("all of the log in a transfer")
