@@ -158,6 +158,45 @@ async def test_a_member_that_began_with_a_damaged_log_goes_on_with_what_it_was_s
     assert await three.until_owned_by(b) is b
 
 
+async def test_a_damaged_log_of_another_nodes_stream_counts_as_failing_when_it_is_given_to_this_node(
+    three: ThreeServices,
+) -> None:
+    """Else it is counted, and a line is logged each minute, for as long as the stream is idle."""
+    a, b, c = await filled(three)
+    # Its owner does not reach it, and so does not fill it again.
+    b.address.gone = True
+    await restarted_with_a_damaged_log(three, b)
+    streams = b.harness.service.streams
+
+    async def is_left_to_its_owner() -> bool:
+        return not streams.unopened() and not streams.failing(0)
+
+    await three.until(is_left_to_its_owner)
+    giving = asyncio.create_task(a.harness.service.replicas.transfers.give(STREAM, b.node_id))
+    while not giving.done():
+        await three.step()
+    await giving
+    heir = await three.until_owned_by(a, c)
+    assert await three.append(heir, "3") == 3
+
+
+async def test_without_its_guard_a_damaged_log_of_another_nodes_stream_fails_for_ever(
+    three: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "no failing of streams that are another node's", lambda _: False)
+    _, b, _ = await filled(three)
+    b.address.gone = True
+    await restarted_with_a_damaged_log(three, b)
+    streams, step_down = b.harness.service.streams, b.harness.service.replicas.step_down
+
+    async def is_found() -> bool:
+        return STREAM in streams.failing(0)
+
+    await three.until(is_found)
+    await step_down.look()
+    assert (streams.unopened(), streams.failing(0)) == ([STREAM], [STREAM])
+
+
 async def began_alone_with_a_damaged_log(three: ThreeServices) -> tuple[Node, Node]:
     """A node that was started again, and another one; the owner died before it had opened that log, and the
     other one has no lease for a while."""

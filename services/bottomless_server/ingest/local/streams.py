@@ -100,6 +100,8 @@ class OwnedStreams:
         self._open: dict[StreamId, LocalAppender] = {}
         self._opening: SingleFlight[StreamId, LocalAppender] = SingleFlight()
         self._damaged: dict[StreamId, Corrupt] = {}
+        self._left_to_owners: set[StreamId] = set()
+        """Streams whose logs are damaged here, and that other nodes owned when that was asked last."""
         self._sound = SoundLogs(opener.is_sound)
         self._unopened = Unopened()
         self._failing = FailingLogs()
@@ -151,8 +153,9 @@ class OwnedStreams:
         return (appender for appender in self._open.values() if appender.stopped is None)
 
     def unopened(self) -> list[StreamId]:
-        """Streams that lie here, and could not be opened so far."""
-        return [*self._unopened, *self._damaged]
+        """Streams that lie here, and could not be opened so far; without those of which the log is damaged
+        and another node is the owner."""
+        return [*self._unopened, *(one for one in self._damaged if one not in self._left_to_owners)]
 
     async def count_unopened(self) -> None:
         """Count what lies here and is not open: streams of other nodes, most of all."""
@@ -185,6 +188,9 @@ class OwnedStreams:
         damaged = self._damaged.get(stream_id)
         if damaged is not None:
             await self._require_no_other(stream_id)
+            # It may have been given to this node, which gives it to one that can go on with it.
+            self._left_to_owners.discard(stream_id)
+            self._failing.failed(stream_id, self._context.clocks.elapsed(), for_good=True)
             raise restated(damaged)
         appender = self._open.get(stream_id)
         if appender is None or appender.stopped is not None:
@@ -218,8 +224,24 @@ class OwnedStreams:
 
     def note_followed(self, stream_id: StreamId) -> None:
         """What lies here of a stream is made by another node from now on: damage is not for ever."""
+        self._forget_damage(stream_id)
+
+    def _forget_damage(self, stream_id: StreamId) -> None:
         self._damaged.pop(stream_id, None)
+        self._left_to_owners.discard(stream_id)
         self._failing.drop(stream_id)
+
+    async def leave_to_owner(self, stream_id: StreamId) -> bool:
+        """Find out whether another node that lives owns a stream that fails here, and count it as failing no
+        more then, until somebody asks this node for the stream."""
+        try:
+            await self._require_no_other(stream_id)
+        except OwnedElsewhere:
+            self._failing.drop(stream_id)
+            if stream_id in self._damaged:
+                self._left_to_owners.add(stream_id)
+            return True
+        return False
 
     def failing(self, ms: int) -> list[StreamId]:
         """The streams that this node's disk has not let it open or write for so long."""
@@ -365,6 +387,7 @@ class OwnedStreams:
         """What whoever asks for a stream hears from now on whose log is damaged here."""
         log.error("a local log is damaged", stream_id=stream_id, cause=str(error))
         self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
+        self._left_to_owners.discard(stream_id)
         self._unopened.drop(stream_id)
         return restated(self._damaged[stream_id])
 
@@ -411,6 +434,8 @@ class OwnedStreams:
         """Pass on from now on what is asked of a stream that another node was made the owner of."""
         self._elsewhere[stream_id] = owner_url
         self._failing.drop(stream_id)
+        if stream_id in self._damaged:
+            self._left_to_owners.add(stream_id)
         self._unopened.drop(stream_id)
 
     def has_open_files(self, stream_id: StreamId) -> bool:
@@ -429,8 +454,7 @@ class OwnedStreams:
         appender = self._open.pop(stream_id, None)
         if appender is not None:
             self._forget_state(appender)
-        self._damaged.pop(stream_id, None)
-        self._failing.drop(stream_id)
+        self._forget_damage(stream_id)
         self._unopened.drop(stream_id)
 
     async def _let_go(self, appender: LocalAppender) -> None:

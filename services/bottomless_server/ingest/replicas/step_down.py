@@ -23,11 +23,12 @@ from typing import Final
 import structlog
 
 from bottomless.errors import StoreError
+from bottomless.guards import guard
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.transfers import Transfers
 from bottomless_server.node.core.giving_away import GivingAway
-from bottomless_server.node.core.in_sync import Refused
+from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.lease import Clocks
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.endless import endless
@@ -103,6 +104,15 @@ class StepDown:
                     await self._transfers.give_unopened(stream_id)
             except (StoreError, Refused) as error:
                 self._tried.failed(stream_id, self._clocks.elapsed())
-                log.warning("a stream stays here", stream_id=stream_id, error=str(error))
+                if is_others(error) and await self._streams.leave_to_owner(stream_id):
+                    log.info("a damaged log is left to its owner", stream_id=stream_id)
+                else:
+                    log.warning("a stream stays here", stream_id=stream_id, error=str(error))
             else:
                 self._tried.given(stream_id, self._clocks.elapsed(), has_more=has_more)
+
+
+@guard("no failing of streams that are another node's")
+def is_others(error: StoreError | Refused) -> bool:
+    """Whether a stream was not given away because it is not this node's."""
+    return isinstance(error, Refused) and error.refusal is Refusal.NOT_HOME
