@@ -136,6 +136,46 @@ async def test_a_stream_of_which_another_drive_is_away_is_left_until_that_one_sa
     assert (kept["kept_fragment_count"], kept["fragment_count"]) == (2, 0)
 
 
+async def left_with_copies() -> Losing:
+    """A move away from the lost drive did not come to its end, and another drive is away for so long that
+    all is deleted which waits for nothing but time."""
+    moving = await a_moving_stream(4, SHELF)
+    await register(moving.harness.drive, SHELF, COLD)
+    await moving.move(0, 20)
+    await moving.move(20, 30, HOT, SHELF)
+    await moving.after_the_grace()
+    await moving.copy(await moving.enter(0, 20, COLD, HOT))
+    there = Losing(moving)
+    await take_away(moving.harness.context.drives, SHELF)
+    await take_it_away(there)
+    left = (await there.lose()).result
+    assert left is not None
+    assert left["left_count"] == 1
+    await moving.after_the_grace()
+    await bring_back(moving.harness.context.drives, SHELF)
+    return Losing(moving)
+
+
+async def test_copies_that_nobody_has_named_yet_stay_while_a_stream_is_left() -> None:
+    there = await left_with_copies()
+    kept = (await there.lose()).result
+    assert kept is not None
+    assert (kept["kept_fragment_count"], kept["fragment_count"]) == (2, 0)
+    await check_all_named_stays(there.moving)
+
+
+async def test_without_a_look_at_what_is_named_copies_go_that_are_all_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> None:
+        pass
+
+    remove(monkeypatch, "what is named before a copy of it goes", nothing)
+    kept = (await (await left_with_copies()).lose()).result
+    assert kept is not None
+    assert kept["fragment_count"] == 2
+
+
 async def test_who_does_not_know_a_drive_does_not_say_that_it_is_away() -> None:
     there = await a_losing()
     harness = there.moving.harness

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from support.drives import register, take_away
+from support.guards import remove
 from support.manifest import GapRange
 from support.moving import COLD, HOT, Moving, a_moving_stream
 from support.rebuilding import rebuild
@@ -254,11 +255,14 @@ async def test_a_rebuild_takes_no_older_root_for_want_of_what_is_lost() -> None:
     ]
 
 
-async def test_a_rebuild_takes_the_root_before_a_move_to_a_lost_drive() -> None:
-    """The queue that kept the sources is lost, and a collection would take what nobody names."""
-    moving = await a_moving_stream(4)
+async def rebuilt_after_a_move(count: int, *, floor: int = 0) -> Losing:
+    """A part of a stream was moved a moment ago, perhaps others were cut; then the drive is lost, and
+    coordination with the queue in which the sources wait. Garbage is collected before anything else."""
+    moving = await a_moving_stream(count)
     await register(moving.harness.drive, COLD)
     await moving.move(10, 40)
+    if floor:
+        await trim(moving.harness.context, moving.committer, floor, allow_empty=False)
     there = Losing(moving)
     await take_it_away(there)
     await there.loss.step(moving.harness.context, await there.loss.begin(NAME, NAME, "default"))
@@ -268,11 +272,41 @@ async def test_a_rebuild_takes_the_root_before_a_move_to_a_lost_drive() -> None:
     await moving.after_the_grace()
     await collect(moving.harness)
     await moving.after_the_grace()
+    return Losing(moving)
 
-    again = Losing(moving)
-    await again.lose()
 
-    assert [gap for _, _, gap in await ranges(again)] == [False] * 4
+@pytest.mark.parametrize("count", [4, 8])
+async def test_sources_that_a_rebuild_knows_nothing_of_are_kept_for_a_drive_that_is_lost(
+    count: int,
+) -> None:
+    """The root itself names the fragments, or its groups do."""
+    there = await rebuilt_after_a_move(count)
+    await there.lose()
+    assert [gap for _, _, gap in await ranges(there)] == [False] * count
+    await there.moving.after_the_grace()
+    assert await there.moving.fragments(HOT) == await there.moving.named(HOT)
+    assert there.moving.harness.context.counts.refused_deletes == 0
+
+
+async def test_without_that_wait_a_collection_takes_the_last_that_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name = "the wait of what a collection finds named elsewhere"
+    remove(monkeypatch, name, lambda target, **_: target)
+    there = await rebuilt_after_a_move(4)
+    await there.lose()
+    assert sum(gap for _, _, gap in await ranges(there)) == 3
+
+
+@pytest.mark.parametrize("count", [4, 8])
+async def test_what_was_cut_stays_cut_whatever_an_older_root_has_of_a_lost_drive(
+    count: int,
+) -> None:
+    there = await rebuilt_after_a_move(count, floor=20)
+    wanted = [(first, first + 10, False) for first in range(20, 10 * count, 10)]
+    assert await ranges(there) == wanted
+    await there.lose()
+    assert await ranges(there) == wanted
 
 
 async def test_a_lost_drive_can_be_retired_and_is_never_registered_again() -> None:

@@ -179,8 +179,7 @@ async def _seen(context: Context, record: StreamRecord, key: RootKey) -> RootSee
     node = await _read_root(context.drive, record, key)
     if node is None:
         return None
-    there, lost = await objects_there(context, record, node)
-    return RootSeen(RootCandidate(key, node), there, lost)
+    return RootSeen(RootCandidate(key, node), await objects_there(context, record, node))
 
 
 async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node | None:
@@ -201,12 +200,12 @@ async def _read_root(drive: Drive, record: StreamRecord, key: RootKey) -> Node |
     return None
 
 
-async def objects_there(
-    context: Context, record: StreamRecord, root: Node
-) -> tuple[frozenset[Uid], frozenset[Uid]]:
+async def objects_there(context: Context, record: StreamRecord, root: Node) -> frozenset[Uid]:
     """The uids that a root itself names and whose objects are there, each on the drive and under the
-    copy that its entry says; groups answer for what is below. And the uids that it names on drives that are
-    lost: of these nothing is there."""
+    copy that its entry says; groups answer for what is below.
+
+    What it names on a drive that is lost counts as there: that it is gone says nothing against the root,
+    and an older one would give up what was published after it, and its offsets a second time."""
     prefix = stream_prefix(record.stream_id, record.tenant)
     fragments = root.entries[root.entries["kind"] == EntryKind.FRAGMENT]
     groups = root.entries[root.entries["kind"] == EntryKind.GROUP]
@@ -215,21 +214,20 @@ async def objects_there(
         for number in np.unique(fragments["drive"]).tolist()
     ]
     there: set[Uid] = set()
-    gone: set[Uid] = set()
     lost = await context.drive_states.lost([number for number, _, _ in places])
     for number, place, entries in (*places, (DEFAULT_NUMBER, "metadata/", groups)):
         if len(entries) == 0:
             continue
         wanted = {uid_from_bytes(entry["uid"].tobytes()): int(entry["copy"]) for entry in entries}
         if number in lost:
-            gone.update(wanted)
+            there.update(wanted)
             continue
         first, last = int(entries["first_offset"].min()), int(entries["first_offset"].max())
         drive = context.drives.of(number)
         async for one in _objects_between(drive, f"{prefix}{place}", first, last):
             if one.uid is not None and wanted.get(one.uid) == one.copy:
                 there.add(one.uid)
-    return frozenset(there), frozenset(gone)
+    return frozenset(there)
 
 
 async def _objects_between(

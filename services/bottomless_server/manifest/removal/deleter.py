@@ -48,7 +48,7 @@ from bottomless_server.manifest.common.core.delete_page import fair_page
 from bottomless_server.manifest.common.failing_deletes import FailingDeletes, queue_later
 from bottomless_server.manifest.common.lookup import entry_of
 from bottomless_server.manifest.removal.expansion import Expansion, expand
-from bottomless_server.manifest.removal.moved_sources import unleased
+from bottomless_server.manifest.removal.moved_sources import require_other, unleased
 from bottomless_server.manifest.removal.range_leases import condemn, latest_end, put_off
 from bottomless_server.manifest.removal.stray_roots import remove_stray_roots
 from bottomless_server.manifest.tree.core.delete_queue import (
@@ -291,7 +291,10 @@ class Deleter:
         offset = max(target.first_offset, root.first_offset)
         drive = self._context.drive
         entry = await entry_of(drive, record.tenant, root, offset, target.uid)
-        return entry is not None and is_at(entry, target)
+        if entry is None or is_at(entry, target):
+            return entry is not None
+        await require_other(self._context, record, entry, target)
+        return False
 
     async def _named_by_strays(self, record: StreamRecord, members: _Members) -> list[Due]:
         """Members that stay for now, since a root that a rebuild could believe may name them."""

@@ -5,7 +5,9 @@ A lease that is granted once the time of grace is over is no hindrance: its hold
 that names the copy. So a look at the record is enough, and nothing is condemned for it.
 
 The copy is looked at once more before its source goes: until then a disk that came back older has lost
-nothing. Where its drive is lost the source stays, and is named again (`mutators/losing.py`).
+nothing. Where its drive is lost the source stays, and is named again (`mutators/losing.py`). So it is with
+what a collection of garbage finds, and with the copies of a move that was given up: what the manifest
+names is looked at before anything goes that has the same bytes.
 """
 
 from collections.abc import Mapping
@@ -85,6 +87,21 @@ async def require_copy(context: Context, record: StreamRecord, entry: np.void) -
         raise DriveUnavailable("the copy is on a drive that is lost, so its source is kept")
     if (await context.drives.of(drive).head(object_key)).size != info.size:
         raise Corrupt("the copy of a fragment that was moved has another size")
+
+
+@guard("what is named before a copy of it goes")
+async def require_other(
+    context: Context, record: StreamRecord, entry: np.void, target: DeleteTarget
+) -> None:
+    """Look at what the manifest names in place of a copy: it may be on a drive that is away, or lost.
+
+    Of what was moved `unleased` does so.
+
+    Raises:
+        ObjectMissing, Corrupt, DriveUnavailable, DriveRefused: the copy may be all that is left.
+    """
+    if target.copy and not target.moved:
+        await require_copy(context, record, entry)
 
 
 async def _entry_of(

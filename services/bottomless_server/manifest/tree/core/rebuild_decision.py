@@ -133,8 +133,6 @@ class RootSeen(NamedTuple):
 
     found: RootCandidate
     there: frozenset[Uid]
-    lost: frozenset[Uid] = frozenset()
-    """What it names on drives that are lost: missing, and for a reason that says nothing against the root."""
 
     @property
     def missing(self) -> frozenset[Uid]:
@@ -143,18 +141,14 @@ class RootSeen(NamedTuple):
         return frozenset[Uid]().union(*named) - self.there
 
     def is_there_after(self, offset: int, *, home_known: bool) -> bool:
-        """Whether it holds something after an offset that is there; a gap is, if it is believed.
-
-        What was on a lost drive proves as much: else an older root would give up what was published
-        after it, and give its offsets a second time.
-        """
+        """Whether it holds something after an offset that is there; a gap is, if it is believed."""
         for entry in self.found.root.entries:
             if int(entry["next_offset"]) <= offset:
                 continue
             if entry["kind"] == EntryKind.GAP:
                 if self.found.fenced or not home_known or entry["reason"] != GapReason.TAKEOVER:
                     return True
-            elif uid_from_bytes(entry["uid"].tobytes()) in self.there | self.lost:
+            elif uid_from_bytes(entry["uid"].tobytes()) in self.there:
                 return True
         return False
 
