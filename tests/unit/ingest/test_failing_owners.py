@@ -105,7 +105,7 @@ async def test_a_held_round_goes_with_its_stream_to_no_node_whose_disk_fails(
     a = three.nodes[0]
     floor = StreamConfig(replication=ReplicationConfig(replicas=3, min_in_sync=3))
     await three.first.streams.update(STREAM, lambda record: replace(record, config=floor))
-    await a.harness.service.streams.take_up_configs()
+    await a.harness.service.configs.take_up()
     heir.harness.files.faults["fdatasync"] += [broken_disk()] * 100_000
     appending = asyncio.create_task(a.append("3"))
     appender = a.harness.service.streams.find(STREAM)
