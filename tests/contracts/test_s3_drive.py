@@ -11,6 +11,7 @@ import httpx
 import pytest
 from botocore.exceptions import ClientError
 from support.s3 import BUCKET, CREDENTIALS, S3Server, s3_client
+from support.sources import Bytes
 
 from bottomless.drives.base import DriveRefused, Location, ObjectExists, ObjectMissing
 from bottomless.errors import Corrupt
@@ -103,8 +104,14 @@ async def test_of_large_puts_at_the_same_time_one_wins(
 async def test_a_put_in_parts_that_is_cancelled_leaves_nothing(
     server: S3Server, drive: S3Drive
 ) -> None:
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(drive.put("big", [BIG], crc32c(BIG)), 0.02)
+    body = Bytes(BIG)
+    body.held_from = 5 * MIB
+    putting = asyncio.create_task(drive.put("big", body, crc32c(BIG)))
+    # In its second part. What S3 has begun by the time that it is cancelled is known by then.
+    await asyncio.wait_for(body.held.wait(), 240)
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
 
     assert await keys_of(drive) == []
     assert uploads(server) == []
