@@ -14,14 +14,20 @@ import pytest
 from support.contract import QUICK, Stream
 from support.places import FREEING, free_local
 from support.ports import lasting_ports
+from support.served import PATIENT
 from support.server import AllInOne
+from support.waiting import until
 
-SETTINGS = {**FREEING, "BOTTOMLESS_FAULT_POINTS": "1"}
+SETTINGS = {**FREEING, **PATIENT, "BOTTOMLESS_FAULT_POINTS": "1"}
 TEN = [f"hello{number}" for number in range(1, 11)]
 BEFORE_THE_LAST_STEP = "ingest.super.before-complete"
 POINTS_OF_REQUESTS = ("ingest.super.after-begin", "ingest.super.after-part", BEFORE_THE_LAST_STEP)
 
 _numbers = itertools.count()
+
+
+def _is_nothing_done(answer: httpx.Response) -> bool:
+    return bool(answer.json()["outcome"] == "none")
 
 
 class Sink:
@@ -36,7 +42,13 @@ class Sink:
         self.streams = [one["stream"] for one in made.json()["partitions"]]
 
     def ask(self, method: str, path: str, **options: Any) -> httpx.Response:
-        return httpx.request(method, self.server.url + path, timeout=30, **options)
+        """An answer other than 503 with nothing done, as it is for a while where a machine stands still."""
+
+        def asked() -> httpx.Response | None:
+            answer = httpx.request(method, self.server.url + path, timeout=240, **options)
+            return None if answer.status_code == 503 and _is_nothing_done(answer) else answer
+
+        return until(asked, what=f"an answer of {path}")
 
     def send(self, keys: Sequence[str], start: int | None = None, **headers: str) -> httpx.Response:
         """Records with these keys, of which each value is its key and number."""
