@@ -29,7 +29,7 @@ from bottomless_server.node.core.sends import (
     Send,
     Told,
 )
-from bottomless_server.node.core.sent_stream import CATCH_UP_SIZE
+from bottomless_server.node.core.sent_stream import CATCH_UP_SIZE, SentStream
 from bottomless_server.protocol.replica import NOWHERE, Answer, Place, Taken
 from unit.ingest.harness import STREAM
 
@@ -617,3 +617,119 @@ def test_a_log_that_is_left_keeps_no_other_from_its_room() -> None:
     serve(made, now=GATHERING_SECONDS)
     assert made.end_of(OTHERS[2]) == SECOND.end
     made.check()
+
+
+def test_only_streams_with_something_to_do_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams of which nothing but bounds is to be told, and later, cost nothing when a round of one is sent."""
+    made = Sending(Memory(1_000))
+    for stream_id in OTHERS:
+        made.follow(stream_id, 1, FIRST.end, Told(), 0)
+    serve(made)
+    for number, stream_id in enumerate(OTHERS):
+        made.tell(stream_id, Told(number + 1, 0, 0))
+    assert not made.next_actions(0.1)
+    looked_at: list[StreamId] = []
+    next_parts = SentStream.next_parts
+
+    def noted(stream: SentStream, now: float, bounds_seconds: float) -> list[Part]:
+        looked_at.append(stream.stream_id)
+        return next_parts(stream, now, bounds_seconds)
+
+    monkeypatch.setattr(SentStream, "next_parts", noted)
+    made.offer(OTHERS[3], SECOND, 0.2)
+    action = only(made.next_actions(0.2))
+    assert isinstance(action, Send)
+    assert [part.stream_id for part in action.parts] == looked_at == [OTHERS[3]]
+    # Nor while it is on its way, or when the same bounds are told once more.
+    made.tell(OTHERS[4], Told(5, 0, 0))
+    assert not made.next_actions(0.3)
+    assert looked_at == [OTHERS[3]]
+    made.check()
+    # The bounds of the others are told when their time has come, and nobody has said anything.
+    assert made.next_time(0.3) == BOUNDS_SECONDS
+    told = only(made.next_actions(BOUNDS_SECONDS))
+    assert isinstance(told, Send)
+    assert {part.stream_id for part in told.parts} == {*OTHERS} - {OTHERS[3]}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whoever_asks_when_told_to_sees_all_streams_to_their_end(seed: int) -> None:
+    """Streams are written and told of, requests fail; and what is to be done is asked for after an event
+    and at the time that was named, never else."""
+    chance = random.Random(seed)
+    made, now = Sending(Memory(200)), 0.0
+    logs: dict[StreamId, list[Piece]] = {stream_id: [] for stream_id in OTHERS[:6]}
+    there = dict.fromkeys(logs, 0)
+    under_way: list[Action] = []
+    told = dict.fromkeys(logs, Told())
+    for stream_id in logs:
+        made.follow(stream_id, 1, None, Told(), now, pause=chance.choice((0.0, 0.7)))
+
+    def write(stream_id: StreamId) -> None:
+        log = logs[stream_id]
+        piece = Piece(log[-1].end if log else Place(0, 64), not log, 0, b"x" * 10)
+        log.append(piece)
+        made.offer(stream_id, piece, now)
+
+    def tell(stream_id: StreamId) -> None:
+        told[stream_id] = Told(len(logs[stream_id]), 0, 0)
+        made.tell(stream_id, told[stream_id])
+
+    def end(stream_id: StreamId) -> Place | None:
+        return logs[stream_id][there[stream_id] - 1].end if there[stream_id] else None
+
+    def take(part: Part) -> Answer:
+        stream_id = part.stream_id
+        if part.piece is not None and part.piece in logs[stream_id][there[stream_id] :]:
+            if part.piece != logs[stream_id][there[stream_id]]:
+                return Answer(Taken.GAP, end(stream_id) or NOWHERE)
+            there[stream_id] += 1
+        heard[stream_id] = part.told
+        return Answer(Taken.OK, end(stream_id) or NOWHERE)
+
+    def finish(action: Action, *, works: bool) -> None:
+        if not works:
+            made.failed(action, now, refused=chance.random() < 0.5)
+        elif isinstance(action, Open):
+            made.opened(action, None, end(action.stream_id), now)
+        elif isinstance(action, Read):
+            log = logs[action.stream_id]
+            after = [one for one in log if action.end is None or one.place >= action.end]
+            made.was_read(action, after[0] if after else None, now)
+        else:
+            made.answered(action, [take(part) for part in action.parts], now)
+
+    heard = dict.fromkeys(logs, Told())
+    for _ in range(400):
+        stream_id = chance.choice(list(logs))
+        match chance.randrange(4):
+            case 0:
+                write(stream_id)
+            case 1:
+                tell(stream_id)
+            case _ if under_way:
+                action = under_way.pop(chance.randrange(len(under_way)))
+                finish(action, works=chance.random() < 0.8)
+            case _:
+                pass
+        under_way += made.next_actions(now)
+        made.check()
+        named = made.next_time(now)
+        if named is not None and chance.random() < 0.3:
+            now = named
+            under_way += made.next_actions(now)
+            made.check()
+    for stream_id in logs:
+        tell(stream_id)
+    under_way += made.next_actions(now)
+    for _ in range(5_000):
+        if under_way:
+            finish(under_way.pop(0), works=True)
+        elif (named := made.next_time(now)) is not None:
+            now = named
+        else:
+            break
+        under_way += made.next_actions(now)
+        made.check()
+    assert there == {stream_id: len(log) for stream_id, log in logs.items()}
+    assert heard == told

@@ -9,6 +9,9 @@ from what a node missed, which takes long to be stored there, and of which two b
 others. As long as one with new rounds is on its way, small ones gather for the next, but not for long: so a
 thousand streams cost few requests, and one alone waits for nobody.
 
+Who asks what is to be done meets the streams of which something can be begun, and no others: one whose
+answer is waited for comes back with it, and one that waits for a time stands in a heap by that time.
+
 What was just written is sent from memory, as far as there is room for it; anything else is read
 from the log, where it is once it is synced. Both begin where the follower says that its log ends. A node
 that does not answer keeps its part of the memory, and leaves some to the others.
@@ -16,6 +19,7 @@ that does not answer keeps its part of the memory, and leaves some to the others
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
@@ -83,7 +87,10 @@ class Sending:
         self._kept = memory.share()
         self._streams: dict[StreamId, SentStream] = {}
         self._due: dict[StreamId, None] = {}
-        """Streams of which something may be sent now or later, in their turn."""
+        """Streams of which something may be begun now, in their turn."""
+        self._later: list[tuple[float, StreamId]] = []
+        """Streams by the time from which on something may be begun of them, a heap. Each has an entry in
+        force, and some that an earlier one has overtaken, until their time comes."""
         self._sessions = count(1)
         self._bodies = 0
         self._rounds = 0
@@ -145,9 +152,10 @@ class Sending:
         """Note new bounds, and that all that was offered can be read of the own log by now."""
         stream = self._streams.get(stream_id)
         if stream is not None and stream.phase is not Phase.ENDED:
+            if told != stream.told or stream.all_read:
+                self._due[stream_id] = None
             stream.told, stream.all_read = told, False
             stream.told_count += 1
-            self._due[stream_id] = None
 
     def silent_since(self, stream_id: StreamId) -> float | None:
         """Since when that node owes an answer for something of a stream; None if it has everything."""
@@ -165,6 +173,7 @@ class Sending:
         """All that can be begun now; each is to be ended by one of the calls below."""
         if now < self._again_at:
             return []
+        self._take_up_later(now)
         actions: list[Action] = []
         rounds, missed = _Body(GATHERED_SIZE), _Body(CATCH_UP_SIZE)
         # After a failure one thing is tried before all others.
@@ -174,13 +183,14 @@ class Sending:
                 break
             stream = self._streams[stream_id]
             if now < stream.again_at:
+                self._put_off(stream, stream.again_at)
                 continue
             parts = [] if stream.is_asked else stream.next_parts(now, BOUNDS_SECONDS)
             if parts:
                 body = missed if parts[0].piece is not None and not stream.is_live else rounds
                 body.take(stream, parts)
-            elif not self._begin_errand(stream, actions) and not self._may_say_more(stream):
-                del self._due[stream_id]
+            elif not self._begin_errand(stream, actions):
+                self._put_off(stream, stream.told_at + BOUNDS_SECONDS)
         self._begin_rounds(rounds, now, actions)
         self._begin_missed(missed, actions)
         return actions
@@ -188,13 +198,8 @@ class Sending:
     def next_time(self, now: float) -> float | None:
         """When to ask for actions again although nothing was said meanwhile; None: not before."""
         if self._again_at > now:
-            return self._again_at if self._due else None
-        times = []
-        for stream_id in self._due:
-            stream = self._streams[stream_id]
-            if not stream.is_asked:
-                bounds_at = stream.told_at + BOUNDS_SECONDS
-                times.append(max(stream.again_at, 0.0 if stream.lacks else bounds_at))
+            return self._again_at if self._due or self._later else None
+        times = [at for at, _ in self._later[:1]]
         if self._gathering_since is not None:
             times.append(self._gathering_since + GATHERING_SECONDS)
         later = [one for one in times if one > now]
@@ -296,17 +301,34 @@ class Sending:
         assert self._catching_up <= CATCHING_UP_MAX
         assert 0 <= self._errands <= ERRAND_COUNT_MAX
         for stream_id, stream in self._streams.items():
-            due = stream_id in self._due or stream.is_asked or stream.phase is Phase.ENDED
-            assert due or (not stream.lacks and stream.told == stream.has_told) or stream.all_read
-            assert stream.since is not None or not stream.lacks
+            assert stream_id in self._due or self._is_later(stream) or not stream.has_work
+            waits = stream.has_work or stream.is_asked or stream.is_read
+            waits |= stream.all_read or stream.phase is Phase.ENDED
+            assert waits or (not stream.lacks and stream.told == stream.has_told)
+            # Where it ends is not known for a while after bounds alone had no answer: it lacks nothing then.
+            assert stream.since is not None or not stream.lacks or stream.phase is Phase.CLOSED
 
     # Inside.
 
-    def _may_say_more(self, stream: SentStream) -> bool:
-        """Whether something may be said of a stream though nobody calls: an answer is waited for, or time."""
-        if stream.is_asked or stream.is_read:
-            return True
-        return stream.told != stream.has_told and stream.phase is not Phase.ENDED
+    def _put_off(self, stream: SentStream, at: float) -> None:
+        """Have a stream due no more: before a time, if something is to be done of it then, or before
+        somebody says something of it."""
+        del self._due[stream.stream_id]
+        if stream.has_work and (stream.later_at is None or at < stream.later_at):
+            stream.later_at = at
+            heappush(self._later, (at, stream.stream_id))
+
+    def _take_up_later(self, now: float) -> None:
+        """Have those due of which the time has come."""
+        while self._later and self._later[0][0] <= now:
+            at, stream_id = heappop(self._later)
+            stream = self._streams.get(stream_id)
+            if stream is not None and stream.later_at == at:
+                stream.later_at = None
+                self._due.setdefault(stream_id)
+
+    def _is_later(self, stream: SentStream) -> bool:
+        return (stream.later_at, stream.stream_id) in self._later
 
     def _begin_errand(self, stream: SentStream, actions: list[Action]) -> bool:
         """Open the log of a stream there, or read of the own log. Whether there is something of that to do:

@@ -62,12 +62,22 @@ class SentStream:
     told_count: int = 0
     told_before_read: int = 0
     again_at: float = 0.0
+    later_at: float | None = None
+    """When it is looked at again although nobody said anything of it; None: not before somebody does."""
     failures: int = 0
 
     @property
     def lacks(self) -> bool:
         """Whether that node lacks something."""
         return self.end != self.log_end
+
+    @property
+    def has_work(self) -> bool:
+        """Whether something can be begun of it, now or from some time on, although nobody says anything."""
+        if self.phase is not Phase.OPEN:
+            return self.phase is Phase.CLOSED and not self.is_asked
+        says = bool(self.ahead) or self.is_live or (self.told != self.has_told and not self.lacks)
+        return (says and not self.is_asked) or self.wants_read
 
     @property
     def read_end(self) -> Place | None:
