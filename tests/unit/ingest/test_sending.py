@@ -657,79 +657,100 @@ def test_whoever_asks_when_told_to_sees_all_streams_to_their_end(seed: int) -> N
     """Streams are written and told of, requests fail; and what is to be done is asked for after an event
     and at the time that was named, never else."""
     chance = random.Random(seed)
-    made, now = Sending(Memory(200)), 0.0
-    logs: dict[StreamId, list[Piece]] = {stream_id: [] for stream_id in OTHERS[:6]}
-    there = dict.fromkeys(logs, 0)
-    under_way: list[Action] = []
-    told = dict.fromkeys(logs, Told())
-    for stream_id in logs:
-        made.follow(stream_id, 1, None, Told(), now, pause=chance.choice((0.0, 0.7)))
-
-    def write(stream_id: StreamId) -> None:
-        log = logs[stream_id]
-        piece = Piece(log[-1].end if log else Place(0, 64), not log, 0, b"x" * 10)
-        log.append(piece)
-        made.offer(stream_id, piece, now)
-
-    def tell(stream_id: StreamId) -> None:
-        told[stream_id] = Told(len(logs[stream_id]), 0, 0)
-        made.tell(stream_id, told[stream_id])
-
-    def end(stream_id: StreamId) -> Place | None:
-        return logs[stream_id][there[stream_id] - 1].end if there[stream_id] else None
-
-    def take(part: Part) -> Answer:
-        stream_id = part.stream_id
-        if part.piece is not None and part.piece in logs[stream_id][there[stream_id] :]:
-            if part.piece != logs[stream_id][there[stream_id]]:
-                return Answer(Taken.GAP, end(stream_id) or NOWHERE)
-            there[stream_id] += 1
-        heard[stream_id] = part.told
-        return Answer(Taken.OK, end(stream_id) or NOWHERE)
-
-    def finish(action: Action, *, works: bool) -> None:
-        if not works:
-            made.failed(action, now, refused=chance.random() < 0.5)
-        elif isinstance(action, Open):
-            made.opened(action, None, end(action.stream_id), now)
-        elif isinstance(action, Read):
-            log = logs[action.stream_id]
-            after = [one for one in log if action.end is None or one.place >= action.end]
-            made.was_read(action, after[0] if after else None, now)
-        else:
-            made.answered(action, [take(part) for part in action.parts], now)
-
-    heard = dict.fromkeys(logs, Told())
+    several = Several(chance)
     for _ in range(400):
-        stream_id = chance.choice(list(logs))
-        match chance.randrange(4):
+        several.do_anything()
+        several.begin()
+        if chance.random() < 0.3:
+            several.go_on()
+    several.come_to_rest()
+    assert several.there == {stream_id: len(log) for stream_id, log in several.logs.items()}
+    assert several.heard == several.told
+
+
+class Several:
+    """Some streams, each with a log here, of which the other node has the first so many pieces."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.made = Sending(Memory(200))
+        self.now = 0.0
+        self.logs: dict[StreamId, list[Piece]] = {stream_id: [] for stream_id in OTHERS[:6]}
+        self.there = dict.fromkeys(self.logs, 0)
+        self.told = dict.fromkeys(self.logs, Told())
+        self.heard = dict.fromkeys(self.logs, Told())
+        self.under_way: list[Action] = []
+        for stream_id in self.logs:
+            self.made.follow(stream_id, 1, None, Told(), 0.0, pause=chance.choice((0.0, 0.7)))
+
+    def do_anything(self) -> None:
+        stream_id = self.chance.choice(list(self.logs))
+        match self.chance.randrange(4):
             case 0:
-                write(stream_id)
+                self.write(stream_id)
             case 1:
-                tell(stream_id)
-            case _ if under_way:
-                action = under_way.pop(chance.randrange(len(under_way)))
-                finish(action, works=chance.random() < 0.8)
+                self.tell(stream_id)
+            case _ if self.under_way:
+                number = self.chance.randrange(len(self.under_way))
+                self.finish(number, works=self.chance.random() < 0.8)
             case _:
                 pass
-        under_way += made.next_actions(now)
-        made.check()
-        named = made.next_time(now)
-        if named is not None and chance.random() < 0.3:
-            now = named
-            under_way += made.next_actions(now)
-            made.check()
-    for stream_id in logs:
-        tell(stream_id)
-    under_way += made.next_actions(now)
-    for _ in range(5_000):
-        if under_way:
-            finish(under_way.pop(0), works=True)
-        elif (named := made.next_time(now)) is not None:
-            now = named
+
+    def write(self, stream_id: StreamId) -> None:
+        log = self.logs[stream_id]
+        log.append(Piece(log[-1].end if log else Place(0, 64), not log, 0, b"x" * 10))
+        self.made.offer(stream_id, log[-1], self.now)
+
+    def tell(self, stream_id: StreamId) -> None:
+        self.told[stream_id] = Told(len(self.logs[stream_id]), 0, 0)
+        self.made.tell(stream_id, self.told[stream_id])
+
+    def begin(self) -> None:
+        self.under_way += self.made.next_actions(self.now)
+        self.made.check()
+
+    def go_on(self) -> bool:
+        """Let time go on to what was named; False if nothing was."""
+        named = self.made.next_time(self.now)
+        if named is not None:
+            self.now = named
+            self.begin()
+        return named is not None
+
+    def come_to_rest(self) -> None:
+        for stream_id in self.logs:
+            self.tell(stream_id)
+        self.begin()
+        for _ in range(5_000):
+            if self.under_way:
+                self.finish(0, works=True)
+                self.begin()
+            elif not self.go_on():
+                return
+
+    def finish(self, number: int, *, works: bool) -> None:
+        action = self.under_way.pop(number)
+        if not works:
+            self.made.failed(action, self.now, refused=self.chance.random() < 0.5)
+        elif isinstance(action, Open):
+            self.made.opened(action, None, self.end(action.stream_id), self.now)
+        elif isinstance(action, Read):
+            log, end = self.logs[action.stream_id], action.end
+            after = [one for one in log if end is None or one.place >= end]
+            self.made.was_read(action, after[0] if after else None, self.now)
         else:
-            break
-        under_way += made.next_actions(now)
-        made.check()
-    assert there == {stream_id: len(log) for stream_id, log in logs.items()}
-    assert heard == told
+            self.made.answered(action, [self.take(part) for part in action.parts], self.now)
+
+    def take(self, part: Part) -> Answer:
+        stream_id = part.stream_id
+        lacks = self.logs[stream_id][self.there[stream_id] :]
+        if part.piece is not None and part.piece in lacks:
+            if part.piece != lacks[0]:
+                return Answer(Taken.GAP, self.end(stream_id) or NOWHERE)
+            self.there[stream_id] += 1
+        self.heard[stream_id] = part.told
+        return Answer(Taken.OK, self.end(stream_id) or NOWHERE)
+
+    def end(self, stream_id: StreamId) -> Place | None:
+        there = self.there[stream_id]
+        return self.logs[stream_id][there - 1].end if there else None
