@@ -9,12 +9,9 @@ Allowed only while coordination does not have the bucket's generation: the servi
    keys, queues. A crash here leaves less of it; the same step goes on.
 2. API keys come back, some at a time (`keys/key_rebuild.py`), then homes of queues, where the bucket
    has any (`queue_homes/home_rebuild.py`).
-3. Stream by stream: a root of the next generation is put (`rebuild_stream.py`) and a registry
-   object (`rebuilt_registry.py`), then one EXEC writes the record, its names and indexes, the
-   offsets of its consumers, and what is to be deleted. After a crash before it the root is an
-   object which nobody names: the step puts another one, and the stray goes into the delete queue
-   with it. After a crash that follows the EXEC the stream is written once more. A stream that needs a
-   drive which is away waits (`waiting_streams.py`), and the others go on.
+3. The streams come back one by one (`rebuilt_streams.py`). After a crash each of the step that was
+   under way is brought back once more. A stream that needs a drive which is away waits
+   (`waiting_streams.py`), and the others go on.
 4. Where leaderless streams are served, what WAL objects say was looked at before, and instances of
    their writers are entered now (`rebuilt_wal.py`).
 5. The bucket's generation is raised, then coordination's. After a crash between the two both
@@ -49,20 +46,15 @@ can read, or a phase that it does not know, does nothing and is left to others.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 
 from bottomless.drives.base import DriveRefused, DriveUnavailable
 from bottomless.errors import Code, Corrupt, Exists, NotFound, NotServed, Unavailable
-from bottomless.formats.keys import stream_prefix
 from bottomless.formats.stream_record import LEADERLESS
 from bottomless.guards import guard
-from bottomless.model.names import StreamId
-from bottomless.model.stream import StreamRecord, StreamState, unknown_epoch
-from bottomless_server.coordination.base import Changes, Due, Values
-from bottomless_server.leaderless.tail import first_epoch
+from bottomless_server.coordination.base import Due, Values
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.keys.key_rebuild import restore_keys
 from bottomless_server.manifest.operations.operations import Operations
@@ -74,20 +66,8 @@ from bottomless_server.manifest.recovery.bucket_streams import (
     next_prefix,
 )
 from bottomless_server.manifest.recovery.discarding import discard_some
-from bottomless_server.manifest.recovery.rebuild_stream import (
-    RebuiltStream,
-    find_consumers,
-    rebuild_stream,
-)
-from bottomless_server.manifest.recovery.rebuilt_registry import (
-    find_registry,
-    put_object_of,
-    put_registry,
-    replaced_by,
-)
-from bottomless_server.manifest.recovery.rebuilt_supers import RebuiltSupers
-from bottomless_server.manifest.recovery.rebuilt_tombstones import Tombstones, buried
-from bottomless_server.manifest.recovery.rebuilt_wal import RebuiltWal, restore_record
+from bottomless_server.manifest.recovery.rebuilt_streams import RebuiltStreams
+from bottomless_server.manifest.recovery.rebuilt_wal import RebuiltWal
 from bottomless_server.manifest.recovery.waiting_streams import (
     LOOK_AGAIN_MS,
     put_off,
@@ -95,16 +75,13 @@ from bottomless_server.manifest.recovery.waiting_streams import (
     waits_for,
 )
 from bottomless_server.manifest.recovery.waiting_streams import restored as restored_now
-from bottomless_server.manifest.tree.core.rebuild_decision import first_version, record_before
 from bottomless_server.runtime.base.fault_points import reach
-from bottomless_server.stores.consumers import restored, versions_of
 from bottomless_server.stores.generation import (
     held_generation,
     is_regressed,
     raise_generation,
     stored_generation,
 )
-from bottomless_server.stores.name_values import super_in
 from bottomless_server.stores.operations import (
     OPERATIONS_KEY,
     Operation,
@@ -112,7 +89,7 @@ from bottomless_server.stores.operations import (
     new_operation,
 )
 from bottomless_server.stores.rebuild_step import RebuildStep, is_intact
-from bottomless_server.stores.streams import GENERATION_KEY, delete_later
+from bottomless_server.stores.streams import GENERATION_KEY
 
 log = structlog.get_logger(__name__)
 
@@ -167,8 +144,7 @@ class Rebuild:
         self._notice = notice
         self._stream_count = stream_count
         self._wal = RebuiltWal(context)
-        self._tombstones = Tombstones(context, operations)
-        self._supers = RebuiltSupers(context, operations, self._tombstones)
+        self._streams = RebuiltStreams(context, operations, self._wal)
         operations.register(KIND, self.step, endless=True)
 
     async def begin(self, tenant: str) -> Operation:
@@ -320,7 +296,7 @@ class Rebuild:
     ) -> None:
         """Restore a stream, or note that it has to wait for a store."""
         try:
-            seen = await self._restore(prefix, step)
+            seen = await self._streams.restore(prefix, step)
         except (DriveUnavailable, DriveRefused) as error:
             # Where drive 0 does not answer, none of them can be restored.
             await stored_generation(self._context.drive)
@@ -330,107 +306,6 @@ class Rebuild:
         await reach("manifest.rebuild.after-stream")
         restored_now(progress, prefix)
         _add(progress, seen)
-
-    async def _restore(self, prefix: StreamPrefix, step: RebuildStep) -> Mapping[str, Any]:
-        """Bring back what is below one prefix; what there is to say of it."""
-        context = self._context
-        found_registry = await find_registry(
-            context.drive, str(prefix), step.generation, context.served
-        )
-        if found_registry is None:
-            of_super = await self._supers.restore_below(prefix, step)
-            if of_super is not None:
-                return of_super
-            log.error("objects of no known stream", prefix=str(prefix))
-            return {"unknown": 1, "unknown_prefixes": [str(prefix)]}
-        registry = found_registry.record
-        registry = await self._supers.of_its_super(registry, step.generation)
-        # Its number is the attempt's: nobody else has it, and later ones are above.
-        mine = await put_registry(self._context, registry, found_registry, step)
-        if registry.state is StreamState.DELETING:
-            await self._tombstones.restore(record_before(mine, None, step.generation), step)
-            return {"deleted_streams": 1}
-        rebuilt = await rebuild_stream(self._context, mine, step, await self._wal.found(step))
-        record = replace(rebuilt.record, version=first_version(step.generation))
-        due_at = self._context.time.latest() + self._context.settings.manifest_upload_deadline_ms
-        whole = rebuilt.readable and not rebuilt.damaged
-        replaced = replaced_by(record, found_registry) if whole else ()
-        queued = [
-            *(delete_later(one, due_at) for one in (*replaced, *rebuilt.to_delete)),
-            *(delete_later(one.object_key, due_at, one.drive) for one in rebuilt.strays),
-        ]
-        also = Changes(queued=queued[:_PAGE_COUNT])
-        found = await find_consumers(self._context.drive, registry)
-        if found is not None:
-            also |= restored(*found)
-        also |= versions_of(registry.stream_id, step.generation)
-        rebuilt = rebuilt._replace(record=record)
-        deleted = await self._restore_active(rebuilt, registry.generation, also, step)
-        if deleted == record.stream_id:
-            return {"deleted_streams": 1}
-        # A crash before these leaves objects that nobody names to garbage collection.
-        await self._queue(step, queued[_PAGE_COUNT:])
-        seen: dict[str, Any] = {"streams": 1, "adopted_fragments": rebuilt.fragment_count}
-        if deleted is not None:
-            seen |= {"streams": 0, "deleted_streams": 1}
-        if not rebuilt.readable:
-            seen |= {"unreadable_streams": 1, "unreadable": [registry.name]}
-        if found_registry.damaged:
-            seen |= {"damaged_configurations": 1, "without_retention": [registry.name]}
-        if rebuilt.damaged:
-            seen |= {"damaged_streams": 1, "damaged": [registry.name]}
-        return seen
-
-    async def _restore_active(
-        self, rebuilt: RebuiltStream, registered: int, also: Changes, step: RebuildStep
-    ) -> StreamId | None:
-        """Write a stream's record; returns which of two streams of one name is deleted, if one is.
-
-        A name is given away only after a deletion. So the older one was deleted and its tombstone
-        was lost, or its creation was overtaken by a rebuild and nobody was told of it. `registered`
-        is the generation that its registry object showed: the ids tell only what clocks said.
-        """
-        streams, record, known = self._context.streams, rebuilt.record, rebuilt.known
-        other = await restore_record(self._context, record, known, also, step)
-        if other is None:
-            return None
-        if (holder := super_in(other.encode("ascii"))) is not None:
-            rank = registered, record.stream_id
-            if not await self._supers.gives_way(holder, record.tenant, rank, step):
-                return await self._bury(record, step)
-            if await restore_record(self._context, record, known, also, step) is not None:
-                raise Unavailable("the name keeps changing")
-            return None
-        theirs = await find_registry(
-            self._context.drive,
-            stream_prefix(other, record.tenant),
-            step.generation,
-            self._context.served,
-        )
-        if theirs is None or (theirs.record.generation, other) > (registered, record.stream_id):
-            return await self._bury(record, step)
-        older = await streams.load(other)
-        first = first_epoch if older.config.leaderless else unknown_epoch
-        if older.epoch != first(record.generation):
-            raise Unavailable("the stream has an owner already")
-        # Before it is so in coordination: else the next rebuild would have to decide it once more,
-        # with less to go by.
-        await put_object_of(self._context, buried(older))
-        await self._tombstones.bury(older, step)
-        if await restore_record(self._context, record, known, also, step) is not None:
-            raise Unavailable("the name keeps changing")
-        return other
-
-    async def _bury(self, record: StreamRecord, step: RebuildStep) -> StreamId:
-        tombstone = buried(record)
-        await put_object_of(self._context, tombstone)
-        await self._tombstones.restore(tombstone, step)
-        return record.stream_id
-
-    async def _queue(self, step: RebuildStep, queued: list[Due]) -> None:
-        for start in range(0, len(queued), _PAGE_COUNT):
-            page = Changes(queued=queued[start : start + _PAGE_COUNT])
-            await step.write(self._context.coordination, page)
 
 
 def _goes_on(operation: Operation, generation: int) -> bool:
