@@ -13,27 +13,15 @@ the names, or creates it once more, does steps 2 and 3 first. So a rebuild that 
 of partitions and no super object knows that nothing was ever acknowledged of it; and where it finds the
 super object it has all partitions.
 
-A change of the record is one EXEC; then the partitions follow, each by an EXEC and an object of its
-own; then the next super object is put, and the oldest are deleted. After a crash before that the
-record is ahead of the bucket, and the first touch in another process does the rest. The object of a super stream that grows says what it
-was before: where coordination is lost then, the growth is, too.
+A change of the record is one EXEC, and then the objects follow (super_objects.py).
 """
 
-import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-import structlog
-from cachetools import LRUCache
-
-from bottomless.drives.base import ObjectExists, ObjectMissing
 from bottomless.errors import Exists, NotFound, Outcome, Unavailable
-from bottomless.formats.checks import crc32c
-from bottomless.formats.keys import super_key as super_object_key
-from bottomless.formats.super_record import encode_super_object
-from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName, SuperId, stream_id_from
 from bottomless.model.routing import SEED
@@ -49,19 +37,15 @@ from bottomless_server.manifest.registry.super_asked import (
     require_super_name,
     super_differences,
 )
+from bottomless_server.manifest.registry.super_objects import (
+    StreamObjects,
+    SuperObjects,
+    partition_records,
+)
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.supers import Supers, room_for_partitions
 
-log = structlog.get_logger(__name__)
-
 _ATTEMPT_COUNT: Final = 4
-_KNOWN_COUNT_MAX: Final = 10_000
-"""Super streams whose object is known to be there; forgetting one costs a request."""
-_KEPT_COUNT: Final = 4
-"""Super objects of one super stream that stay: the newest counts."""
-_PUTS_AT_ONCE: Final = 16
-_PAGE_COUNT: Final = 100
-"""Records of partitions that are read in one question."""
 
 
 class DeclaredSuper(NamedTuple):
@@ -69,32 +53,12 @@ class DeclaredSuper(NamedTuple):
     created: bool
 
 
-class _Durable(NamedTuple):
-    """The super object that is there."""
-
-    crc: int
-    partition_count: int
-    """How many partitions it names."""
-
-
-class StreamObjects(Protocol):
-    """What is needed of the registry of streams."""
-
-    generation: int
-
-    async def ensure_object(
-        self, record: StreamRecord, *, committed: bool = False
-    ) -> StreamRecord: ...
-
-    async def require_generation(self, generation: int) -> None: ...
-
-
 class SuperRegistry:
-    def __init__(self, context: Context, objects: StreamObjects) -> None:
+    def __init__(self, context: Context, registry: StreamObjects) -> None:
         self._context = context
-        self._objects = objects
+        self._registry = registry
         self.supers = Supers(context.coordination, context.streams)
-        self._known: LRUCache[SuperId, _Durable] = LRUCache(_KNOWN_COUNT_MAX)
+        self.objects = SuperObjects(context, registry, self.supers)
 
     async def declare(self, name: FullName, asked: AskedSuper) -> DeclaredSuper:
         """Create a super stream, or find that it exists and is as it is asked for.
@@ -109,9 +73,9 @@ class SuperRegistry:
         for _ in range(_ATTEMPT_COUNT):
             declared = await self._find(name, asked) or await self._create(name, asked)
             if declared is not None:
-                record = await self.ensure_object(declared.record, committed=declared.created)
+                record = await self.objects.ensure(declared.record, committed=declared.created)
                 # Also of one that was there: what was found may be lost by now.
-                await self._objects.require_generation(record.generation)
+                await self._registry.require_generation(record.generation)
                 return DeclaredSuper(record, declared.created)
         raise Unavailable("the name keeps changing", outcome=Outcome.UNKNOWN)
 
@@ -134,7 +98,7 @@ class SuperRegistry:
         record = await self.supers.load(super_id)
         if record.state is SuperState.DELETING:
             raise super_not_found()
-        await self.require_object(record, len(record.partitions))
+        await self.objects.require(record, len(record.partitions))
         return record
 
     async def update(
@@ -185,8 +149,8 @@ class SuperRegistry:
             again = self.supers.update(super_id, decide)
             record = await once_more_on_condition(lost, again)
         await reach("manifest.super.after-exec")
-        record = await self.ensure_object(record, committed=True)
-        await self._objects.require_generation(record.generation)
+        record = await self.objects.ensure(record, committed=True)
+        await self._registry.require_generation(record.generation)
         return record
 
     async def require_readable(self, record: SuperRecord) -> None:
@@ -195,11 +159,8 @@ class SuperRegistry:
         Raises:
             Corrupt: the record of a partition cannot be read.
         """
-        stream_ids = [one.stream_id for one in record.partitions]
-        for start in range(0, len(stream_ids), _PAGE_COUNT):
-            page = await self._context.streams.load_many(stream_ids[start : start + _PAGE_COUNT])
-            for error in page.unreadable.values():
-                raise error
+        async for _ in partition_records(self._context, record):
+            pass
 
     async def admit(self, partition: StreamRecord) -> None:
         """Let a stream be found by its name: of a partition, only when the super object is there.
@@ -211,8 +172,7 @@ class SuperRegistry:
         place = partition.partition_of
         if place is None:
             return
-        known = self._known.get(place.super_id)
-        if known is not None and place.index < known.partition_count:
+        if self.objects.is_named(place):
             return
         try:
             record = await self.supers.load(place.super_id)
@@ -221,49 +181,7 @@ class SuperRegistry:
         if place.index >= len(record.partitions):
             # Its super stream is growing, and has not got it yet.
             raise stream_not_found()
-        await self.require_object(record, place.index + 1)
-
-    @guard("the super object before its name resolves")
-    async def require_object(self, record: SuperRecord, count: int) -> None:
-        """Put a super object that is not there, and refuse where none names the first `count`
-        partitions.
-
-        Raises:
-            Unavailable
-        """
-        try:
-            await self.ensure_object(record)
-        except Unavailable as error:
-            known = self._known.get(record.super_id)
-            if known is None or known.partition_count < count:
-                raise
-            # What is there tells a rebuild of all of them; the next one tries again.
-            log.warning("a super object is not there yet", error=str(error))
-
-    async def ensure_object(self, record: SuperRecord, *, committed: bool = False) -> SuperRecord:
-        """Make sure that the bucket says of a super stream what its record says: first of each
-        partition, then of the whole.
-
-        Returns the record, with a higher version where the one it had was taken by an object that
-        says something else. `committed` says that the record was just written on somebody's behalf.
-
-        Raises:
-            Unavailable: it is not there yet; the outcome is committed if `committed`.
-        """
-        try:
-            for _ in range(_ATTEMPT_COUNT):
-                if await self._put_object(record):
-                    return record
-                record = await self._raise_version(record)
-        except Unavailable as error:
-            if not committed:
-                raise
-            raise Unavailable(
-                "this is done, but not safe from the loss of coordination yet; the same again ends it",
-                code=error.code,
-                outcome=Outcome.COMMITTED,
-            ) from error
-        raise Unavailable("the super object keeps changing")
+        await self.objects.require(record, place.index + 1)
 
     async def _find(self, name: FullName, asked: AskedSuper) -> DeclaredSuper | None:
         try:
@@ -346,7 +264,7 @@ class SuperRegistry:
             layouts=(Layout(1, asked.partition_count, now),),
             partitions=self.new_places(name, range(asked.partition_count), asked.binding_keys),
             config=self._settled(asked.config),
-            generation=self._objects.generation,
+            generation=self._registry.generation,
         )
 
     def new_places(
@@ -385,96 +303,3 @@ class SuperRegistry:
                 "replication": config.replication.settled(settings.manifest_replicas),
             }
         )
-
-    async def _put_object(self, record: SuperRecord) -> bool:
-        """Whether the object of this version says what the record says; the partitions' come first."""
-        data = encode_super_object(_as_object(record))
-        crc, super_id = crc32c(data), record.super_id
-        known = self._known.get(super_id)
-        if known is not None and known.crc == crc:
-            return True
-        object_key = super_object_key(super_id, record.registry_version, record.tenant)
-        found = await self._object(object_key)
-        if found is None:
-            if record.state is not SuperState.DELETING:
-                await self._put_partitions(record)
-            await reach("manifest.super.before-object")
-            try:
-                await self._context.drive.put(object_key, [data], crc)
-            except ObjectExists:
-                found = await self._object(object_key)
-            else:
-                await reach("manifest.super.after-object")
-            await self._retire_older(record)
-        if found not in (None, data):
-            return False
-        self._known[super_id] = _Durable(crc, len(record.partitions))
-        return True
-
-    async def _retire_older(self, record: SuperRecord) -> None:
-        """Delete objects that newer ones have replaced. The newest few stay, for a rebuild that is
-        just reading them; what a crash leaves goes with the super stream."""
-        last = record.registry_version - _KEPT_COUNT
-        older = [
-            super_object_key(record.super_id, version, record.tenant)
-            for version in range(max(1, last - _KEPT_COUNT), last + 1)
-        ]
-        if older:
-            failed = await self._context.drive.delete(older)
-            if failed:
-                log.warning("older super objects are left", count=len(failed))
-
-    async def _object(self, object_key: str) -> bytes | None:
-        try:
-            return bytes(await self._context.drive.get(object_key))
-        except ObjectMissing:
-            return None
-
-    async def _put_partitions(self, record: SuperRecord) -> None:
-        """Put the registry object of each partition that is not being deleted, with the configuration
-        that the super stream has.
-
-        Raises:
-            Unavailable: one of them is not there yet.
-            Corrupt: the record of a partition cannot be read.
-        """
-        room = asyncio.Semaphore(_PUTS_AT_ONCE)
-
-        async def put(one: StreamRecord) -> None:
-            async with room:
-                try:
-                    if one.config != record.config:
-                        one = await self.supers.follow(one)
-                    await self._objects.ensure_object(one)
-                except NotFound:
-                    # It goes with its super stream, which is being deleted.
-                    return
-
-        stream_ids = [one.stream_id for one in record.partitions]
-        for start in range(0, len(stream_ids), _PAGE_COUNT):
-            page = await self._context.streams.load_many(stream_ids[start : start + _PAGE_COUNT])
-            for error in page.unreadable.values():
-                raise error
-            active = [one for one in page.records if one.state is StreamState.ACTIVE]
-            await _all(*(put(one) for one in active))
-
-    async def _raise_version(self, record: SuperRecord) -> SuperRecord:
-        def decide(current: SuperRecord) -> SuperRecord:
-            if current.registry_version != record.registry_version:
-                return current
-            return replace(current, registry_version=current.registry_version + 1)
-
-        return await self.supers.update(record.super_id, decide)
-
-
-def _as_object(record: SuperRecord) -> SuperRecord:
-    """A record as its object says it: growth is known to coordination alone until it is over."""
-    growing = record.state is SuperState.GROWING
-    return replace(record, state=SuperState.ACTIVE) if growing else record
-
-
-async def _all(*puts: Awaitable[None]) -> None:
-    """Wait until all have ended, and raise what the first of them raised."""
-    for result in await asyncio.gather(*puts, return_exceptions=True):
-        if isinstance(result, BaseException):
-            raise result

@@ -109,7 +109,7 @@ class SuperDeletions:
         record = await self._bury(super_id, if_match, operation)
         await reach("manifest.super-deletion.after-exec")
         log.info("a super stream is deleted", super_id=super_id, operation=operation.operation_id)
-        record = await self._supers.ensure_object(record, committed=True)
+        record = await self._supers.objects.ensure(record, committed=True)
         await reach("manifest.super-deletion.after-object")
         self._operations.wake()
         await self._end_all(record, operation)
@@ -188,7 +188,7 @@ class SuperDeletions:
             return Done(_told(super_id, progress))
         phase, begun = progress.get("phase", "partitions"), int(progress.get("partitions", 0))
         if phase == "partitions":
-            await self._supers.ensure_object(record)
+            await self._supers.objects.ensure(record)
             page = record.partitions[begun : begun + _PAGE_COUNT]
             for place in page:
                 try:

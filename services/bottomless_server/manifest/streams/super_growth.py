@@ -292,7 +292,7 @@ class SuperGrowth:
             named = {one.stream_id for one in record.partitions}
             # Those that it names go by its own deletion.
             return await self._give_up([one for one in places if one.stream_id not in named])
-        record = await self._supers.ensure_object(record, committed=True)
+        record = await self._supers.objects.ensure(record, committed=True)
         await self._replan(record)
         return True
 
