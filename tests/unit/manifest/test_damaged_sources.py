@@ -10,6 +10,7 @@ from bottomless.model.names import StreamId, Uid
 from bottomless_server.manifest.common.damaged_sources import (
     COUNT_MAX,
     FIRST_MS,
+    LATEST_MS,
     LONGEST_MS,
     DamagedSources,
 )
@@ -18,6 +19,7 @@ from bottomless_server.manifest.mutators.range_moves import move_range
 from bottomless_server.manifest.mutators.tiering import evaluate, preview
 
 STREAM = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11")
+OTHER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c12")
 
 
 def a_fragment(first_offset: int) -> FragmentInfo:
@@ -76,6 +78,33 @@ def test_no_more_are_remembered_than_there_is_room_for() -> None:
 
     assert len(known) == COUNT_MAX
     assert known.of(STREAM, 0)[0].first_offset == 50
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_what_nobody_tries_any_more_is_forgotten_an_hour_after_its_time_has_come(
+    guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not guarded:
+        name = "what is damaged, forgotten when nobody tries it"
+        guards.remove(monkeypatch, name, lambda *_: False)
+    time = Time()
+    known = DamagedSources(time)
+    known.note(STREAM, [a_fragment(0)])
+    time.now = FIRST_MS + LATEST_MS - 1
+    assert (len(known), len(known.of(STREAM, 0))) == (1, 1)
+    time.now += 1
+    assert len(known) == (0 if guarded else 1)
+    assert known.of(STREAM, 0) == [] or not guarded
+
+
+def test_what_a_deleted_stream_or_a_lost_drive_had_is_forgotten() -> None:
+    known = DamagedSources(lambda: 0)
+    known.note(STREAM, [a_fragment(0), a_fragment(10)._replace(drive=2)])
+    known.note(OTHER, [a_fragment(0)])
+    known.forget_drive(STREAM, 2)
+    assert [one.first_offset for one in known.of(STREAM, 0)] == [0]
+    known.forget_stream(STREAM)
+    assert (known.of(STREAM, 0), len(known.of(OTHER, 0)), len(known)) == ([], 1, 1)
 
 
 async def all_but_one(moving: Moving, damaged: Uid) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import MOVED_COUNT_MAX
 from bottomless.model.manifest import ENTRY_DTYPE, EntryKind, Node
 from bottomless.model.names import uid_from_bytes
-from bottomless_server.manifest.tree.core.move_search import Held, Move
+from bottomless_server.manifest.tree.core.move_search import Held, HeldRanges, Move
 from bottomless_server.manifest.tree.core.tiering import (
     Tier,
     Tiering,
@@ -357,3 +358,45 @@ def test_the_oracle_gives_the_oldest_to_the_last_tier() -> None:
     fragments = Stream([10] * 6, 8, [HOT]).fragments
     numbers = tiers_of(fragments, [Tier(HOT, max_bytes=2_200), Tier(WARM, 960), Tier(COLD)])
     assert [number for number, _ in groupby(numbers)] == [2, 1, 0]
+
+
+SPANS = st.tuples(st.integers(0, 40), st.integers(1, 8)).map(lambda one: Held(one[0], sum(one)))
+
+
+@given(st.lists(SPANS, max_size=12), st.lists(st.tuples(SPANS, st.booleans()), max_size=8))
+def test_what_is_held_is_found_among_entries_as_one_by_one(
+    held: list[Held], entries: list[tuple[Held, bool]]
+) -> None:
+    left = {offset for one in held for offset in range(*one)}
+    wanted = []
+    for span, is_group in entries:
+        inside = left.intersection(range(*span))
+        whole = len(inside) == span.next_offset - span.first_offset
+        wanted.append((not inside, bool(inside) and (whole or not is_group)))
+
+    firsts = np.array([span.first_offset for span, _ in entries], dtype=np.uint64)
+    ends = np.array([span.next_offset for span, _ in entries], dtype=np.uint64)
+    groups = np.array([is_group for _, is_group in entries], dtype=np.bool_)
+    apart, within = HeldRanges(held).among(firsts, ends, groups)
+    assert list(zip(apart.tolist(), within.tolist(), strict=True)) == wanted
+
+
+@pytest.mark.parametrize("count", [0, 1, 4_096])
+def test_a_node_is_looked_at_once_however_many_ranges_are_held(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of damaged fragments are looked for in each node of each evaluation."""
+    held = HeldRanges(Held(20 * one, 20 * one + 10) for one in range(count))
+    searches = 0
+    search = np.searchsorted
+
+    def counted(*args: Any, **options: Any) -> Any:
+        nonlocal searches
+        searches += 1
+        return search(*args, **options)
+
+    monkeypatch.setattr(np, "searchsorted", counted)
+    offsets = np.arange(1_000, dtype=np.uint64) * np.uint64(10)
+    apart, _ = held.among(offsets, offsets + np.uint64(10), np.zeros(1_000, dtype=np.bool_))
+    assert searches <= 1
+    assert int((~apart).sum()) == min(count, 500)

@@ -107,6 +107,7 @@ async def lose_drive(context: Context, committer: Committer, number: int) -> Los
 
         await committer.edit(work_out)
         lost, kept, more = lost.plus(found.lost), kept.plus(found.kept), found.more
+    context.damaged_sources.forget_drive(committer.record.stream_id, number)
     if lost.fragment_count or kept.fragment_count:
         _tell(committer.record.stream_id, number, lost, kept)
     return Losses(lost, kept)

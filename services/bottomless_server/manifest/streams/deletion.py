@@ -136,6 +136,7 @@ class Deletions:
         record = await self._bury(stream_id, name, if_match, operation, whole=whole)
         await reach("manifest.deletion.after-exec")
         log.info("a stream is deleted", stream_id=stream_id, operation=operation.operation_id)
+        self._context.damaged_sources.forget_stream(stream_id)
         with suppress(StoreError):
             # It finds the tombstone and forgets what it knew, so that nobody waits for it.
             await self._mutators.of(stream_id).refresh()

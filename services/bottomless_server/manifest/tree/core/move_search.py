@@ -4,7 +4,7 @@ A rule says of entries to which drive each goes. It cannot always say so of a gr
 several drives, or of which only a part is meant, is asked for and looked into.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -25,6 +25,37 @@ class Held(NamedTuple):
 
     first_offset: int
     next_offset: int
+
+
+class HeldRanges:
+    """All offsets that are left alone, so that those among the entries of a node are found without a look
+    at each range: there may be thousands."""
+
+    def __init__(self, held: Iterable[Held]) -> None:
+        merged: list[list[int]] = []
+        for first, end in sorted(held):
+            if merged and first <= merged[-1][1]:
+                merged[-1][1] = max(merged[-1][1], end)
+            else:
+                merged.append([first, end])
+        self._firsts = np.array([first for first, _ in merged], dtype=np.uint64)
+        self._ends = np.array([end for _, end in merged], dtype=np.uint64)
+
+    def among(
+        self, firsts: NDArray[np.uint64], ends: NDArray[np.uint64], is_group: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Tell which entries have nothing that is held, and which are held whole.
+
+        A fragment is held whole if any part of it is. `ends` are exclusive.
+        """
+        if not len(self._ends):
+            return np.ones(len(firsts), dtype=np.bool_), np.zeros(len(firsts), dtype=np.bool_)
+        # The first range that ends in an entry or after it.
+        found = np.searchsorted(self._ends, firsts, side="right")
+        is_one, place = found < len(self._ends), np.minimum(found, len(self._ends) - 1)
+        touched = is_one & (self._firsts[place] < ends)
+        covered = touched & (self._firsts[place] <= firsts) & (self._ends[place] >= ends)
+        return ~touched, touched & (covered | ~is_group)
 
 
 class Move(NamedTuple):
@@ -62,7 +93,7 @@ class MoveSearch:
         self.waiting: dict[tuple[int, int], Totals] = {}
         """All that the rule wants moved and that is not held, by the drives from and to."""
         self._rule = rule
-        self._held = held
+        self._held = HeldRanges(held)
         self._move_count_max = move_count_max
 
     def look_at(self, entries: Entries, floor: int) -> Descent:
@@ -74,7 +105,8 @@ class MoveSearch:
         kinds = entries["kind"]
         firsts = np.maximum(entries["first_offset"], np.uint64(floor))
         verdict = self._rule(entries, firsts)
-        apart, within = self._held_among(entries, firsts)
+        is_group = kinds == EntryKind.GROUP
+        apart, within = self._held.among(firsts, entries["next_offset"], is_group)
         wanted = (verdict.targets != NOWHERE) & (kinds != EntryKind.GAP) & ~within
         opened = (entries["drive"] == MIXED) | ~verdict.sure | ~apart
         for first, end in _runs(wanted, kinds, entries["drive"], verdict.targets):
@@ -91,23 +123,6 @@ class MoveSearch:
     @property
     def _wants_moves(self) -> bool:
         return len(self.moves) < self._move_count_max
-
-    def _held_among(
-        self, entries: Entries, firsts: NDArray[np.uint64]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Tell which entries have nothing that is held, and which are held whole.
-
-        A fragment is held whole if any part of it is.
-        """
-        ends, is_group = entries["next_offset"], entries["kind"] == EntryKind.GROUP
-        apart = np.ones(len(entries), dtype=np.bool_)
-        within = np.zeros(len(entries), dtype=np.bool_)
-        for first, end in self._held:
-            touched = (firsts < np.uint64(end)) & (ends > np.uint64(first))
-            covered = (firsts >= np.uint64(first)) & (ends <= np.uint64(end))
-            apart &= ~touched
-            within |= touched & (covered | ~is_group)
-        return apart, within
 
     def _take_fragments(self, run: Entries, target: int) -> None:
         self._count(run, target)
