@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 import time
@@ -12,10 +13,12 @@ from typing import Any
 import pytest
 import uvloop
 from redis.asyncio.connection import AbstractConnection
+from simulation.loop import VirtualLoop
 from support.reply_eater import ReplyEater, reply_eater
 from support.valkey import another_client, command
 
 from bottomless.errors import Outcome
+from bottomless_server.coordination import redis
 from bottomless_server.coordination.base import (
     Changes,
     Coordination,
@@ -138,10 +141,9 @@ async def test_a_server_that_is_silent_after_exec_is_an_unknown_outcome(
     await impatient.aclose()
 
 
-async def test_hurried_calls_to_a_silent_server_end_also_those_that_wait_already(
-    tmp_path: Path,
-) -> None:
-    """Seed 101 of the chaos run: a stop waited for each lease that it gave up."""
+@contextlib.asynccontextmanager
+async def silent_server(tmp_path: Path) -> AsyncIterator[tuple[RedisCoordination, asyncio.Event]]:
+    """A server that takes connections and says nothing; the event tells that one asks it something."""
     connected = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -150,9 +152,88 @@ async def test_hurried_calls_to_a_silent_server_end_also_those_that_wait_already
                 connected.set()
 
     server = await asyncio.start_unix_server(say_nothing, tmp_path / "silent.sock")
-    silent = RedisCoordination.connect(
-        f"unix://{tmp_path / 'silent.sock'}?db=0", answer_seconds=NEVER
-    )
+    url = f"unix://{tmp_path / 'silent.sock'}?db=0"
+    silent = RedisCoordination.connect(url, answer_seconds=NEVER)
+    yield silent, connected
+    await silent.aclose()
+    server.close()
+
+
+async def test_who_asks_a_server_that_is_silent_is_told_so_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests waited for 28 seconds while Redis was away: for a new connection, and once more for each
+    question."""
+    monkeypatch.setattr(redis, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(redis, "CONNECT_SECONDS", NEVER)
+    async with silent_server(tmp_path) as (silent, _):
+        for call in (silent.get("a"), set_value(silent, b"1"), silent.hold("a", b"1", 1)):
+            with pytest.raises(CoordinationUnavailable) as raised:
+                await asyncio.wait_for(call, 240)
+            assert raised.value.outcome is Outcome.NONE
+
+
+async def test_a_question_on_a_connection_that_was_good_is_not_waited_for_either(
+    tmp_path: Path,
+) -> None:
+    asked: list[bytes] = []
+
+    async def say_it_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            while sent := await reader.read(1 << 16):
+                if b"GET" not in sent:
+                    writer.write(b"+OK\r\n" * sent.count(b"*"))
+                    continue
+                asked.append(sent)
+                if len(asked) == 1:
+                    writer.write(b"$-1\r\n")
+
+    server = await asyncio.start_unix_server(say_it_once, tmp_path / "once.sock")
+    url = f"unix://{tmp_path / 'once.sock'}?db=0"
+    # It is silent only after the first answer, for which nobody has to hurry.
+    once = RedisCoordination.connect(url, answer_seconds=NEVER)
+    assert await once.get("a") is None
+    with pytest.raises(CoordinationUnavailable) as raised:
+        await asyncio.wait_for(once.get("a"), 240)
+    assert (raised.value.outcome, len(asked)) == (Outcome.NONE, 2)
+    await once.aclose()
+    server.close()
+
+
+def waited(*heard_at: float) -> float:
+    """For how long somebody waits, ten seconds at most, who bears a silence of four; the store is heard of
+    at these times."""
+
+    async def wait() -> float:
+        silence, loop = redis.Silence(4.0), asyncio.get_running_loop()
+        began = loop.time()
+        for at in heard_at:
+            loop.call_at(began + at, silence.hear)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(10) as ends:
+                with silence.ending(ends):
+                    await asyncio.Event().wait()
+        return loop.time() - began
+
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(random.Random(1))) as runner:
+        return runner.run(wait())
+
+
+def test_a_store_that_answers_others_is_waited_for() -> None:
+    assert waited() == 4
+    assert waited(2) == 6
+    assert waited(3, 6, 7) == 10
+
+
+async def test_hurried_calls_to_a_silent_server_end_also_those_that_wait_already(
+    tmp_path: Path,
+) -> None:
+    """Seed 101 of the chaos run: a stop waited for each lease that it gave up."""
+    async with silent_server(tmp_path) as (silent, connected):
+        await hurried(silent, connected)
+
+
+async def hurried(silent: RedisCoordination, connected: asyncio.Event) -> None:
     waiting = asyncio.create_task(silent.get("a"))
     await asyncio.wait_for(connected.wait(), 240)
     silent.hurry(0.1)
@@ -162,8 +243,6 @@ async def test_hurried_calls_to_a_silent_server_end_also_those_that_wait_already
         with pytest.raises(CoordinationUnavailable) as raised:
             await asyncio.wait_for(call, 240)
         assert raised.value.outcome is Outcome.NONE
-    await silent.aclose()
-    server.close()
 
 
 async def test_a_hurried_exec_that_is_not_answered_is_an_unknown_outcome(

@@ -12,8 +12,8 @@ transaction; after it, all of it, synced before the reply (`appendfsync always`)
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from itertools import groupby
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -44,6 +44,11 @@ CONNECTION_COUNT_MAX: Final = 16
 ANSWER_SECONDS: Final = 10.0
 """Longer than any fsync that is worth waiting for."""
 CONNECT_SECONDS: Final = 5.0
+SILENT_SECONDS: Final = 4.0
+"""After so long without a word from the store, to anybody in this process, nobody waits for it whose call
+has changed nothing: whoever asked for something is to hear of it within seconds."""
+_LATE_SECONDS: Final = 0.5
+"""A timer that fires so late tells that this process stood still: the store may have answered."""
 CONFLICT_COUNT_MAX: Final = 16
 
 _SETTLE: Final = """
@@ -95,6 +100,8 @@ class RedisCoordination:
         self._connects = connects
         self._answer_seconds = answer_seconds
         self._accept_unsafe = accept_unsafe
+        self._silence = Silence(min(SILENT_SECONDS, answer_seconds))
+        connects.heard = self._silence.hear
         self._deadline: float | None = None
         self._waits: set[asyncio.Timeout] = set()
         """Timeouts of calls that wait for the server, so that `hurry` reaches them."""
@@ -307,7 +314,7 @@ class RedisCoordination:
         """Replies to commands that only read."""
         async with self._connection() as connection:
             try:
-                return _unless_refused(await self._exchange(connection, commands))
+                return _unless_refused(await self._look(connection, commands))
             except (RedisError, OSError) as error:
                 raise _unavailable(error) from error
 
@@ -325,7 +332,7 @@ class RedisCoordination:
         """
         async with self._connection() as connection:
             try:
-                replies = await self._exchange(connection, [("WATCH", *redis_keys), *reads])
+                replies = await self._look(connection, [("WATCH", *redis_keys), *reads])
                 _unless_refused(replies)
             except (RedisError, OSError) as error:
                 raise _unavailable(error) from error
@@ -370,34 +377,48 @@ class RedisCoordination:
         self._waiting += 1
         try:
             # A place in the pool, the connection, and what redis-py says and asks first.
-            async with self._in_time(2 * CONNECT_SECONDS + self._answer_seconds):
-                taken: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-                return taken
+            async with self._in_time(2 * CONNECT_SECONDS + self._answer_seconds) as wait:
+                with self._silence.ending(wait):
+                    taken: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+                    return taken
         except (RedisError, OSError) as error:
             raise _unavailable(error) from error
         finally:
             self._waiting -= 1
 
+    async def _look(self, connection: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
+        """Replies to commands that change nothing: not waited for where the store is silent."""
+        async with self._in_time(self._answer_seconds) as wait:
+            with self._silence.ending(wait):
+                return await self._replies(connection, commands)
+
     async def _exchange(
         self, connection: AbstractConnection, commands: Sequence[Command]
     ) -> list[Any]:
-        """Send commands at once and read all their replies; a refusal is a reply like others."""
+        """Replies to commands that may change something: who gives up does not know what became of it."""
         async with self._in_time(self._answer_seconds):
+            return await self._replies(connection, commands)
+
+    async def _replies(
+        self, connection: AbstractConnection, commands: Sequence[Command]
+    ) -> list[Any]:
+        """Send commands at once and read all their replies; a refusal is a reply like others."""
+        try:
+            await connection.send_packed_command(connection.pack_commands(commands))
+        except RuntimeError as error:
+            # What uvloop says of a connection that the other side has reset meanwhile.
+            raise ConnectionResetError("the connection is closed") from error
+        replies: list[Any] = []
+        for _ in commands:
             try:
-                await connection.send_packed_command(connection.pack_commands(commands))
-            except RuntimeError as error:
-                # What uvloop says of a connection that the other side has reset meanwhile.
-                raise ConnectionResetError("the connection is closed") from error
-            replies: list[Any] = []
-            for _ in commands:
-                try:
-                    replies.append(await connection.read_response())
-                except ResponseError as error:
-                    replies.append(error)
-            return replies
+                replies.append(await connection.read_response())
+            except ResponseError as error:
+                replies.append(error)
+        self._silence.hear()
+        return replies
 
     @asynccontextmanager
-    async def _in_time(self, seconds: float) -> AsyncIterator[None]:
+    async def _in_time(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
         """Wait for the server no longer than so, and than `hurry` allows; the TimeoutError is an
         OSError."""
         ends = asyncio.get_running_loop().time() + seconds
@@ -406,9 +427,49 @@ class RedisCoordination:
         async with asyncio.timeout_at(ends) as wait:
             self._waits.add(wait)
             try:
-                yield
+                yield wait
             finally:
                 self._waits.discard(wait)
+
+
+class Silence:
+    """Knows when the store was heard of last, and ends waits for one that says nothing."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._heard_at = 0.0
+
+    def hear(self) -> None:
+        """Note that the store has said something."""
+        self._heard_at = asyncio.get_running_loop().time()
+
+    @contextmanager
+    def ending(self, wait: asyncio.Timeout) -> Iterator[None]:
+        """End a wait, for the length of a block, once the store has been silent for too long.
+
+        A store that is slow with one answer, and not with others, is waited for on.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        timer: list[asyncio.TimerHandle] = []
+
+        def look(due: float) -> None:
+            now = loop.time()
+            until = max(began, self._heard_at) + self._seconds
+            if now - due > _LATE_SECONDS:
+                until = now + self._seconds
+            if until > now:
+                timer[0] = loop.call_at(until, look, until)
+            elif not wait.expired():
+                ends = wait.when()
+                wait.reschedule(now if ends is None else min(ends, now))
+
+        first = began + self._seconds
+        timer.append(loop.call_at(first, look, first))
+        try:
+            yield
+        finally:
+            timer[0].cancel()
 
 
 class Connects:
@@ -416,11 +477,15 @@ class Connects:
 
     def __init__(self) -> None:
         self.count = 0
+        self.heard: Callable[[], None] | None = None
+        """Told of each connection that the store has welcomed."""
 
     async def connected(self, connection: AbstractConnection) -> None:
         """Say what redis-py says first on a new connection, and count it before anything is asked."""
         self.count += 1
         await connection.on_connect()
+        if self.heard is not None:
+            self.heard()
 
 
 async def _is_usable(connection: AbstractConnection) -> bool:

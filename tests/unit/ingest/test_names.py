@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from bottomless.errors import Code, NotFound, Unavailable
+from bottomless.errors import Code, NotFound, Outcome, Unavailable
 from bottomless.model.names import FullName, StreamName
 from bottomless_server.coordination.base import Changes, CoordinationUnavailable
 from bottomless_server.ingest.front import names
@@ -137,6 +137,22 @@ async def test_old_answers_are_good_until_their_end_where_nobody_answers(
     alone.time.advance(1)
     with pytest.raises(Unavailable):
         await alone.names.find(NAMES[0])
+
+
+async def test_nobody_waits_long_for_a_name_where_nobody_says_anything(
+    alone: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_: object) -> list[bytes | None]:
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    monkeypatch.setattr(names, "CONFIRM_SECONDS", 0.01)
+    monkeypatch.setattr(alone.coordination, "get_many", silent)
+    alone.time.advance(KEEP_MS)
+    for name in (NAMES[0], FullName("default", StreamName("never-heard-of"))):
+        with pytest.raises(Unavailable) as caught:
+            await asyncio.wait_for(alone.names.find(name), 240)
+        assert (caught.value.code, caught.value.outcome) == (Code.PEER_UNAVAILABLE, Outcome.NONE)
 
 
 async def test_a_store_that_went_back_confirms_nothing(

@@ -17,6 +17,7 @@ by now, waits for manifest.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -56,6 +57,9 @@ MANIFEST_SECONDS: Final = 2.0
 """How long manifest is waited for before the coordination store is asked for a known name."""
 STRANGER_SECONDS: Final = 6.0
 """How long manifest is waited for about an unknown name: only it can help, and it may be busy."""
+CONFIRM_SECONDS: Final = 2.0
+"""How long the coordination store is waited for then: somebody waits for an answer, also if that is a
+refusal."""
 ERA_MS_MAX: Final = 60_000
 """How long a mark is believed without a look at the names: one who frees names without it, such as a
 manifest of the release before, goes unnoticed for no longer."""
@@ -318,7 +322,10 @@ class StreamNames:
         Raises:
             Unavailable: nothing was known of it, or it means another stream; outcome none.
         """
-        await self._confirm([name], question)
+        if name in self._known:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CONFIRM_SECONDS):
+                    await self._confirm([name], question)
         known = self._known.get(name, question.sent_at)
         if known is None or known.true_at < question.sent_at:
             raise Unavailable(
