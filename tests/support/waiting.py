@@ -28,6 +28,13 @@ def until(fact: Callable[[], T | None], seconds: float = 240, what: str = "the f
     return answer
 
 
+def until_later() -> None:
+    """Return when what is appended has a later timestamp than all that was appended before this call: of two
+    appends at once it may be the same millisecond."""
+    now = time.time_ns() // 1_000_000
+    until(lambda: time.time_ns() // 1_000_000 > now, what="the next millisecond")
+
+
 async def eventually(fact: Callable[[], object], seconds: float = 240) -> None:
     """Let everything else in this loop go on until the answer is true; fails after `seconds`."""
     async with asyncio.timeout(seconds):

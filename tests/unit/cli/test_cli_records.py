@@ -8,6 +8,7 @@ import orjson
 import pyarrow as pa
 import pytest
 from support.command_line import CommandLine
+from support.waiting import until_later
 
 from bottomless.client import Client
 
@@ -123,6 +124,7 @@ def test_a_read_of_many_pages_is_whole_and_keeps_to_its_bounds(cli: CommandLine)
 
 def test_a_place_may_be_a_time_and_so_may_the_end(cli: CommandLine) -> None:
     cli.stream("timed", "a", "b")
+    until_later()
     cli.ok("produce", "timed", cli.file(b"c\n"))
     last = cli.json("read", "timed")[2]["timestamp"]
     assert cli.ok("read", "timed", "--until", last) == "a\nb\n"
