@@ -198,7 +198,9 @@ def create_service(
 
     batches = StagedBatches(files, settings.data_dir, clocks, _staged(settings), executor)
     syncs = WholeSyncs(files, settings.data_dir, settings.ingest_sync_all)
-    rounds = RoundWriter(executor, settings.ingest_thread_count, syncs)
+    rounds = RoundWriter(
+        executor, settings.ingest_thread_count, syncs, directory.is_lost, lease.fence
+    )
     replicate = replicate or sending.replicate
     context = _context(settings, executor, hops, clocks, batches, rounds, replicate)
     feed = CommitFeed(os.urandom(8).hex())

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, Self
@@ -11,7 +13,7 @@ import orjson
 from bottomless.errors import InvalidRequest
 from bottomless.formats.checks import corrupt
 from bottomless.model.names import NodeId, parse_uid
-from bottomless_server.node.core.lost_directory import Seen
+from bottomless_server.node.core.lost_directory import AGAIN_SECONDS, DirectoryLooks, Seen
 from bottomless_server.node.file_calls import (
     FileCalls,
     make_dir_durable,
@@ -90,6 +92,7 @@ class DataDirectory:
         self._path = path
         self._lock: DirectoryLock | None = None
         self._node_id: NodeId | None = None
+        self._is_lost = False
 
     def open(self) -> None:
         """Make the directory if it is absent, lock it, and learn its id.
@@ -131,6 +134,24 @@ class DataDirectory:
         """
         lock = self._lock
         return Seen.UNKNOWN if lock is None else lock.look()
+
+    def is_lost(self, sleep: Callable[[float], object] = time.sleep) -> bool:
+        """Whether it is gone, by as many looks as that takes; what was lost stays lost.
+
+        For threads, also several at once: this may block as long as a disk does.
+        """
+        looks = DirectoryLooks()
+        while not self._is_lost:
+            if looks.is_lost(self.look()):
+                # One that was closed meanwhile belongs to nobody, or to another process.
+                if not self.is_open:
+                    return False
+                self._is_lost = True
+            elif not looks.is_doubted:
+                return False
+            else:
+                sleep(AGAIN_SECONDS)
+        return True
 
     def close(self) -> None:
         """Let another process open it; this may be asked for more than once."""

@@ -17,6 +17,9 @@ What is on disk after a crash:
   was answered, and recovery decides on each file by itself.
 - after that: all of them, unanswered.
 
+After its syncs each share looks at the data directory: where that was removed, or its mount taken away, what
+is synced is found by nobody (docs/decisions/0215-a-round-looks-at-its-directory.md).
+
 Who is cancelled leaves its round behind: one that waits is dropped, one that is being written is
 finished in its thread, and nobody hears of it. Its files stay open, as the appender leaves them.
 
@@ -36,12 +39,19 @@ from bottomless.errors import StoreError
 from bottomless.guards import guard
 from bottomless_server.ingest.log.core.batcher import Round, SealedChunk
 from bottomless_server.ingest.log.core.round_shares import RoundShares, Share, holds_for_all
-from bottomless_server.ingest.log.segments import SegmentLog, Unsynced, Written
+from bottomless_server.ingest.log.segments import LogBroken, SegmentLog, Unsynced, Written
 from bottomless_server.ingest.log.whole_syncs import WholeSyncs
 from bottomless_server.runtime.base.on_loop import loop_time
 from bottomless_server.runtime.base.without_frames import without_frames
 
 log = structlog.get_logger(__name__)
+
+
+class DirectoryLost(LogBroken):
+    """A round was synced into a file that nobody finds any more, with all else that lies on this node."""
+
+    def __init__(self) -> None:
+        super().__init__("the data directory of this node is gone")
 
 
 @dataclass(slots=True, eq=False)
@@ -67,9 +77,20 @@ class _Ended(NamedTuple):
 class RoundWriter:
     """Takes rounds in the event loop, and has them written and synced in threads of `executor`."""
 
-    def __init__(self, executor: Executor, thread_count: int, whole: WholeSyncs) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        thread_count: int,
+        whole: WholeSyncs,
+        is_lost: Callable[[], bool] = lambda: False,
+        note_lost: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`is_lost`, called in threads, tells whether the data directory is gone; `note_lost` is called in
+        the event loop where it is, before anybody hears what became of the rounds."""
         self._executor = executor
         self._whole = whole
+        self._is_lost = is_lost
+        self._note_lost = note_lost
         self._shares = RoundShares(thread_count)
         self._waiting: deque[_Job] = deque()
         self._will_deal = False
@@ -105,7 +126,7 @@ class RoundWriter:
 
         Raises:
             WriteRefused: nothing was stored: `storage-full` or `storage-failed`.
-            LogBroken: the sync failed, or a failed write could not be undone.
+            LogBroken: the sync failed, a failed write could not be undone, or the directory is gone.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Written] = loop.create_future()
@@ -142,7 +163,7 @@ class RoundWriter:
         loop = asyncio.get_running_loop()
         whole = self._whole if share.syncs_all else None
         try:
-            running = loop.run_in_executor(self._executor, _write_share, jobs, whole)
+            running = loop.run_in_executor(self._executor, _write_share, jobs, whole, self._is_lost)
         except Exception as error:  # noqa: BLE001 no thread takes it, so nothing is written
             self._settle(share, jobs, _Ended([error] * len(jobs)))
             # No end of a share will have the next ones begun.
@@ -163,6 +184,8 @@ class RoundWriter:
         self._deal()
 
     def _settle(self, share: Share, jobs: list[_Job], ended: _Ended) -> None:
+        if any(isinstance(one, DirectoryLost) for one in ended.outcomes):
+            self._note_lost()
         self._shares.end(share, loop_time(), failed=ended.failed)
         for job, outcome in zip(jobs, ended.outcomes, strict=True):
             if job.answer.done():
@@ -175,10 +198,28 @@ class RoundWriter:
                 job.answer.set_result(outcome)
 
 
-def _write_share(jobs: Sequence[_Job], whole: WholeSyncs | None) -> _Ended:
-    """Write the rounds of a share and sync them, all files at once by `whole` unless it is None; in a
-    worker thread.
+def _write_share(
+    jobs: Sequence[_Job], whole: WholeSyncs | None, is_lost: Callable[[], bool]
+) -> _Ended:
+    """Write the rounds of a share and sync them, all files at once by `whole` unless it is None, where
+    the directory is there then; in a worker thread.
     """
+    ended = _write_and_sync(jobs, whole)
+    found = are_found(ended.outcomes, is_lost)
+    return ended._replace(outcomes=found)
+
+
+@guard("the directory, looked at after the sync")
+def are_found(
+    outcomes: Sequence[Written | BaseException], is_lost: Callable[[], bool]
+) -> Sequence[Written | BaseException]:
+    """The results of rounds, of which none is durable if the directory is gone by now."""
+    if not any(isinstance(one, Written) for one in outcomes) or not is_lost():
+        return outcomes
+    return [DirectoryLost() if isinstance(one, Written) else one for one in outcomes]
+
+
+def _write_and_sync(jobs: Sequence[_Job], whole: WholeSyncs | None) -> _Ended:
     if whole is None:
         return _Ended([_synced(job, one) for job, one in _written(jobs)])
     with whole.handle() as handle:

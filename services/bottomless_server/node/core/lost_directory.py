@@ -10,6 +10,8 @@ from typing import Final
 
 LOOKS_UNTIL_LOST: Final = 2
 """Looks in a row that do not find the file."""
+AGAIN_SECONDS: Final = 0.2
+"""Until the look after one that did not find it."""
 
 
 class Seen(Enum):
