@@ -225,9 +225,9 @@ def create_service(
     appenders = OwnedAppenders(streams, batches, commits, context.disk, shared)
     under_way, counts = RequestsUnderWay(), AppendCounts()
     others = forwarding or Forwarding(settings.ingest_forward_ms / 1000, secret_to_send(settings))
-    forwarded = ForwardedRequests(others, under_way, counts, streams.forget_owner)
+    forwarded = ForwardedRequests(others, under_way, counts, streams.others.forget_owner)
     partitions = OwnedPartitions(streams, context.disk.require_room, owner.load_super)
-    owners = PartitionOwners(partitions, others, counts, streams.forget_owner)
+    owners = PartitionOwners(partitions, others, counts, streams.others.forget_owner)
     profiles: dict[Profile, Appenders] = {"local": appenders}
     half = None
     if leaderless is not None:

@@ -12,7 +12,7 @@ from heapq import nsmallest
 from typing import Final, Protocol
 
 import structlog
-from cachetools import LRUCache, TTLCache
+from cachetools import LRUCache
 
 from bottomless.errors import Code, Corrupt, Fenced, NotFound, Outcome, StoreError, Unavailable
 from bottomless.guards import guard
@@ -24,6 +24,7 @@ from bottomless_server.ingest.local.appender_context import AppenderContext
 from bottomless_server.ingest.local.core.failing import FailingLogs
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
+from bottomless_server.ingest.local.other_owners import OtherOwners
 from bottomless_server.ingest.local.sound_logs import SoundLogs
 from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.node.core.following import NEVER_OWNED, LastOwned
@@ -40,10 +41,6 @@ _NAMED_COUNT_MAX: Final = 10
 """Streams that one line of the log names."""
 _LAST_OWNED_COUNT_MAX: Final = 10_000
 """Streams that were owned here, two numbers each."""
-_ELSEWHERE_COUNT_MAX: Final = 100_000
-_ELSEWHERE_SECONDS: Final = 1.0
-"""How long it is remembered that another node owns a stream: a shorter time costs coordination a
-question with each request that is passed on, a longer one lets a stream wait that was released."""
 TICK_SECONDS: Final = 0.5
 """How often streams are asked whether their files need looking after."""
 
@@ -107,10 +104,7 @@ class OwnedStreams:
         self._failing = FailingLogs()
         self._opening_room = asyncio.Semaphore(open_count)
         """Bounds how many are opened at once, not counting those that somebody touches."""
-        self._elsewhere: TTLCache[StreamId, str] = TTLCache(
-            _ELSEWHERE_COUNT_MAX, _ELSEWHERE_SECONDS, context.clocks.monotonic
-        )
-        """The internal addresses of other nodes, by the streams that they own."""
+        self.others = OtherOwners(owner, context.clocks.monotonic)
         self._last_owned: LRUCache[StreamId, LastOwned] = LRUCache(_LAST_OWNED_COUNT_MAX)
         self.followed: Followed | None = None
         """What has files of streams open whose logs follow those of other nodes."""
@@ -187,7 +181,7 @@ class OwnedStreams:
         """
         damaged = self._damaged.get(stream_id)
         if damaged is not None:
-            await self._require_no_other(stream_id)
+            await self.others.look_for(stream_id)
             # It may have been given to this node, which gives it to one that can go on with it.
             self._left_to_owners.discard(stream_id)
             self._failing.failed(stream_id, self._context.clocks.elapsed(), for_good=True)
@@ -202,12 +196,6 @@ class OwnedStreams:
             log.warning("another node owns the stream", stream_id=stream_id, error=str(error))
             appender = await self._opened(stream_id)
         return appender
-
-    def forget_owner(self, owner_url: str) -> None:
-        """Ask coordination again about the streams of a node that may own none any more."""
-        for stream_id, url in list(self._elsewhere.items()):
-            if url == owner_url:
-                self._elsewhere.pop(stream_id, None)
 
     async def close(self, stream_id: StreamId) -> None:
         """Stop a stream for its deletion; returns when nothing runs any more."""
@@ -235,7 +223,7 @@ class OwnedStreams:
         """Find out whether another node that lives owns a stream that fails here, and count it as failing no
         more then, until somebody asks this node for the stream."""
         try:
-            await self._require_no_other(stream_id)
+            await self.others.look_for(stream_id)
         except OwnedElsewhere:
             self._failing.drop(stream_id)
             if stream_id in self._damaged:
@@ -259,40 +247,17 @@ class OwnedStreams:
             self.forget(stream_id)
         return appender.log.synced_place() if failed else None
 
-    def forget_elsewhere(self, stream_id: StreamId) -> None:
-        """Ask coordination again who owns a stream, since somebody says that it was given to this node."""
-        self._elsewhere.pop(stream_id, None)
-
     async def _opened(self, stream_id: StreamId) -> LocalAppender:
         if self.is_stopping:
             raise Unavailable(
                 "this node is about to stop", code=Code.DRAINING, retry_after_seconds=1
             )
-        owner_url = self._elsewhere.get(stream_id)
-        if owner_url is not None:
-            raise OwnedElsewhere(owner_url)
+        self.others.require_none(stream_id)
         try:
             return await self._opening.join(stream_id, lambda: self.open_in_turn(stream_id))
         except NotOpened:
             # A look at a former log was under way, and no opening.
             return await self._opening.join(stream_id, lambda: self.open_in_turn(stream_id))
-
-    async def _require_no_other(self, stream_id: StreamId) -> None:
-        """Pass on what is asked of a stream that cannot be opened here, if another node has it.
-
-        Raises:
-            OwnedElsewhere
-        """
-        owner_url = self._elsewhere.get(stream_id)
-        if owner_url is not None:
-            raise OwnedElsewhere(owner_url)
-        try:
-            await self._owner.require_claimable(stream_id)
-        except OwnedElsewhere as error:
-            self._elsewhere[stream_id] = error.owner_url
-            raise
-        except StoreError as error:
-            log.warning("nobody says who owns it", stream_id=stream_id, error=str(error))
 
     async def open_in_turn(self, stream_id: StreamId) -> LocalAppender:
         """Open a stream; only from what runs in the place of its opening, of which there is one.
@@ -317,7 +282,7 @@ class OwnedStreams:
             appender = await self._opener.claim(stream_id, found)
         except StoreError as error:
             if isinstance(error, OwnedElsewhere):
-                self._elsewhere[stream_id] = error.owner_url
+                self.others.note(stream_id, error.owner_url)
             if self.claim_failed is not None and found.record is not None and found.record.members:
                 self.claim_failed(stream_id, error)
             is_known = stream_id in self._damaged or isinstance(error, NotFound | OwnedElsewhere)
@@ -346,9 +311,8 @@ class OwnedStreams:
         if self.followed is None or not self.followed.in_use(stream_id):
             return
         try:
-            await self._owner.require_claimable(stream_id)
-        except OwnedElsewhere as error:
-            self._elsewhere[stream_id] = error.owner_url
+            await self.others.require_claimable(stream_id)
+        except OwnedElsewhere:
             self._unopened.drop(stream_id)
             raise
         if self.followed.is_verified(stream_id):
@@ -432,7 +396,7 @@ class OwnedStreams:
 
     def note_given(self, stream_id: StreamId, owner_url: str) -> None:
         """Pass on from now on what is asked of a stream that another node was made the owner of."""
-        self._elsewhere[stream_id] = owner_url
+        self.others.note(stream_id, owner_url)
         self._failing.drop(stream_id)
         if stream_id in self._damaged:
             self._left_to_owners.add(stream_id)

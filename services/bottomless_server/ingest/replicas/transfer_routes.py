@@ -48,7 +48,7 @@ class TransferRoutes:
     async def _open(self, stream_id: str) -> None:
         found = parse_stream_id(stream_id)
         # What came for it just before was passed on to the one who gives it.
-        self._streams.forget_elsewhere(found)
+        self._streams.others.forget(found)
         try:
             await self._streams.get(found)
         except StoreError:
