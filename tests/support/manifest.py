@@ -253,6 +253,8 @@ class KnownOwners:
         """Where offsets lie in the owner's log."""
         self.heard: list[tuple[int, int]] = []
         self.closed: list[StreamId] = []
+        self.meant: list[NodeId] = []
+        """The nodes for which that was, and what was said of layouts."""
         self.fenced: list[tuple[StreamId, int]] = []
         """What was said of layouts."""
         self.given: list[tuple[StreamId, NodeId]] = []
@@ -291,9 +293,10 @@ class KnownOwners:
         del url, stream_id, timeout_seconds
         return [self.in_tail.get(one) for one in offsets] if self.in_tail else None
 
-    async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
-        del url, timeout_seconds
+    async def close(self, at: NodeAt, stream_id: StreamId, timeout_seconds: float) -> bool:
+        del timeout_seconds
         self.closed.append(stream_id)
+        self.meant.append(at.node)
         return self.closing
 
     async def transfer(
@@ -324,10 +327,11 @@ class KnownOwners:
         return self.held_by.get(at.url)
 
     async def fence_layouts(
-        self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float
+        self, at: NodeAt, stream_id: StreamId, layout: int, timeout_seconds: float
     ) -> bool:
-        del url, timeout_seconds
+        del timeout_seconds
         self.fenced.append((stream_id, layout))
+        self.meant.append(at.node)
         return self.closing
 
     async def aclose(self) -> None:

@@ -241,7 +241,8 @@ def create_service(
     add_transfer_routes(tail_api, replicas.transfer_routes)
     add_held_routes(tail_api, replicas.held_routes)
     add_member_routes(tail_api, replicas.member_routes)
-    add_part_routes(tail_api, PartRoutes(partitions, under_way, room, frame_size_max))
+    parts = PartRoutes(partitions, under_way, room, frame_size_max, lambda: owner.node_id)
+    add_part_routes(tail_api, parts)
     public = create_public_app(
         names,
         profiles,

@@ -12,8 +12,10 @@ from bottomless.errors import Code, Unavailable
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless_server.protocol.held import HELD
 from bottomless_server.protocol.members import MEMBERS, encode_members_asked
+from bottomless_server.protocol.parts import LAYOUT
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.replica import NODE_HEADER
+from bottomless_server.protocol.tail import CLOSE
 from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
 from unit.ingest.harness import STREAM, problem
 from unit.ingest.replica_services import Node, ThreeServices
@@ -211,6 +213,32 @@ async def test_what_another_node_is_asked_that_had_this_address_changes_nothing_
         else:
             assert (await three.record()).home == c.node_id
             break
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+async def test_a_stop_that_another_node_is_asked_which_had_this_address_stops_nothing_here(
+    three: ThreeServices, guarded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion takes the answer for the word of the owner, which may acknowledge on."""
+    owner, _, _ = await filled(three)
+    if not guarded:
+        remove(monkeypatch, "the node that is meant", lambda *_: None)
+    client, close = owner.harness.internal, of_stream(CLOSE, STREAM)
+    said = await client.post(close, headers={NODE_HEADER: "e" * 32})
+    assert said.status_code == (503 if guarded else 200), said.text
+    assert owner.harness.service.streams.owns(STREAM) is guarded
+    said = await client.post(close, headers={NODE_HEADER: owner.node_id})
+    assert said.status_code == 200, said.text
+    assert not owner.harness.service.streams.owns(STREAM)
+
+
+async def test_of_a_layout_the_node_that_is_meant_is_told(three: ThreeServices) -> None:
+    owner, _, _ = await filled(three)
+    client, layout = owner.harness.internal, of_stream(LAYOUT, STREAM)
+    refused = await client.put(layout, json={"layout": 2}, headers={NODE_HEADER: "e" * 32})
+    assert problem(refused) == (503, "peer-unavailable")
+    heard = await client.put(layout, json={"layout": 2}, headers={NODE_HEADER: owner.node_id})
+    assert heard.status_code == 200, heard.text
 
 
 async def test_a_drain_leaves_no_stream_to_wait_for_this_node(three: ThreeServices) -> None:

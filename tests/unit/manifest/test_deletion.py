@@ -126,6 +126,7 @@ async def test_a_deletion_from_tombstone_to_nothing(harness: DeletionHarness) ->
 
     assert harness.manifest.owners.closed == [harness.stream_id]
     record = await harness.record()
+    assert harness.manifest.owners.meant == [record.home]
     assert (record.state, record.epoch) == (StreamState.DELETING, 2)
     assert await harness.manifest.coordination.get(name_key(NAME)) is None
     tombstone = registry_key(harness.stream_id, record.registry_version)

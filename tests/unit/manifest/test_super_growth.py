@@ -85,6 +85,7 @@ async def test_a_super_stream_that_grows_has_one_more_layout() -> None:
 
     assert operation is None
     assert harness.owners.fenced == [(before.partitions[1].stream_id, 2)]
+    assert harness.owners.meant == [NODE]
     assert after.partitions[:3] == before.partitions
     assert [(one.version, one.count) for one in after.layouts] == [(1, 3), (2, 5)]
     assert (after.state, after.initial_count) == (SuperState.ACTIVE, 3)

@@ -10,7 +10,7 @@ from support.peers import SilentPeer
 from bottomless.errors import Code, InvalidRequest, StoreError, Unavailable
 from bottomless.model.limits import LONG_POLL_MS_MAX, OFFSET_MAX, TIMESTAMP_MAX
 from bottomless.model.names import TENANT_DEFAULT, FullName, NodeId, StreamId, StreamName
-from bottomless_server.manifest.common.owners import PeerOwners
+from bottomless_server.manifest.common.owners import NodeAt, PeerOwners
 from bottomless_server.protocol.peer import PeerAnswer, PeerBytes
 from bottomless_server.protocol.registry import NODES, NodeSaid, encode_nodes
 from bottomless_server.protocol.tail import (
@@ -168,7 +168,7 @@ async def test_each_question_has_the_bytes_of_the_release_before() -> None:
         owners.first_offset("url", STREAM_ID),
         owners.committed_next("url", STREAM_ID),
         owners.published("url", STREAM_ID, 20, 5),
-        owners.close("url", STREAM_ID, 1),
+        owners.close(NodeAt(NodeId("a" * 32), "url"), STREAM_ID, 1),
     ):
         with pytest.raises(Asked):
             await question

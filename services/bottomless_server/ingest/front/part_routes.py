@@ -8,6 +8,7 @@ On the record's path: after remote_partitions.py on another node, before records
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,13 +18,14 @@ from starlette.responses import Response
 
 from bottomless.errors import Code, InvalidRequest
 from bottomless.model.limits import BINARY_BODY_SIZE_MAX, DECOMPRESSED_SIZE_MAX
-from bottomless.model.names import parse_stream_id
+from bottomless.model.names import NodeId, parse_stream_id
 from bottomless_server.ingest.front.forms import INLINE_SIZE
 from bottomless_server.ingest.ports import Partitions
 from bottomless_server.ingest.producers import super_requests
 from bottomless_server.ingest.producers.producers import Appended
 from bottomless_server.ingest.records.frames import is_plain
 from bottomless_server.ingest.records.intake import Append, take_frames
+from bottomless_server.node.meant import require_meant
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.node.under_way import RequestsUnderWay
 from bottomless_server.protocol.closed_body import ClosedBody
@@ -66,7 +68,10 @@ class PartRoutes:
         under_way: RequestsUnderWay,
         room: MemoryRoom,
         frame_size_max: int,
+        mine: Callable[[], NodeId],
     ) -> None:
+        """`mine` tells which node this is."""
+        self._mine = mine
         self._partitions = partitions
         self._under_way = under_way
         self._room = room
@@ -100,6 +105,7 @@ class PartRoutes:
 
     async def fence_layouts(self, stream_id: str, request: Request) -> Response:
         """Take no part of an older layout from now on."""
+        require_meant(request.scope, self._mine())
         told = await _body(request, LayoutTold)
         partition = await self._partitions.get(parse_stream_id(stream_id))
         await partition.fence_layouts(told.layout)

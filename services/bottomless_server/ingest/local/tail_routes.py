@@ -10,6 +10,7 @@ from bottomless_server.ingest.local.feed import CommitFeed, bounds_of, locate, p
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.node.lease import NodeLease
+from bottomless_server.node.meant import require_meant
 from bottomless_server.protocol.places import PLACES, decode_places_asked, encode_places
 from bottomless_server.protocol.tail import (
     CHUNKS,
@@ -110,6 +111,7 @@ class Tails:
 
     async def close(self, stream_id: str, request: Request) -> Response:
         parse_query(request.scope, {})
+        require_meant(request.scope, self.lease.node.node_id)
         await self.streams.close(parse_stream_id(stream_id))
         return message_response({})
 

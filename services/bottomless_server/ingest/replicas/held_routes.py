@@ -10,7 +10,7 @@ from starlette.responses import Response
 from bottomless.model.names import parse_stream_id
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.following import Following
-from bottomless_server.ingest.replicas.replica_routes import require_meant
+from bottomless_server.node.meant import require_meant
 from bottomless_server.node.owner import Owner
 from bottomless_server.protocol.held import HELD, HeldThere, encode_held
 from bottomless_server.runtime.http.app import message_response, parse_query

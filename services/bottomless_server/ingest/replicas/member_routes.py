@@ -13,9 +13,9 @@ from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId, StreamId, parse_stream_id
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.streams import OwnedStreams
-from bottomless_server.ingest.replicas.replica_routes import require_meant
 from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import not_owner
+from bottomless_server.node.meant import require_meant
 from bottomless_server.node.owner import Owner
 from bottomless_server.node.replica_records import Owned, ReplicaRecords
 from bottomless_server.protocol.members import MEMBERS, MemberChange, MembersAsked

@@ -12,12 +12,12 @@ from fastapi import FastAPI, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
-from bottomless.errors import Code, Corrupt, InvalidRequest, Outcome, Unavailable
-from bottomless.guards import guard
+from bottomless.errors import Code, Corrupt, InvalidRequest, Unavailable
 from bottomless.model.names import NodeId, parse_stream_id
 from bottomless_server.ingest.replicas.following import Following
 from bottomless_server.node.core.following import OpenRefusal
 from bottomless_server.node.core.troubles import Troubles
+from bottomless_server.node.meant import require_meant
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.protocol.replica import (
     BODY_SIZE_MAX,
@@ -119,22 +119,6 @@ class ReplicaRoutes:
                     attempts=lasting.times,
                 )
             raise
-
-
-@guard("the node that is meant")
-def require_meant(scope: Scope, mine: NodeId) -> None:
-    """Refuse what is for another node, which had this address before: its record would count on a disk
-    that is gone, and nobody could go on with what is here in its name. Nor is it asked what that one held,
-    or told to give or take what that one owned.
-
-    Raises:
-        Unavailable: `peer-unavailable`; nothing was done.
-    """
-    meant = header(scope, NODE_HEADER.encode())
-    if meant not in (None, mine):
-        raise Unavailable(
-            "another node answers here", code=Code.PEER_UNAVAILABLE, outcome=Outcome.NONE
-        )
 
 
 def add_replica_routes(api: FastAPI, routes: ReplicaRoutes) -> ASGIApp:

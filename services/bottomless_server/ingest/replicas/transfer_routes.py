@@ -10,9 +10,9 @@ from bottomless.errors import Code, Fenced, StoreError
 from bottomless.model.names import NodeId, parse_stream_id
 from bottomless_server.ingest.local.streams import OwnedStreams
 from bottomless_server.ingest.replicas.failover import Failover
-from bottomless_server.ingest.replicas.replica_routes import require_meant
 from bottomless_server.ingest.replicas.transfers import Transfers
 from bottomless_server.node.core.in_sync import Refusal, Refused
+from bottomless_server.node.meant import require_meant
 from bottomless_server.node.owner import Owner
 from bottomless_server.protocol.transfer import TRANSFER, TransferAsked, encode_transferred
 from bottomless_server.runtime.http.app import message_response, parse_query

@@ -70,7 +70,7 @@ class Owners(Protocol):
         does not say."""
         ...
 
-    async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
+    async def close(self, at: NodeAt, stream_id: StreamId, timeout_seconds: float) -> bool:
         """Ask the owner to stop the stream; whether it said that it stopped."""
         ...
 
@@ -108,7 +108,7 @@ class Owners(Protocol):
         ...
 
     async def fence_layouts(
-        self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float
+        self, at: NodeAt, stream_id: StreamId, layout: int, timeout_seconds: float
     ) -> bool:
         """Ask the owner of a partition to take no part of an older layout; whether it said so."""
         ...
@@ -168,10 +168,9 @@ class PeerOwners:
             return False
         return True
 
-    async def close(self, url: str, stream_id: StreamId, timeout_seconds: float) -> bool:
-        path = of_stream(CLOSE, stream_id)
+    async def close(self, at: NodeAt, stream_id: StreamId, timeout_seconds: float) -> bool:
         try:
-            await self._peers.at(url).call("POST", path, timeout_seconds=timeout_seconds)
+            await self._ask(at, of_stream(CLOSE, stream_id), None, timeout_seconds)
         except StoreError:
             return False
         return True
@@ -205,9 +204,11 @@ class PeerOwners:
         except StoreError:
             return None
 
-    async def _ask(self, at: NodeAt, path: str, body: Any, timeout_seconds: float) -> None:
+    async def _ask(
+        self, at: NodeAt, path: str, body: Any, timeout_seconds: float, method: str = "POST"
+    ) -> None:
         await self._peers.at(at.url).call(
-            "POST",
+            method,
             path,
             body=body,
             headers={NODE_HEADER: at.node},
@@ -215,11 +216,11 @@ class PeerOwners:
         )
 
     async def fence_layouts(
-        self, url: str, stream_id: StreamId, layout: int, timeout_seconds: float
+        self, at: NodeAt, stream_id: StreamId, layout: int, timeout_seconds: float
     ) -> bool:
         path, body = of_stream(LAYOUT, stream_id), encode_layout(layout)
         try:
-            await self._peers.at(url).call("PUT", path, body=body, timeout_seconds=timeout_seconds)
+            await self._ask(at, path, body, timeout_seconds, "PUT")
         except StoreError:
             return False
         return True

@@ -47,6 +47,7 @@ from bottomless_server.manifest.common.core.preconditions import require_no_part
 from bottomless_server.manifest.common.failing_deletes import forget_stream, note_stream
 from bottomless_server.manifest.common.once_more import once_more
 from bottomless_server.manifest.common.other_drives import next_drive_of
+from bottomless_server.manifest.common.owners import NodeAt
 from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, described
@@ -211,7 +212,8 @@ class Deletions:
         """Whether nobody acknowledges an append to this stream any more."""
         if record.home is None or record.owner_url is None:
             return True
-        if await self._context.owners.close(record.owner_url, record.stream_id, _ASK_SECONDS):
+        at = NodeAt(record.home, record.owner_url)
+        if await self._context.owners.close(at, record.stream_id, _ASK_SECONDS):
             return True
         # Coordination keeps a lease for longer than its holder believes in it. A process of
         # this node that comes later has to claim first, and meets the tombstone.

@@ -43,6 +43,7 @@ from bottomless_server.core.preconditions import require_match
 from bottomless_server.core.super_growing import super_growing
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.once_more import once_more
+from bottomless_server.manifest.common.owners import NodeAt
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done
 from bottomless_server.manifest.registry.registry import Registry
@@ -363,8 +364,8 @@ class SuperGrowth:
         if stream.home is None or stream.owner_url is None:
             # Whoever claims it from now on reads the super record after that.
             return True
-        owners = self._context.owners
-        if await owners.fence_layouts(stream.owner_url, place.stream_id, layout, _ASK_SECONDS):
+        owners, at = self._context.owners, NodeAt(stream.home, stream.owner_url)
+        if await owners.fence_layouts(at, place.stream_id, layout, _ASK_SECONDS):
             return True
         return await self._is_over(stream)
 
