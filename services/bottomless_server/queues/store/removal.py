@@ -18,7 +18,7 @@ from bottomless_server.node.file_calls import FileCalls
 from bottomless_server.queues.core.states import FileState
 from bottomless_server.queues.ledger.base import NUMBER_MAX, Ledger
 from bottomless_server.queues.store.descriptors import Descriptors
-from bottomless_server.queues.store.names import path_of
+from bottomless_server.queues.store.names import fresh_path, path_of
 from bottomless_server.queues.store.steps import InRound, OnDisk, Step, UntilUnpinned
 
 ANY_ROUND: Final = NUMBER_MAX
@@ -49,6 +49,19 @@ def unlink_durably(files: FileCalls, path: Path, descriptors: Descriptors) -> No
     if path.name in files.names(path.parent):
         files.unlink(path)
     sync_names(files, path.parent)
+
+
+def remove_begun(files: FileCalls, new: Path) -> bool:
+    """Remove a new file that was begun, under either of its names; whether it is certainly gone."""
+    try:
+        there = set(files.names(new.parent))
+        for path in (fresh_path(new), new):
+            if path.name in there:
+                files.unlink(path)
+        files.fsync_dir(new.parent)
+    except OSError:
+        return False
+    return True
 
 
 @guard("sync of the directory before a row goes")

@@ -26,6 +26,7 @@ from bottomless_server.queues.store.compaction import (
     still_there,
 )
 from bottomless_server.queues.store.names import fresh_path, is_of_version_1, path_of
+from bottomless_server.queues.store.removal import remove_begun
 from bottomless_server.queues.store.steps import InRound, OnDisk, Step
 from bottomless_server.queues.store.version_1 import rewrite_version_1
 
@@ -59,7 +60,7 @@ def rewrite(
     try:
         yield OnDisk(lambda: copy_records(files, old, new, live))
     except (MisplacedRecord, OSError) as error:
-        gone = yield OnDisk(lambda: _removed(files, new))
+        gone = yield OnDisk(lambda: remove_begun(files, new))
         damaged = isinstance(error, MisplacedRecord)
         state = FileState.DAMAGED if damaged else FileState.SEALED
         yield InRound(lambda ledger: _give_up(ledger, number, state, fresh if gone else None))
@@ -150,16 +151,3 @@ def _copy(files: FileCalls, source: int, target: int, live: Sequence[LiveRecord]
             position = write_all(files, target, parts, position)
             parts, held = [], 0
     write_all(files, target, parts, position)
-
-
-def _removed(files: FileCalls, new: Path) -> bool:
-    """Whether there is certainly no new file any more."""
-    try:
-        there = set(files.names(new.parent))
-        for path in (fresh_path(new), new):
-            if path.name in there:
-                files.unlink(path)
-        files.fsync_dir(new.parent)
-    except OSError:
-        return False
-    return True

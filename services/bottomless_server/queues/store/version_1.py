@@ -37,6 +37,7 @@ from bottomless_server.node.file_calls import FileCalls, read_exactly, write_all
 from bottomless_server.queues.core.states import FileState, ItemState
 from bottomless_server.queues.ledger.base import Item, Ledger, Message, NewMessage, Stored
 from bottomless_server.queues.store.names import fresh_path, path_of
+from bottomless_server.queues.store.removal import remove_begun
 from bottomless_server.queues.store.steps import InRound, OnDisk, Step
 
 NOWHERE: Final = QueuePlace(bytes(16), 0)
@@ -116,7 +117,7 @@ def rewrite_version_1(
     try:
         yield OnDisk(lambda: _write(files, old, new, wanted, result, checksum=checksum))
     except OSError:
-        gone = yield OnDisk(lambda: _removed(files, new))
+        gone = yield OnDisk(lambda: remove_begun(files, new))
         yield InRound(lambda ledger: _give_up(ledger, number, fresh if gone else None))
         raise
     yield InRound(lambda ledger: _moved(ledger, number, result))
@@ -261,16 +262,3 @@ def _give_up(ledger: Ledger, number: int, fresh: int | None) -> None:
     # A row whose file may be there stays for the next start, which removes both.
     if fresh is not None:
         ledger.remove_file(fresh)
-
-
-def _removed(files: FileCalls, new: Path) -> bool:
-    """Whether there is certainly no new file any more."""
-    try:
-        there = set(files.names(new.parent))
-        for path in (fresh_path(new), new):
-            if path.name in there:
-                files.unlink(path)
-        files.fsync_dir(new.parent)
-    except OSError:
-        return False
-    return True
