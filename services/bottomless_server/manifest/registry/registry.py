@@ -43,6 +43,7 @@ from bottomless_server.core.not_found import stream_not_found
 from bottomless_server.leaderless.tail import first_epoch
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.once_more import once_more, once_more_on_condition
+from bottomless_server.manifest.registry.config_change import ConfigChange
 from bottomless_server.manifest.registry.super_registry import SuperRegistry
 from bottomless_server.stores import tails
 from bottomless_server.stores.generation import held_generation
@@ -153,28 +154,12 @@ class Registry:
             NotFound: there is no such stream.
             Unavailable: the outcome says whether it may be so now.
         """
-        tried: list[StreamRecord] = []
+        configured = ConfigChange(change)
 
         def decide(record: StreamRecord) -> StreamRecord:
             if record.state is not StreamState.ACTIVE:
                 raise stream_not_found()
-            if tried and (record.config_version, record.config) == (
-                tried[0].config_version,
-                tried[0].config,
-            ):
-                # The attempt whose reply was lost did arrive.
-                return record
-            config = change(record)
-            if config == record.config:
-                return record
-            changed = replace(
-                record,
-                config=config,
-                config_version=record.config_version + 1,
-                registry_version=record.registry_version + 1,
-            )
-            tried[:] = [changed]
-            return changed
+            return configured.apply(record)
 
         stream_id = await self._context.streams.find(name)
         try:

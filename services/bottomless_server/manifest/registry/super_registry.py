@@ -18,7 +18,6 @@ A change of the record is one EXEC, and then the objects follow (super_objects.p
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple
 
 from bottomless.errors import Exists, NotFound, Outcome, Unavailable
@@ -31,6 +30,7 @@ from bottomless_server.coordination.base import CoordinationUnknown, Room
 from bottomless_server.core.not_found import stream_not_found, super_not_found
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.once_more import once_more, once_more_on_condition
+from bottomless_server.manifest.registry.config_change import ConfigChange
 from bottomless_server.manifest.registry.super_asked import (
     AskedSuper,
     partition_name,
@@ -117,28 +117,12 @@ class SuperRegistry:
             Corrupt: the record of a partition cannot be read; nothing has changed.
             Unavailable: the outcome says whether it may be so now.
         """
-        tried: list[SuperRecord] = []
+        configured = ConfigChange(change)
 
         def decide(record: SuperRecord) -> SuperRecord:
             if record.state is SuperState.DELETING:
                 raise super_not_found()
-            if tried and (record.config_version, record.config) == (
-                tried[0].config_version,
-                tried[0].config,
-            ):
-                # The attempt whose reply was lost did arrive.
-                return record
-            config = change(record)
-            if config == record.config:
-                return record
-            changed = replace(
-                record,
-                config=config,
-                config_version=record.config_version + 1,
-                registry_version=record.registry_version + 1,
-            )
-            tried[:] = [changed]
-            return changed
+            return configured.apply(record)
 
         super_id = await self.supers.find(name)
         # It could not reach all of them, and until it has nobody finds the super stream.
