@@ -3,6 +3,7 @@ and coordination could be lost while one is away.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from typing import Final, cast
@@ -150,7 +151,20 @@ class ManifestOverDrives(Moving):
 
     async def lose_coordination(self) -> None:
         self.harness.coordination.lose()
-        await rebuild(self.harness, self.mount_all)
+        await rebuild(self.harness, self.what_it_waits_for)
+
+    async def what_it_waits_for(self) -> None:
+        """All drives come back that will; of the others somebody says so, as an operator whose word did not
+        come to the registry before."""
+        self.mount_all()
+        context = self.harness.context
+        process = cast("Mutators", OneProcess(context, self.committers[0]))
+        loss = DriveLoss(context, Operations(context), process)
+        for number in self.given_up:
+            with suppress(StoreError):
+                # What it enters of the operation is nobody's business before coordination is there.
+                await loss.begin(f"d{number}", f"d{number}", "default")
+                self.events["a drive was said to be lost while a rebuild waited for it"] += 1
 
     async def check_doomed(self, places: set[FragmentPlace], under_way: Pass | None) -> None:
         """A pass of before the loss puts off what it has not deleted: copies of a move that was given up

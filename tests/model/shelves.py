@@ -145,6 +145,10 @@ class OverShelves(ManifestBesideAList):
         at = self.places.get(leaf.uid, Place(HOT, 0))
         return at.drive not in self.given_up and not (self.given_up and at.copy)
 
+    def is_durable(self, uid: Uid) -> bool:
+        """Nobody looks any more for what was put on a drive that was given up."""
+        return self.places.get(uid, Place(HOT, 0)).drive not in self.given_up
+
     def taken_over(self, before: StreamRecord, record: StreamRecord) -> None:
         super().taken_over(before, record)
         self.quietly(self._register_home())

@@ -28,7 +28,7 @@ from support.rebuilding import put_registry, rebuild
 from bottomless.errors import StoreError, Unavailable
 from bottomless.formats.keys import FragmentPlace, fragment_place
 from bottomless.model.fragment import FragmentInfo
-from bottomless.model.names import TENANT_DEFAULT
+from bottomless.model.names import TENANT_DEFAULT, Uid
 from bottomless.model.stream import StreamRecord, gap_due
 from bottomless_server.manifest.mutators.freeing import free
 from bottomless_server.manifest.mutators.sessions import begin
@@ -164,11 +164,16 @@ class ManifestBesideAList(Removing):
             info.next_offset
             for uid, info in self.put.items()
             if uid in live
+            and self.is_durable(uid)
             and info.first_offset == end
             and info.epoch == self.epoch_of(end) == self.epoch_of(info.next_offset - 1)
         ]:
             end = max(fitting)
         return end
+
+    def is_durable(self, uid: Uid) -> bool:  # noqa: ARG002
+        """Whether what was put may be there still."""
+        return True
 
     def claim(self, ahead: int) -> None:
         if self.fenced is None:

@@ -89,9 +89,9 @@ RUNS: Final[dict[str, Run]] = {
         BOTTOMLESS_MODEL_STEPS="1000000",
     ),
     "tier-model": _test(
-        "200,000 steps of the manifest over three drives beside a list",
+        "100,000 steps of the manifest over three drives beside a list",
         "tests/model/test_tier_model.py::test_the_manifest_over_three_drives_is_what_the_list_says",
-        BOTTOMLESS_MODEL_STEPS="200000",
+        BOTTOMLESS_MODEL_STEPS="100000",
     ),
     "leaderless-model": _test(
         "60 runs of leaderless streams beside a list, and as many with a loss of coordination",

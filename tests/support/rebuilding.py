@@ -1,8 +1,9 @@
 """A rebuild of coordination, from a process's start to its end, on the stores of one test."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from typing import Final
 
 from bottomless.formats.checks import crc32c
 from bottomless.formats.keys import generation_key
@@ -27,6 +28,10 @@ async def put(harness: ManifestHarness, object_key: str, data: bytes) -> None:
     await harness.drive.put(object_key, [data], crc32c(data))
 
 
+_WAIT_COUNT_MAX: Final = 1_000
+"""A rebuild may wait for each drive in turn, and no longer than that is away."""
+
+
 async def put_registry(harness: ManifestHarness, record: StreamRecord) -> None:
     key = registry_key(record.stream_id, record.registry_version, tenant=record.tenant)
     await put(harness, key, encode_registry(record))
@@ -37,7 +42,7 @@ async def nothing() -> None:
 
 
 async def rebuild(
-    harness: ManifestHarness, when_it_waits: Callable[[], None] | None = None
+    harness: ManifestHarness, when_it_waits: Callable[[], Awaitable[None]] | None = None
 ) -> dict[str, object]:
     """One process from its start to the end of the rebuild; `when_it_waits` is called where it waits
     for a drive."""
@@ -45,9 +50,12 @@ async def rebuild(
     rebuilding = Rebuild(harness.context, operations, nothing, stream_count=1)
     operation = await rebuilding.begin(TENANT_DEFAULT)
     store = OperationStore(harness.coordination)
+    wait_count = 0
     while isinstance(outcome := await rebuilding.step(harness.context, operation), Again):
         if outcome.due_at and when_it_waits is not None:
-            when_it_waits()
+            await when_it_waits()
+            wait_count += 1
+            assert wait_count < _WAIT_COUNT_MAX, f"a rebuild waits for ever: {outcome.progress}"
         operation = await store.move(operation, 0, 0, progress=dict(outcome.progress))
     assert isinstance(outcome, Done)
     await store.forget(
