@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from support.drives import a_table, register
+from support.drives import a_table, register, take_away
 from support.manifest import NODE, Crash, ManifestHarness
 from support.rebuilding import agree, rebuild
 from unit.manifest.test_manifest_api import running
@@ -18,9 +18,11 @@ from bottomless.model.config import ReplicationConfig, StreamConfig, parse_confi
 from bottomless.model.names import NodeId, StreamName
 from bottomless.model.stream import StreamRecord
 from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.mutators.mutator import Mutators
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.recovery.bucket_streams import look_at_some
 from bottomless_server.manifest.registry.registry import Registry
+from bottomless_server.manifest.removal.drive_loss import DriveLoss
 from bottomless_server.manifest.removal.drive_retirement import DriveRetirement
 from bottomless_server.node.core.in_sync import Refusal, Refused, with_member, without_member
 from bottomless_server.stores.node_facts import NodeFacts, encode_facts, facts_key
@@ -303,3 +305,39 @@ async def test_a_drive_that_a_policy_names_which_has_not_reached_partitions_is_i
     ended = await operations.find(operation.operation_id)
     assert ended.error is not None, ended.result
     assert "has a policy that names it" in ended.error["detail"]
+
+
+async def test_the_loss_of_a_drive_names_a_super_stream_once_and_none_of_its_partitions() -> None:
+    """It named each partition, whose policy nobody can change, and not the super stream; and nothing where
+    the change of a policy had not reached the partitions yet."""
+    harness = await with_drives()
+    supers = Registry(harness.context).supers
+    declared = await supers.declare(NAME, THREE)
+    await supers.declare(NAME._replace(name=StreamName("placed")), THREE._replace(config=PLACED))
+    await supers.declare(NAME._replace(name=StreamName("elsewhere")), THREE)
+    # The change of the super record alone, as a crash after it leaves it.
+    harness.fuse.left = 1
+    with pytest.raises(Crash):
+        await supers.update(NAME, lambda _: PLACED)
+    harness.fuse.left = None
+    partitions = [
+        await harness.streams.load(place.stream_id) for place in declared.record.partitions
+    ]
+    assert [one.config.tiers for one in partitions] == [(), (), ()]
+    damaged = await supers.declare(NAME._replace(name=StreamName("damaged")), THREE)
+    await take_away(harness.context.drives, 7)
+    key = super_key(damaged.record.super_id)
+    await harness.coordination.transact([key], lambda _: (Changes({key: b"{}"}), None))
+
+    operations = Operations(harness.context)
+    loss = DriveLoss(harness.context, operations, Mutators(harness.context))
+    operation = await loss.begin("d7", "d7", "default")
+    harness.clock.now += 120_000
+    await operations.make_pass()
+    await operations.settled()
+
+    ended = await operations.find(operation.operation_id)
+    assert ended.result is not None, ended.error
+    assert sorted(ended.result["named_by_policy"]) == [NAME.name, "placed"]
+    assert ended.result["named_by_policy_count"] == 2
+    assert ended.result["left"] == [damaged.record.super_id]

@@ -12,7 +12,9 @@ What is there after a crash at each step; the operation goes on with the next on
    gap of a takeover. A crash leaves some streams done, and the page is done again. Which streams of the
    page have something there was noted before, so that the result names them all the same; what its sums
    lack then is what was done before the crash.
-3. `queue`: what waited to be deleted from the drive is forgotten.
+3. `supers`: the records of super streams are looked at, a page at a time, for policies that name the
+   drive. Of their partitions nobody changes one alone, and one may not have the policy yet.
+4. `queue`: what waited to be deleted from the drive is forgotten.
 
 A stream that is being deleted needs nothing: its deletion does not ask the drive any more. One whose
 record or manifest cannot be read, or that cannot be changed now, is told in the result, and the same
@@ -29,9 +31,11 @@ from typing import Any, Final
 import structlog
 
 from bottomless.errors import Code, Corrupt, Exists, InvalidRequest, NotFound, StoreError
+from bottomless.model.config import StreamConfig
 from bottomless.model.drive import DEFAULT_NAME, DriveRegistry, RegisteredDrive
-from bottomless.model.names import StreamId
+from bottomless.model.names import StreamId, SuperId
 from bottomless.model.stream import StreamRecord, StreamState
+from bottomless.model.super_stream import SuperState
 from bottomless_server.coordination.base import (
     Coordination,
     CoordinationUnavailable,
@@ -49,6 +53,7 @@ from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import STREAMS_KEY, deletes_key, failing_deletes_key
+from bottomless_server.stores.supers import SUPERS_KEY, Supers
 from bottomless_server.tree.retention import SUMMED
 
 KIND: Final = "lose-drive"
@@ -58,8 +63,10 @@ _PAGE_COUNT: Final = 16
 _QUEUE_PAGE_COUNT: Final = 500
 _NAMED_COUNT_MAX: Final = 100
 """Streams that a result names of each kind; it counts all of them."""
+_SUPER_PAGE_COUNT: Final = 64
 _LISTS: Final = ("with_gaps", "left", "named_by_policy")
-"""Streams that have gaps now, that could not be changed, and whose policy names the drive."""
+"""Streams that have gaps now, that could not be changed, and streams and super streams whose policy
+names the drive."""
 _ABOUT: Final = "_about"
 """Streams of the page that is next that have fragments on the drive."""
 _KEPT: Final = "kept_fragment_count"
@@ -82,6 +89,7 @@ class DriveLoss:
         self._context = context
         self._operations = operations
         self._mutators = mutators
+        self._supers = Supers(context.coordination, context.streams)
         self._page_count = page_count
         operations.register(KIND, self.step, endless=True, long=True)
 
@@ -140,6 +148,8 @@ class DriveLoss:
                 return Again({**progress, "phase": "streams"})
             case "streams":
                 return await self._lose_some(number, name, progress)
+            case "supers":
+                return await self._look_at_supers(name, progress)
         await forget_deletes(context.coordination, number)
         return Done({"number": number, "state": "lost", **_told(progress)})
 
@@ -148,7 +158,7 @@ class DriveLoss:
         coordination = self._context.coordination
         members = await coordination.members(STREAMS_KEY, after, self._page_count)
         if not members:
-            return Again({**progress, "phase": "queue"})
+            return Again({**progress, "phase": "supers"})
         stream_ids = [StreamId(member.decode("ascii")) for member in members]
         loaded = await self._context.streams.load_many(stream_ids)
         if _ABOUT not in progress:
@@ -161,10 +171,28 @@ class DriveLoss:
         for record in loaded.records:
             if record.state is StreamState.ACTIVE:
                 await self._lose(record, number, progress, noted=record.stream_id in about)
-                if any(tier.drive == name for tier in record.config.tiers):
+                if record.partition_of is None and _names(record.config, name):
                     _note(progress, "named_by_policy", record.name)
         streams = int(progress.get("streams", 0)) + len(stream_ids)
         return Again({**progress, "_after": stream_ids[-1], "streams": streams})
+
+    async def _look_at_supers(self, name: str, progress: dict[str, Any]) -> Again:
+        after = str(progress.get("_after_super", "")).encode("ascii")
+        members = await self._context.coordination.members(SUPERS_KEY, after, _SUPER_PAGE_COUNT)
+        if not members:
+            return Again({**progress, "phase": "queue"})
+        super_ids = [SuperId(member.decode("ascii")) for member in members]
+        for super_id in super_ids:
+            try:
+                record = await self._supers.load(super_id)
+            except NotFound:
+                continue
+            except Corrupt:
+                _note(progress, "left", super_id)
+                continue
+            if record.state is not SuperState.DELETING and _names(record.config, name):
+                _note(progress, "named_by_policy", record.name)
+        return Again({**progress, "_after_super": super_ids[-1]})
 
     async def _has_some(self, record: StreamRecord, number: int) -> bool:
         """Whether a manifest names a fragment on the drive; not of one that cannot be read."""
@@ -214,6 +242,11 @@ def _told(progress: Mapping[str, Any]) -> dict[str, Any]:
         **{name: progress.get(name, 0) for name in counts},
         **{name: progress.get(name, []) for name in _LISTS},
     }
+
+
+def _names(config: StreamConfig, name: str) -> bool:
+    """Whether a policy names a drive."""
+    return any(tier.drive == name for tier in config.tiers)
 
 
 def _note(progress: dict[str, Any], what: str, who: str) -> None:
