@@ -95,6 +95,7 @@ def main() -> int:
             "power",
             "backups",
             "disks",
+            "cuts",
             "moves",
             "drives",
         ),

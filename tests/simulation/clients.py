@@ -15,6 +15,8 @@ from simulation.programs import Program
 from simulation.story import Story
 
 ANSWER_SECONDS: Final = 6.0
+ASKED_SHARE: Final = 0.4
+"""Of what producers were not told the outcome of: they ask for their last number."""
 LATER: Final = frozenset({429, 502, 503, 504})
 """Statuses after which it is tried again."""
 
@@ -100,6 +102,11 @@ class Writer:
     def over(self) -> bool:
         return self.services.closing or self.expected.deleted
 
+    @property
+    def asks(self) -> bool:
+        """Whether it asks what is known of it before it sends again."""
+        return not self.expected.leaderless and self.chance.random() < ASKED_SHARE
+
     def values(self) -> list[str]:
         count = self.chance.choice((1, 1, 2, 5, 12))
         made = []
@@ -140,6 +147,34 @@ class Writer:
             raise Broken(f"{self.expected.name} is said not to exist: {told}")
         return status, told
 
+    async def is_known(self, producer_id: str, before: int, last: int) -> bool:
+        """Ask any node for the last number of a producer, as one does that comes back and does not know
+        what became of what it sent last; whether that is `last`, and not the one `before`.
+
+        Raises:
+            Broken: less is said to be stored than the producer was told before, or a number that it
+                never gave.
+        """
+        node, path = (
+            self.chance.choice(self.services.nodes),
+            self.path.replace("records", "producers"),
+        )
+        answer = await self.services.ask(node, "GET", f"{path}/{producer_id}")
+        if answer is None or answer[0] in LATER or self.expected.deleted:
+            return False
+        self.services.story.count("producers that asked for their last number")
+        if answer[0] not in (200, 404):
+            raise Broken(f"{producer_id} was not told its last number: {answer}")
+        number = answer[1]["last_seq"] if answer[0] == 200 else None
+        known = -1 if number is None else int(number)
+        if known == last:
+            self.expected.on_told(producer_id, last)
+        elif known != before and not self.expected.has_forgotten(self.name):
+            raise Broken(
+                f"{producer_id}: {before} are stored, and perhaps {last}; it is told {known}"
+            )
+        return known == last
+
     def records(self, values: list[str]) -> list[dict[str, Any]]:
         """What is sent of them."""
         return [{"value": value} for value in values]
@@ -176,7 +211,7 @@ class StrictProducer(Writer):
             values = self.values()
             if sequence == 0:
                 self.expected.stored_anew.update(values)
-            producer_id = f"{self.name}-{self.lives}"
+            producer_id, begun = f"{self.name}-{self.lives}", self.expected.acknowledged_next
             headers = {"producer-id": producer_id, "producer-seq": str(sequence)}
             while not self.expected.deleted:
                 answer = await self.send(values, headers)
@@ -192,6 +227,12 @@ class StrictProducer(Writer):
                     break
                 if answer is not None and answer[0] not in LATER and answer[0] != 404:
                     raise Broken(f"{self.name} at {sequence} was answered {answer}")
+                if self.asks and await self.is_known(
+                    producer_id, sequence - 1, sequence + len(values) - 1
+                ):
+                    # It believes that, and never sends them again.
+                    self.expected.promise(begun, None, values)
+                    break
                 self.services.story.count("appends repeated")
                 await asyncio.sleep(self.chance.uniform(0.01, 0.5))
             await asyncio.sleep(self.chance.uniform(0, 0.3))

@@ -4,7 +4,7 @@ Every value is sent for one place only, so that where it is seen says whether it
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -64,6 +64,10 @@ class Expected:
     is known of producers, their repeat is new, and what was uploaded stays: docs/guarantees.md."""
     promised: list[tuple[int, int | None, list[str]]] = field(default_factory=list)
     """Values that are stored, none below an offset; and where the first is, if that was told."""
+    told: set[tuple[int, int]] = field(default_factory=set)
+    """First and next offset of what a producer was told is stored, when it asked or sent a commit again."""
+    on_told: Callable[[str, int], None] = lambda *_: None
+    """Called when a producer was told that its number is stored."""
     _places: dict[str, int] = field(default_factory=dict)
     _first: dict[str, int] = field(default_factory=dict)
     """The lowest offset at which each value was ever told of."""
@@ -81,6 +85,11 @@ class Expected:
     @property
     def acknowledged_next(self) -> int:
         return max(self.acknowledged, default=-1) + 1
+
+    @property
+    def told_next(self) -> int:
+        """The end of all that anybody was told is stored."""
+        return max(self.acknowledged_next, *(end for _, end in self.told), 0)
 
     def somewhere(self, chance: random.Random, end: int) -> int:
         """An offset up to `end`, mostly one that has a record."""
@@ -117,6 +126,7 @@ class Expected:
         if (first_offset, next_offset) in self.gaps:
             return
         self.gaps.add((first_offset, next_offset))
+        self.told = {one for one in self.told if one[1] <= first_offset}
         for offset in [o for o in self.acknowledged if first_offset <= o < next_offset]:
             self.lost_of.add(self.acknowledged.pop(offset).partition(" ")[0])
         for value in [v for v, o in self._places.items() if first_offset <= o < next_offset]:

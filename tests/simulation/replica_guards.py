@@ -52,5 +52,8 @@ REPLICA_GUARDS: Final[dict[str, ReplicaGuard]] = {
     "the sync of a follower": ReplicaGuard(_written_only, [1]),
     "the in-sync set in a claim": ReplicaGuard(_yes, [7]),
     "the node that is meant": ReplicaGuard(_nothing, [2], "disks"),
+    "what is known of producers, shown once all in sync have it": ReplicaGuard(
+        _yes, [3, 1], "cuts"
+    ),
     "what was found at a claim, before it is said where a log ends": ReplicaGuard(_nothing, [3]),
 }

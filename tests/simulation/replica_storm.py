@@ -10,7 +10,7 @@ from bottomless_server.ingest.replicas import node_peers
 from simulation.loop import PROCESS
 from simulation.network import Network, SimulatedPeer
 from simulation.programs import ingest_program
-from simulation.replica_trouble import LostDisks
+from simulation.replica_trouble import CutOffs, LostDisks
 from simulation.run import Course, Simulation
 from simulation.super_storm import a_super_stream_in_a_storm
 
@@ -32,6 +32,9 @@ async def replicas_in_a_storm(simulation: Simulation, course: Course = Simulatio
     disks = LostDisks(simulation.ground, simulation.losses, simulation.chance("disks"))
     simulation.trouble.also.append(disks.lose)
     simulation.trouble.only["disks"] = [disks.lose]
+    cuts = CutOffs(simulation.ground, simulation.losses, simulation.chance("cuts"))
+    simulation.trouble.also.append(cuts.cut)
+    simulation.trouble.only["cuts"] = [cuts.cut] * 4
     simulation.ground.stages_objects = True
     simulation.ground.settings["ingest"] = {"ingest_replica_replace_ms": REPLACE_MS}
     third = ingest_program(simulation.ground, "ingest-c")

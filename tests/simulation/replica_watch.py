@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from bottomless.errors import Corrupt
-from bottomless.formats.chunk import split_chunks
+from bottomless.formats.chunk import decode_header, decode_trailer, split_chunks, trailer_of
 from bottomless.formats.segment import HEADER_SIZE
+from bottomless.model.chunk import AppendMode
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.ingest.log.layout import parse_segment_name, stream_dir
@@ -49,6 +50,7 @@ class ReplicaWatch(Watch):
         self._parsed: dict[tuple[str, str], tuple[bytes, Sequence[Held]]] = {}
         self._told: StreamRecord | None = None
         """As it was when something of it was told last."""
+        expected.on_told = self.note_told
 
     def look(self) -> Manifest | None:
         manifest = super().look()
@@ -58,10 +60,27 @@ class ReplicaWatch(Watch):
             return manifest
         self._note_nodes()
         self._tell_changes(record)
-        logs = {node: self._log(program) for node, program in self._known.items()}
+        logs = self._logs()
         self._check_places(logs.values())
         self._check_in_sync(record, logs)
         return manifest
+
+    def note_told(self, producer_id: str, number: int) -> None:
+        """A producer was told that its number is stored: then it lies on all that are in sync.
+
+        Raises:
+            Broken
+        """
+        self.look()
+        record = self.record()
+        if record is None or self._ground.is_blind:
+            return
+        for program in self._known.values():
+            for one in self._log(program):
+                if (producer_id, number) in _numbers(one.content):
+                    self._expected.told.add((one.first_offset, one.next_offset))
+        if record.members:
+            self._check_in_sync(record, self._logs())
 
     def _life(self, node: Program, claim: Claim) -> str:
         # What was not shown may be cut while it follows another one.
@@ -109,6 +128,9 @@ class ReplicaWatch(Watch):
             if node.alive and isinstance(service, IngestService) and service.started:
                 self._known[service.lease.node.node_id] = node
 
+    def _logs(self) -> dict[NodeId, list[Held]]:
+        return {node: self._log(program) for node, program in self._known.items()}
+
     def _log(self, program: Program) -> list[Held]:
         """What lies on the platters of a node, in its order."""
         assert program.disk is not None
@@ -133,7 +155,7 @@ class ReplicaWatch(Watch):
                 self._require(same == one.content, f"two logs differ at {one[:3]}")
 
     def _check_in_sync(self, record: StreamRecord, logs: dict[NodeId, list[Held]]) -> None:
-        upto = max(self._expected.acknowledged_next, self._shown(record))
+        upto = max(self._expected.told_next, self._shown(record))
         if not record.dirty or upto <= record.published_next:
             return
         spans: dict[str, list[tuple[int, int, bytes]]] = {}
@@ -171,6 +193,16 @@ class ReplicaWatch(Watch):
             if appender.claim.epoch == record.epoch:
                 return appender.log.committed_next
         return 0
+
+
+def _numbers(chunk: bytes) -> Iterator[tuple[str | None, int]]:
+    """The producers of a chunk, each with its last number there."""
+    header = decode_header(chunk)
+    for entry in (
+        decode_trailer(trailer_of(header, memoryview(chunk))) if header.record_count else ()
+    ):
+        count = entry.record_count if entry.mode is AppendMode.STRICT else 1
+        yield entry.producer_id, entry.base_sequence + count - 1
 
 
 def _walked(first: int, data: bytes) -> Iterator[Held]:
