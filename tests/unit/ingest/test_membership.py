@@ -11,9 +11,10 @@ from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.ingest.replicas.membership import Membership
 from bottomless_server.node.core.replica_waits import Do, Holders, Step
+from bottomless_server.protocol.replica import Place
 from unit.ingest.harness import NAME, STREAM
 
-A, B, C, D = (NodeId(letter * 32) for letter in "abcd")
+A, B, C, D, E = (NodeId(letter * 32) for letter in "abcde")
 ALL: Final = Holders(A, (A, B, C), (A, B, C), 2)
 
 
@@ -120,6 +121,86 @@ async def test_without_its_guard_a_member_goes_before_another_has_everything(
     three = membership(3, A, B, C, D)
     without_a_lease(three, C)
     assert await three.next(FOUR) == (A, B, D)
+
+
+HALF: Final = Place(0, 500)
+
+
+def halted(of: Membership, *nodes: NodeId, away: Collection[NodeId] = ()) -> None:
+    """Nothing more is heard of nodes that lack something, for as long as one without a lease is waited for."""
+    for now in (1_000, 1_500):
+        of.looked(away, now, 500, dict.fromkeys(nodes, HALF))
+
+
+async def test_a_node_that_does_not_catch_up_gives_its_place_to_one_that_comes_for_the_same() -> (
+    None
+):
+    """B has no lease, and D was taken in for it."""
+    three = membership(3, A, B, C, D, E)
+    without_a_lease(three, B)
+    waits = Holders(A, (A, B, C, D), (A, C), 2)
+    three.looked([B], 2_000, 500, {D: HALF})
+    three.looked([B], 2_400, 500, {D: Place(0, 600)})
+    three.looked([B], 2_899, 500, {D: Place(0, 600)})
+    assert await three.next(waits) is None
+    three.looked([B], 2_900, 500, {D: Place(0, 600)})
+    assert await three.next(waits) == (A, B, C, E)
+    three.forget([D])
+    assert await three.next(Holders(A, (A, B, C, E), (A, C), 2)) is None
+    assert await three.next(Holders(A, (A, B, C, E), (A, C, E), 2)) == (A, C, E)
+
+
+async def test_a_member_that_fell_out_and_does_not_catch_up_goes_after_another_has_everything() -> (
+    None
+):
+    three = membership(3, A, B, C, D)
+    out = Holders(A, (A, B, C), (A, B), 2)
+    assert three.is_right(out)
+    halted(three, C)
+    assert not three.is_right(out)
+    assert await three.next(out) == (A, B, C, D)
+    assert await three.next(Holders(A, (A, B, C, D), (A, B), 2)) is None
+    assert await three.next(Holders(A, (A, B, C, D), (A, B, D), 2)) == (A, B, D)
+
+
+async def test_who_does_not_catch_up_stays_where_there_is_nobody_else() -> None:
+    three = membership(3, A, B, C, D)
+    halted(three, D, away=[B])
+    assert await three.next(Holders(A, (A, B, C, D), (A, C), 2)) is None
+    assert await three.next(Holders(A, (A, C, D), (A, C), 2)) == (A, C, D, B)
+
+
+async def test_of_several_that_do_not_catch_up_all_stay_where_there_is_nobody_else() -> None:
+    """The owner may be the one that is cut off."""
+    two = membership(2, A, B, C)
+    halted(two, B, C)
+    both = Holders(A, (A, B, C), (A,), 1)
+    assert await two.next(both) is None
+    two.looked([], 1_600, 500, {B: HALF, C: Place(0, 600)})
+    assert await two.next(both) is None
+    assert await two.next(Holders(A, (A, B, C), (A, C), 1)) == (A, C)
+
+
+async def test_who_did_not_catch_up_is_taken_in_again_where_nobody_else_is_left() -> None:
+    three = membership(3, C, D, E)
+    halted(three, D)
+    assert await three.next(Holders(A, (A, B, D), (A, B), 2)) == (A, B, D, C)
+    three.forget([D])
+    assert await three.next(Holders(A, (A, B), (A, B), 2)) == (A, B, C)
+    one = membership(3, D)
+    halted(one, D)
+    one.forget([D])
+    assert await one.next(Holders(A, (A, B), (A, B), 2)) == (A, B, D)
+
+
+async def test_without_its_guard_a_node_that_does_not_catch_up_is_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "another node for one that does not catch up", lambda *_: False)
+    three = membership(3, A, B, C, D, E)
+    without_a_lease(three, B)
+    halted(three, D, away=[B])
+    assert await three.next(Holders(A, (A, B, C, D), (A, C), 2)) is None
 
 
 async def test_another_node_holds_what_one_node_is_to_hold_while_its_owner_gives_way() -> None:

@@ -14,7 +14,7 @@ from bottomless.model.stream import StreamRecord
 from bottomless_server.protocol.members import MEMBERS, MemberChange, encode_members_asked
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
-from unit.ingest.harness import STREAM, problem
+from unit.ingest.harness import STREAM, broken_disk, problem
 from unit.ingest.replica_services import Node, ThreeServices
 
 
@@ -143,6 +143,25 @@ async def test_a_node_without_a_lease_is_replaced_by_one_that_lives(tmp_path: Pa
         assert record.config.replication.replicas == 2
         assert await three.append(owner, "1") == 1
         await three.until_same_files(owner, free)
+
+
+async def test_a_node_that_lives_and_does_not_catch_up_is_replaced_by_another_one(
+    tmp_path: Path,
+) -> None:
+    async with services(tmp_path, replicas=2, ingest_replica_replace_ms=5_000) as three:
+        owner, other, free = await shared(three)
+        one_is_enough = StreamConfig(replication=ReplicationConfig(replicas=2, min_in_sync=1))
+        await three.first.streams.update(
+            STREAM, lambda record: replace(record, config=one_is_enough)
+        )
+        await owner.harness.service.configs.take_up()
+        other.harness.files.faults["fdatasync"] += [broken_disk()] * 100_000
+        assert await three.append(owner, "1") == 1
+        record = await until_in_sync(three, owner, free)
+        assert record.config.replication.replicas == 2
+        assert await three.append(owner, "2") == 2
+        await three.until_same_files(owner, free)
+        other.harness.files.faults.clear()
 
 
 async def test_the_log_of_a_former_member_goes_once_object_storage_has_all_of_it(

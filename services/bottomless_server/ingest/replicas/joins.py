@@ -244,7 +244,14 @@ class Joins:
             log.warning("the leases of members were not looked at", error=str(error))
             return
         self._looked_at = now
-        self._membership.looked([one for one in others if one not in live], now, replace_ms)
+        counted = self._counted.holders.counted
+        lacking = {
+            one: self._answers.of(one).end
+            for one in others
+            if one in live and one not in counted and not self._answers.has_all(one)
+        }
+        away = [one for one in others if one not in live]
+        self._membership.looked(away, now, replace_ms, lacking)
 
     def _take_up(self) -> None:
         """Go by the record as it was written last, by whatever: a change whose reply was lost is found by an

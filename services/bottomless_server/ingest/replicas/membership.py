@@ -4,11 +4,16 @@ The number is that of the configuration, which changes while a stream is open. W
 yet, and is admitted once it has everything; who goes is evicted first, if it is in sync. A member without
 a lease for long is replaced, and one of which an operator says so: another one is taken in and has
 everything before that one goes, so that no disk is given up that may still be needed.
+
+A member that is out of sync, and of which nothing more was heard for as long, does not catch up, whether it
+lives or not, as one with a bad disk. Another node is taken in beside it, and it goes once that one has
+everything. Where it was itself taken in for somebody who goes, the other one comes in its place at once: then
+nothing is there that only it has.
 """
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
@@ -16,6 +21,7 @@ from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
 from bottomless_server.node.core.replica_waits import Do, Holders, Step
+from bottomless_server.protocol.replica import Place
 
 Choose = Callable[[StreamRecord, Collection[NodeId]], Awaitable[tuple[NodeId, ...]]]
 """Chooses nodes to hold a stream beside those that are named, fewer than wanted where no more live."""
@@ -36,6 +42,12 @@ class Membership:
         self._asked: set[NodeId] = set()
         """Members that somebody wants replaced."""
         self._going: frozenset[NodeId] = frozenset()
+        self._halted: dict[NodeId, _Halted] = {}
+        """Members that are out of sync and live."""
+        self._stalled: frozenset[NodeId] = frozenset()
+        """Members that are out of sync, and of which nothing more was heard for too long."""
+        self._tried: set[NodeId] = set()
+        """Nodes that went since they did not catch up: others are chosen first."""
         self._gives_way = False
 
     def configure(self, config: StreamConfig) -> None:
@@ -54,12 +66,31 @@ class Membership:
 
     def forget(self, gone: Collection[NodeId]) -> None:
         """Note which nodes are no members any more; one that comes again is like any other."""
+        self._tried |= self._stalled.intersection(gone)
         self._asked -= set(gone)
         self._going -= set(gone)
+        self._stalled -= set(gone)
+        for node in gone:
+            self._halted.pop(node, None)
 
-    def looked(self, away: Collection[NodeId], now: int, replace_ms: int) -> None:
-        """Note which members have no lease; who had none for `replace_ms` is replaced. Times are
-        milliseconds of the monotonic clock."""
+    def looked(
+        self,
+        away: Collection[NodeId],
+        now: int,
+        replace_ms: int,
+        lacking: Mapping[NodeId, Place | None] | None = None,
+    ) -> None:
+        """Note which members have no lease, and where the logs end of those that live and lack something;
+        who had no lease for `replace_ms`, or lacks something and got nothing for so long, is replaced.
+        Times are milliseconds of the monotonic clock."""
+        before, self._halted = self._halted, {}
+        for node, end in (lacking or {}).items():
+            known = before.get(node)
+            is_new = known is None or known.end != end
+            self._halted[node] = _Halted(end, now) if known is None or is_new else known
+        self._stalled = frozenset(
+            node for node, one in self._halted.items() if is_stalled(now - one.since, replace_ms)
+        )
         self._away = {node: self._away.get(node, now) for node in away}
         late = {node for node, since in self._away.items() if now - since >= replace_ms}
         self._going = frozenset(self._asked | late)
@@ -67,7 +98,7 @@ class Membership:
     def is_right(self, holders: Holders) -> bool:
         """Whether as many hold the stream as are to, and all of them are to."""
         lacks = len(holders.members) < self.wanted and self._choose is not None
-        goes = bool(self._leaving(holders)) and self._choose is not None
+        goes = bool(self._leaving(holders) or self._stuck(holders)) and self._choose is not None
         return not lacks and not goes and len(holders.members) <= self.wanted
 
     async def next(self, holders: Holders) -> tuple[NodeId, ...] | Step | None:
@@ -76,21 +107,37 @@ class Membership:
         Raises:
             Unavailable: coordination does not answer.
         """
-        if len(holders.members) > self.wanted:
+        count, leaving, stuck = len(holders.members), self._leaving(holders), self._stuck(holders)
+        if stuck and (count > self.wanted or count == REPLICA_COUNT_MAX):
+            other = await self._in_place_of(stuck[-1], holders)
+            if other is not None:
+                return other
+        if count > self.wanted:
             return self._fewer(holders)
-        if len(holders.members) < self.wanted:
+        if count < self.wanted:
             return await self._more(holders, self.wanted)
-        leaving = self._leaving(holders)
-        if leaving and len(holders.members) == REPLICA_COUNT_MAX:
+        if leaving and count == REPLICA_COUNT_MAX:
             return _without(holders, leaving[-1])
-        return await self._more(holders, self.wanted + 1) if leaving else None
+        return await self._more(holders, self.wanted + 1) if leaving or stuck else None
+
+    async def _in_place_of(self, stuck: NodeId, holders: Holders) -> tuple[NodeId, ...] | None:
+        """The members with another node in the place of one that does not catch up; None where enough others
+        are to stay, or there is no other node."""
+        out = {*self._going, *self._stuck(holders)}
+        if len(set(holders.members) - out) >= self.wanted:
+            return None
+        more = await self._more(holders, len(holders.members) + 1)
+        return None if more is None else tuple(node for node in more if node != stuck)
 
     def _fewer(self, holders: Holders) -> tuple[NodeId, ...] | Step | None:
         others = [node for node in holders.members if node != holders.mine]
-        leaving = self._leaving(holders)
-        if leaving and len(holders.members) <= self.wanted + len(leaving):
+        leaving, stuck = self._leaving(holders), self._stuck(holders)
+        if (leaving or stuck) and len(holders.members) <= self.wanted + len(leaving) + len(stuck):
+            are_enough = len(set(holders.members) - {*leaving, *stuck}) >= self.wanted
+            # Who lacks something goes before who has everything.
+            leaving += stuck if are_enough else []
             joining = [node for node in others if node not in (*holders.counted, *leaving)]
-            return _without(holders, leaving[-1]) if may_leave(joining) else None
+            return _without(holders, leaving[-1]) if leaving and may_leave(joining) else None
         out = [node for node in others if node not in holders.counted]
         return _without(holders, (out or others)[-1])
 
@@ -98,15 +145,30 @@ class Membership:
         if self._choose is None:
             return None
         config = self._record.config
-        replication = config.replication.model_copy(update={"replicas": wanted})
-        asked = replace(self._record, config=config.model_copy(update={"replication": replication}))
-        found = await self._choose(asked, holders.members)
-        return (*holders.members, *found) if found else None
+        # Those that did not catch up are chosen again where there is nobody else.
+        for left_out in (self._tried.difference(holders.members), ()):
+            replicas = wanted + len(left_out)
+            replication = config.replication.model_copy(update={"replicas": replicas})
+            asked = replace(
+                self._record, config=config.model_copy(update={"replication": replication})
+            )
+            found = await self._choose(asked, (*holders.members, *left_out))
+            if found:
+                return (*holders.members, *found)
+        return None
 
     def _leaving(self, holders: Holders) -> list[NodeId]:
         """Members to be replaced, those first that are in sync: the others go before them."""
         leaving = [node for node in holders.members if node in self._going and node != holders.mine]
         return sorted(leaving, key=lambda node: node not in holders.counted)
+
+    def _stuck(self, holders: Holders) -> list[NodeId]:
+        """Members that do not catch up, and that nobody wants replaced for another reason."""
+        return [
+            node
+            for node in holders.members
+            if node in self._stalled and node not in (*holders.counted, *self._going)
+        ]
 
     @property
     def wanted(self) -> int:
@@ -117,6 +179,17 @@ class Membership:
     def replicas(self) -> int:
         """How many nodes are to hold the stream by its configuration."""
         return self._record.config.replication.replicas
+
+
+class _Halted(NamedTuple):
+    end: Place | None
+    since: int
+
+
+@guard("another node for one that does not catch up")
+def is_stalled(silent_ms: int, replace_ms: int) -> bool:
+    """Whether a member that lives, and lacks something, is waited for no longer."""
+    return silent_ms >= replace_ms
 
 
 @guard("who comes has everything before the one goes that it replaces")
