@@ -35,13 +35,22 @@ class _LeavesCalls(Protocol):
     @property
     def left_calls(self) -> tuple[float, ...]: ...
 
+    @property
+    def left_puts(self) -> tuple[float, ...]: ...
+
 
 class AnsweringDrive:
     """A drive of which every call ends, whether it answers or not."""
 
-    def __init__(self, drive: Drive, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self,
+        drive: Drive,
+        answer_seconds: float = ANSWER_SECONDS,
+        put_seconds: float = PUT_SECONDS,
+    ) -> None:
         self._drive = drive
         self._answer_seconds = answer_seconds
+        self._put_seconds = put_seconds
         self._hanging: set[asyncio.Task[Any]] = set()
 
     @property
@@ -53,7 +62,9 @@ class AnsweringDrive:
         if not isinstance(self._drive, _LeavesCalls):
             return 0
         now = asyncio.get_running_loop().time()
-        return sum(now - began >= self._answer_seconds for began in self._drive.left_calls)
+        late = sum(now - began >= self._answer_seconds for began in self._drive.left_calls)
+        # A slow disk is not one that hangs, whether somebody waits for what is put or not.
+        return late + sum(now - began >= self._put_seconds for began in self._drive.left_puts)
 
     @property
     def location(self) -> Location:
@@ -61,7 +72,7 @@ class AnsweringDrive:
 
     async def put(self, object_key: str, body: Body, crc: int) -> None:
         try:
-            await self._in_time(self._drive.put(object_key, body, crc), PUT_SECONDS)
+            await self._in_time(self._drive.put(object_key, body, crc), self._put_seconds)
         except _Hangs as error:
             raise DriveAmbiguous("the drive does not answer a put") from error
 

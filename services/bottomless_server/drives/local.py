@@ -84,6 +84,7 @@ class LocalDrive:
         """Blocks that nobody uses now, and that need not be made anew: no more than are written at a
         time."""
         self._left: dict[Future[Any], float] = {}
+        self._left_puts: dict[Future[Any], float] = {}
 
     @property
     def location(self) -> Location:
@@ -94,7 +95,7 @@ class LocalDrive:
         source it does so only once all was written."""
         check_object_key(object_key)
         if isinstance(body, Sequence):
-            await self._run(self._put, object_key, body, crc)
+            await self._run_put(self._put, object_key, body, crc)
         else:
             await self._put_source(object_key, body, crc)
 
@@ -144,9 +145,14 @@ class LocalDrive:
 
     @property
     def left_calls(self) -> tuple[float, ...]:
-        """When calls began whose callers were cancelled and that have not come back, by the clock of the
-        loop: a thread cannot be ended. There are no more than threads."""
+        """When calls but puts began whose callers were cancelled and that have not come back, by the clock
+        of the loop: a thread cannot be ended. With those of puts there are no more than threads."""
         return tuple(self._left.values())
+
+    @property
+    def left_puts(self) -> tuple[float, ...]:
+        """When puts, or parts of them, began whose callers were cancelled and that have not come back."""
+        return tuple(self._left_puts.values())
 
     async def aclose(self) -> None:
         """Wait for what still runs, and end the threads."""
@@ -158,15 +164,22 @@ class LocalDrive:
         *args: _Args.args,
         **kwargs: _Args.kwargs,
     ) -> _Answer:
+        return await self._awaited(self._threads.submit(call, *args, **kwargs), self._left)
+
+    async def _run_put(
+        self, call: Callable[_Args, _Answer], *args: _Args.args, **kwargs: _Args.kwargs
+    ) -> _Answer:
+        return await self._awaited(self._threads.submit(call, *args, **kwargs), self._left_puts)
+
+    async def _awaited(self, running: Future[_Answer], left: dict[Future[Any], float]) -> _Answer:
         began = asyncio.get_running_loop().time()
-        running = self._threads.submit(call, *args, **kwargs)
         try:
             return await asyncio.wrap_future(running)
         except asyncio.CancelledError:
             if not running.done():
-                self._left[running] = began
+                left[running] = began
                 # In its thread, at its end; at once if that has come meanwhile.
-                running.add_done_callback(lambda ended: self._left.pop(ended, None))
+                running.add_done_callback(lambda ended: left.pop(ended, None))
             raise
 
     async def _put_source(self, object_key: str, source: Source, crc: int) -> None:
@@ -174,12 +187,12 @@ class LocalDrive:
         temp = TempFile(self._calls, self._scratch / secrets.token_hex(16))
         block = self.kept_blocks.pop() if self.kept_blocks else aligned_block()
         try:
-            await self._run(self._begin, temp, path)
+            await self._run_put(self._begin, temp, path)
             for position in range(0, source.size, block.nbytes):
                 part = block[: min(block.nbytes, source.size - position)]
                 await source.read_into(position, part)
-                await self._run(self._write, temp, part)
-            await self._run(self._finish, temp, path, crc)
+                await self._run_put(self._write, temp, part)
+            await self._run_put(self._finish, temp, path, crc)
         except BaseException:
             # Not at once: a call for it may be running in a thread. And not the block again. A
             # drive that was closed meanwhile has no threads: its temp files go as those of the dead.
