@@ -63,7 +63,10 @@ class Gate:
         timeout_seconds: float,
     ) -> bytes:
         await self.open.wait()
-        return await self._peer.post(path, parts, content_type, timeout_seconds)
+        answer = await self._peer.post(path, parts, content_type, timeout_seconds)
+        # What was on its way when it was shut is no word of a node that is silent.
+        await self.open.wait()
+        return answer
 
 
 class Records(ReplicaRecords):
