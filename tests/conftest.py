@@ -18,6 +18,8 @@ import psutil
 import pytest
 import structlog
 from soak.left_out import LEFT_OUT, is_everything
+from support import limits
+from support.by_file import ByFile
 from support.known_routes import find_out_once
 from support.s3 import S3Server
 from support.seaweed import running_seaweed
@@ -27,31 +29,14 @@ from support.spark_s3 import s3_streams
 from support.spark_session import (
     JAVA_OPTIONS,
     LAUNCHER_OPTIONS,
-    ONE_SESSION,
     spark,
     spark_server,
 )
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
-from xdist.workermanage import WorkerController
 
 __all__ = ["s3_streams", "server", "spark", "spark_server"]
 
-OWN_DRIVERS = (
-    "tests/spark/test_spark_job_mistakes.py",
-    "tests/spark/test_spark_kills.py",
-    "tests/spark/test_spark_packaging.py::test_a_command_with_a_master",
-    "tests/spark/test_spark_packaging.py::test_the_shell",
-)
-"""Where they start drivers of their own instead."""
-EACH_APART = (
-    "tests/chaos/test_chaos.py",
-    "tests/contract_http/test_schemathesis.py",
-    "tests/journeys/test_kill.py",
-    "tests/model/test_manifest_model.py",
-    "tests/simulation/test_simulation.py",
-)
-"""Long tests that share nothing with the others of their file."""
 LONG_FIRST = (
     "tests/spark/test_spark_kills.py",
     "tests/spark/",
@@ -120,6 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A worker, which has told all it has to tell by then, ends without taking apart what was
     collected: that took each of them 3.3 CPU seconds. Registered before what tests register, it is
     done after that."""
+    config.pluginmanager.register(limits)
     if hasattr(config, "workerinput"):
         atexit.register(os._exit, 0)
 
@@ -171,26 +157,6 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     room = psutil.virtual_memory().available // WORKER_BYTES
     per_core = WORKERS_PER_CORE_OF_ALL if is_everything(config.args) else WORKERS_PER_CORE
     return max(1, min(per_core * len(os.sched_getaffinity(0)), room))
-
-
-class ByFile(LoadScopeScheduling):
-    """Which tests stay together when several processes share them: those of a file, for the
-    servers that they share, and all that need Spark."""
-
-    def mark_test_complete(
-        self, node: WorkerController, item_index: int, duration: float = 0
-    ) -> None:
-        """What is done is forgotten: else all of it is counted again after each test."""
-        super().mark_test_complete(node, item_index, duration)
-        scope = self._split_scope(self.registered_collections[node][item_index])
-        if all(self.assigned_work[node][scope].values()):
-            del self.assigned_work[node][scope]
-
-    def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        if path in EACH_APART or nodeid.startswith(OWN_DRIVERS):
-            return nodeid
-        return "spark" if nodeid.startswith(ONE_SESSION) else path
 
 
 @pytest.hookimpl(optionalhook=True)

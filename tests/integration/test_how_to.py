@@ -9,13 +9,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from support.by_file import ONE_SESSION
 from support.command_line import CommandLine
 from support.page_run import PageRun
 from support.pages import ROOT, steps_of
 from support.ports import lasting_ports
 from support.served import PATIENT
 from support.server import AllInOne
-from support.spark_session import ONE_SESSION
 
 HOW_TO = ROOT / "docs/how-to"
 INDEX = HOW_TO / "README.md"

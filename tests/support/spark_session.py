@@ -15,15 +15,6 @@ from bottomless.client import Client
 from bottomless.spark import configure, register
 from support.server import AllInOne
 
-ONE_SESSION = (
-    "tests/spark/",
-    "tests/journeys/test_follow_one_record.py",
-    "tests/integration/test_how_to.py::test_a_page_does_what_it_says[leaderless0]",
-    "tests/integration/test_how_to.py::test_a_page_does_what_it_says[queues]",
-)
-"""Which tests need Spark: one process runs them all, with one session, whose start takes eight CPU
-seconds, and which takes a core for itself."""
-
 ALL_COLUMNS = "offset,timestamp,value,key,headers,event_time,content,filter_value"
 
 LAUNCHER_OPTIONS = (
