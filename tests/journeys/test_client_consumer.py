@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.ports import lasting_ports
+from support.served import PATIENT
 from support.server import AllInOne
 from support.waiting import until
 
@@ -42,7 +43,7 @@ with suppress(KeyboardInterrupt), Client(sys.argv[1]) as client:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[AllInOne]:
     """One that is at the same address after each start."""
-    with AllInOne(tmp_path / "data", port=lasting_ports(1)[0]) as running:
+    with AllInOne(tmp_path / "data", PATIENT, *lasting_ports(1)) as running:
         yield running
 
 

@@ -12,13 +12,14 @@ import pytest
 from support.command_line import CommandLine
 from support.contract import new_stream
 from support.guards import remove
+from support.served import PATIENT
 from support.server import AllInOne
 from support.waiting import until
 
 from bottomless.client import AsyncClient, AsyncGroup, Batch, Client
 from bottomless.errors import Code, InvalidRequest, WrongOffset
 
-SETTINGS = {"BOTTOMLESS_MANIFEST_GROUP_CHECK_MS": "100"}
+SETTINGS = {**PATIENT, "BOTTOMLESS_MANIFEST_GROUP_CHECK_MS": "100"}
 PATIENCE = 120
 PROGRAM = """
 import sys

@@ -10,6 +10,7 @@ from itertools import count
 import httpx
 import pytest
 from support.raw_server import NOTHING, Asked, answer, raw_server
+from support.served import PATIENT
 from support.server import AllInOne
 from support.waiting import eventually, until
 
@@ -21,7 +22,7 @@ _NAMES = count()
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("client-queues") / "data") as running:
+    with AllInOne(tmp_path_factory.mktemp("client-queues") / "data", PATIENT) as running:
         yield running
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from support.command_line import CommandLine
+from support.served import PATIENT
 from support.server import AllInOne
 
 from bottomless import AsyncClient, Client, Code, InvalidRequest, WrongOffset
@@ -17,7 +18,7 @@ INDEXES = [1, 0, 1, 2, 0, 2, 0, 1, 0, 2]
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AllInOne]:
-    with AllInOne(tmp_path_factory.mktemp("super") / "data", {}) as server:
+    with AllInOne(tmp_path_factory.mktemp("super") / "data", PATIENT) as server:
         yield server
 
 

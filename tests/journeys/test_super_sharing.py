@@ -14,12 +14,13 @@ import orjson
 import pytest
 from support.command_line import CommandLine
 from support.ports import lasting_ports
+from support.served import PATIENT
 from support.server import AllInOne
 from support.waiting import until
 
 from bottomless.client import Client
 
-SETTINGS = {"BOTTOMLESS_MANIFEST_GROUP_CHECK_MS": "100"}
+SETTINGS = {**PATIENT, "BOTTOMLESS_MANIFEST_GROUP_CHECK_MS": "100"}
 COUNT = "bottomless_manifest_group_"
 PARTITIONS = 4
 MORE = 40

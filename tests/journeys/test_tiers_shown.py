@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from support.command_line import CommandLine
 from support.contract import Stream, new_stream
+from support.served import PATIENT
 from support.server import AllInOne
 from support.waiting import until
 
 SETTINGS = {
+    **PATIENT,
     "BOTTOMLESS_MANIFEST_TIER_INTERVAL_MS": "86400000",
     "BOTTOMLESS_UPLOADER_MOVE_INTERVAL_MS": "100",
     "BOTTOMLESS_MANIFEST_DELETE_GRACE_MS": "0",

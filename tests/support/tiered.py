@@ -21,6 +21,7 @@ from support.contract import Stream
 from support.places import COLD as COLD_CACHES
 from support.places import FREEING, free_local
 from support.s3 import CREDENTIALS, S3Server
+from support.served import PATIENT
 from support.server import AllInOne
 from support.stored import Stored, StoredFiles, stored_in_s3
 from support.valkey import another_client, running_valkey
@@ -62,6 +63,7 @@ class Tiers:
             for number, name in enumerate(beside, 1)
         }
         everything = {
+            **PATIENT,
             **FREEING,
             **COLD_CACHES,
             **QUICK,

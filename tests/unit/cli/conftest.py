@@ -6,9 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 from support.command_line import CommandLine
+from support.served import PATIENT
 from support.server import AllInOne
 
-SETTINGS = {"BOTTOMLESS_MANIFEST_FANOUT": "4"}
+SETTINGS = {**PATIENT, "BOTTOMLESS_MANIFEST_FANOUT": "4"}
 
 OWN = ("URL", "TOKEN", "TOKEN_FILE", "PROFILE", "CA_FILE")
 
