@@ -29,6 +29,10 @@ class ElsewhereAppenders:
         """
         raise OwnedElsewhere(await self._nodes.url_of(stream_id))
 
+    def forget_elsewhere(self, stream_id: StreamId) -> None:
+        """Ask anew who owns a stream."""
+        self._nodes.forget_stream(stream_id)
+
     def at_once(self, stream_id: StreamId) -> None:
         """Say None: nothing is appended here without another node."""
 

@@ -177,6 +177,10 @@ class Appenders(Protocol):
         """
         ...
 
+    def forget_elsewhere(self, stream_id: StreamId) -> None:
+        """Ask anew who owns a stream, since somebody takes another node for its owner than is remembered."""
+        ...
+
     def at_once(self, stream_id: StreamId) -> Appender | None:
         """The appender of a stream, if that is known without a wait and there is space; None
         leaves it to `get`, also where that will refuse."""

@@ -60,10 +60,6 @@ class ForwardedRequests:
                 self._forget_owner(owner.owner_url)
             return answer
 
-    def forget(self, owner: OwnedElsewhere) -> None:
-        """Take a node for the owner of nothing until coordination says so again."""
-        self._forget_owner(owner.owner_url)
-
     async def tell(
         self,
         owner: OwnedElsewhere,

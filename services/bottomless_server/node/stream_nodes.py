@@ -47,6 +47,10 @@ class StreamNodes:
             if known == url:
                 self._urls.pop(stream_id, None)
 
+    def forget_stream(self, stream_id: StreamId) -> None:
+        """Look again where a stream is."""
+        self._urls.pop(stream_id, None)
+
     async def _look_up(self, record: StreamRecord) -> str:
         if record.state is not StreamState.ACTIVE:
             raise stream_not_found()

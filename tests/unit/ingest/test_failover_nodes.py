@@ -11,6 +11,10 @@ from support.waiting import eventually
 
 from bottomless.errors import Code, Unavailable
 from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.names import StreamId
+from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.node.core.ownership import OwnedElsewhere
+from bottomless_server.node.owner import Owner
 from bottomless_server.protocol.held import HELD
 from bottomless_server.protocol.members import MEMBERS, encode_members_asked
 from bottomless_server.protocol.parts import LAYOUT
@@ -161,6 +165,67 @@ async def test_a_node_takes_what_is_passed_on_to_it_before_it_is_told_that_it_ow
 
     await three.until(is_answered)
     assert appending.result().status_code == 200, appending.result().text
+
+
+async def test_an_opening_of_before_does_not_keep_a_node_from_what_it_is_given(
+    three: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has read the record before the stream was given away, and says so after it was told."""
+    owner, _, c = await filled(three)
+    has_read, goes_on = asyncio.Event(), asyncio.Event()
+    require_claimable = Owner.require_claimable
+
+    async def slow(of_node: Owner, stream_id: StreamId) -> None:
+        try:
+            await require_claimable(of_node, stream_id)
+        except OwnedElsewhere:
+            if of_node.node_id == c.node_id:
+                has_read.set()
+                await goes_on.wait()
+            raise
+
+    monkeypatch.setattr(Owner, "require_claimable", slow)
+    streams = c.harness.service.streams
+    opening = asyncio.create_task(streams.get(STREAM))
+    await has_read.wait()
+    ended = asyncio.Event()
+
+    async def told(of_node: OwnedStreams, stream_id: StreamId) -> object:
+        asyncio.get_running_loop().call_soon(goes_on.set)
+        try:
+            return await get_given(of_node, stream_id)
+        finally:
+            ended.set()
+
+    get_given = OwnedStreams.get_given
+    monkeypatch.setattr(OwnedStreams, "get_given", told)
+    # No time goes on from here, so nothing is forgotten by its age.
+    await owner.harness.service.replicas.transfers.give(STREAM, c.node_id)
+    await ended.wait()
+    assert streams.owns(STREAM)
+    with pytest.raises(OwnedElsewhere):
+        await opening
+
+
+async def test_of_a_node_that_gave_one_stream_away_the_others_are_remembered(
+    three: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[StreamId] = []
+    require_claimable = Owner.require_claimable
+
+    async def counted(of_node: Owner, stream_id: StreamId) -> None:
+        asked.append(stream_id)
+        await require_claimable(of_node, stream_id)
+
+    _, _, c = await filled(three)
+    streams = c.harness.service.streams
+    monkeypatch.setattr(Owner, "require_claimable", counted)
+    for forgotten in (StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2cff"), STREAM):
+        streams.others.forget(forgotten)
+        for _ in range(2):
+            with pytest.raises(OwnedElsewhere):
+                await streams.get(STREAM)
+    assert asked == [STREAM, STREAM]
 
 
 async def test_a_node_that_was_given_a_stream_finds_it_without_being_told(

@@ -371,6 +371,26 @@ async def test_a_configuration_of_another_epoch_is_not_taken_up(harness: IngestH
     assert harness.appender.config == before
 
 
+async def test_the_record_of_the_next_owner_is_read_once(
+    harness: IngestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And whoever owned the stream before acknowledges nothing any more."""
+    asked: list[int] = []
+    load_many = Streams.load_many
+
+    async def counted(streams: Streams, stream_ids: Sequence[StreamId]) -> Loaded:
+        asked.append(len(stream_ids))
+        return await load_many(streams, stream_ids)
+
+    monkeypatch.setattr(Streams, "load_many", counted)
+    await harness.append("a")
+    await harness.streams.update(STREAM, lambda record: replace(record, epoch=record.epoch + 1))
+    for _ in range(3):
+        await harness.service.configs.take_up()
+    assert asked == [1]
+    assert harness.appender.claim.fenced
+
+
 async def test_offsets_are_told_with_their_age_and_what_comes_after_them(
     harness: IngestHarness,
 ) -> None:

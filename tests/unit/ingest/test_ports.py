@@ -90,6 +90,9 @@ class OneAppender:
     async def get(self, _: StreamId) -> Appender:
         return self.only
 
+    def forget_elsewhere(self, _: StreamId) -> None:
+        pass
+
     def at_once(self, _: StreamId) -> Appender | None:
         return self.only
 

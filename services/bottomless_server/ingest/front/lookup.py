@@ -1,11 +1,12 @@
 """The way from the name of a stream to what appends to it."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from starlette.types import Scope
 
-from bottomless.errors import Code, NotFound, Unavailable
+from bottomless.errors import Code, NotFound, StoreError, Unavailable
 from bottomless.guards import guard
 from bottomless.model.config import Profile
 from bottomless.model.names import FullName, StreamId
@@ -64,6 +65,14 @@ class AppenderLookup:
                 raise
             # Deleted; the name may be another stream's by now.
             return await self._get(await self._names.find_other(name, stream))
+
+    async def forget_owner(self, name: FullName) -> None:
+        """Ask anew who owns a stream, since somebody takes another node for its owner than is remembered;
+        where nobody says which stream has the name, nothing is forgotten."""
+        with suppress(StoreError):
+            stream = await self._names.find(name)
+            if stream.profile in self._appenders:
+                self._appenders[stream.profile].forget_elsewhere(stream.stream_id)
 
     async def _get(self, stream: NamedStream) -> Appender:
         appenders = self._appenders.get(stream.profile)

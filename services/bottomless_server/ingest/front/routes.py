@@ -123,12 +123,12 @@ class AppendRoute:
     async def _take(self, text: str, scope: Scope, receive: Receive) -> AppendedTo:
         try:
             return await self._requests.take(text, scope, receive)
-        except OwnedElsewhere as owner:
+        except OwnedElsewhere:
             if not is_forwarded(scope):
                 raise
             # Before its body was read. Another node takes this one for the owner, perhaps since the stream
             # has just been given to it; what is remembered here may be older than that.
-            self._forwarded.forget(owner)
+            await self._lookup.forget_owner(full_name_of(scope, text))
             return await self._requests.take(text, scope, receive)
 
     async def _owner_elsewhere(self, text: str, scope: Scope) -> OwnedElsewhere | None:
@@ -203,7 +203,7 @@ class AppendRoute:
                 if owner.owner_url != before.owner_url:
                     return owner
                 # It is remembered for a while.
-                self._forwarded.forget(owner)
+                await self._lookup.forget_owner(name)
             except StoreError as error:
                 if error.code is Code.DRAINING:
                     # This node: it finds out nothing any more.

@@ -76,6 +76,9 @@ class LeaderlessAppenders:
                 self._tenants.popitem(last=False)
         return LeaderlessAppender(self, stream_id, tenant)
 
+    def forget_elsewhere(self, stream_id: StreamId) -> None:
+        """Do nothing: a leaderless stream has no owner."""
+
     def at_once(self, stream_id: StreamId) -> "LeaderlessAppender | None":
         """The appender of a stream that was asked for before, where there is space; None leaves it to
         `get`, also where that will refuse."""

@@ -76,9 +76,12 @@ class ConfigWatch:
                 return
             for record in loaded.records:
                 appender = self._streams.find(record.stream_id)
-                # Of another epoch is another owner's stream, and its claim finds that out.
-                if appender is None or record.epoch != appender.claim.epoch:
+                if appender is None or record.epoch < appender.claim.epoch:
                     continue
                 appender.config_looked_at = mark
+                if record.epoch != appender.claim.epoch:
+                    # Another owner's stream: of this one nothing is looked at any more.
+                    appender.claim.note_fence()
+                    continue
                 if appender.stopped is None and record.config != appender.config:
                     await self._streams.configure(appender, record.config)

@@ -247,6 +247,16 @@ class OwnedStreams:
             self.forget(stream_id)
         return appender.log.synced_place() if failed else None
 
+    async def get_given(self, stream_id: StreamId) -> LocalAppender:
+        """The appender of a stream of which somebody says that it was given to this node; raises what `get`
+        does.
+
+        An opening that is under way may have read the record before that, so it is no answer.
+        """
+        await self._opening.ended(stream_id)
+        self.others.forget(stream_id)
+        return await self.get(stream_id)
+
     async def _opened(self, stream_id: StreamId) -> LocalAppender:
         if self.is_stopping:
             raise Unavailable(

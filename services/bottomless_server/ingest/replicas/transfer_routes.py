@@ -47,10 +47,8 @@ class TransferRoutes:
 
     async def _open(self, stream_id: str) -> None:
         found = parse_stream_id(stream_id)
-        # What came for it just before was passed on to the one who gives it.
-        self._streams.others.forget(found)
         try:
-            await self._streams.get(found)
+            await self._streams.get_given(found)
         except StoreError:
             # The watch tries again, also where nobody asks any more.
             self._failover.given(found)

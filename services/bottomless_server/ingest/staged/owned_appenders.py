@@ -64,6 +64,10 @@ class OwnedAppenders:
         """
         return OwnedAppender(self, await self.streams.get(stream_id))
 
+    def forget_elsewhere(self, stream_id: StreamId) -> None:
+        """Ask anew who owns a stream."""
+        self.streams.others.forget(stream_id)
+
     def at_once(self, stream_id: StreamId) -> "OwnedAppender | None":
         """The appender of a stream that is open here under a claim that is good now, and that has
         space; None leaves it to `get`, also where that will refuse."""
