@@ -22,9 +22,17 @@ app = cache(create_app)
 setattr(testing, "_get_command", cache(get_command))  # noqa: B010
 
 _WAITS: Final = re.compile(
-    r"^bottomless: (\S+ op_\w+: |\d+ moves are under way: ).*\n", re.MULTILINE
+    r"^bottomless: (\S+ op_\w+: |\d+ moves are under way: |waiting for the answer |goes on after ).*\n",
+    re.MULTILINE,
 )
-"""What is said of a wait of more than ten seconds."""
+"""What is said of a wait of more than ten seconds, or for the answer to an append of more than two."""
+
+
+def without_waits(said: str) -> str:
+    """What a command says on stderr but of waits, which a machine that stands still may bring about."""
+    return _WAITS.sub("", said)
+
+
 PROGRAM = str(Path(sys.executable).parent / "bottomless")
 
 
@@ -44,7 +52,7 @@ class CommandLine:
         """What a command prints that must succeed, and has nothing to complain of. On a machine that
         stands still it may say that it waits for long."""
         result = self.run(*words)
-        complaints = _WAITS.sub("", result.stderr)
+        complaints = without_waits(result.stderr)
         assert (result.exit_code, complaints) == (0, ""), (words, result.stderr)
         return result.stdout
 

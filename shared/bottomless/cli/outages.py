@@ -1,5 +1,12 @@
 """Outages, as a command that goes on over them tells of them."""
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
 from bottomless.cli.failures import tell
 from bottomless.errors import StoreError
 
@@ -23,3 +30,58 @@ class Outage:
         if self._on:
             self._on = False
             tell("connected again")
+
+
+LONG_SECONDS: Final = 2.0
+"""After so long a wait is told."""
+
+
+class LongWait:
+    """Says once that something takes long, since when and why, and once that it goes on."""
+
+    def __init__(self) -> None:
+        self._error: StoreError | None = None
+        self._lock = threading.Lock()
+
+    def note(self, error: StoreError) -> None:
+        """Note why it is done again; from any thread."""
+        self._error = error
+
+    @contextmanager
+    def told(self, what: str) -> Iterator[None]:
+        """Tell of the block if it takes long; `what` it waits for, in words."""
+        self._error = None
+        wait = _Wait(what, time.monotonic(), time.strftime("%H:%M:%S"))
+        timer = threading.Timer(LONG_SECONDS, self._say, (wait,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            with self._lock:
+                wait.over = True
+        if wait.told:
+            tell(f"goes on after {time.monotonic() - wait.began:.0f} s")
+
+    def _say(self, wait: "_Wait") -> None:
+        with self._lock:
+            if not wait.over:
+                wait.told = True
+                tell(long_wait(wait.what, wait.since, self._error))
+
+
+@dataclass(slots=True)
+class _Wait:
+    what: str
+    began: float
+    since: str
+    """The time of day at which it began."""
+    told: bool = False
+    over: bool = False
+
+
+def long_wait(what: str, since: str, error: StoreError | None) -> str:
+    """Say what is waited for since when, and the last failure if there was one."""
+    why = "" if error is None else f": {error.message} ({error.code}); sent again"
+    return f"waiting for {what} since {since}{why}"

@@ -23,6 +23,7 @@ from bottomless.cli.inputs import (
 from bottomless.cli.inputs.file import File, opened_input
 from bottomless.cli.inputs.parts import Limits, Part, Taking
 from bottomless.cli.interrupts import Interrupted, interrupts
+from bottomless.cli.outages import LongWait
 from bottomless.cli.output import Form, Output, line, show
 from bottomless.cli.progress import progress
 from bottomless.cli.sending import Sender, SuperSender, begun
@@ -144,21 +145,23 @@ def _produce(
     )
     if input_format is None and is_doubtful(file):
         tell("each line of this file becomes a record; --format says what it is otherwise")
-    with open_client(context) as client, opened_input(file) as source:
+    waits = LongWait()
+    with open_client(context, on_retry=waits.note) as client, opened_input(file) as source:
         sender = begun(client, stream, producer, resume=resume)
         taking.skipped = skipped = sender.sequence if resume else 0
-        _send(sender, source, parts_of(form), taking)
+        _send(sender, source, parts_of(form), taking, waits)
     if taking.keyless_count:
         tell(f"{_records(taking.keyless_count)} had no member of that name, and no key then")
     _tell_stored(sender, skipped, output, stream)
 
 
-def _send(sender: Sender, source: BinaryIO, parts: Parts, taking: Taking) -> None:
+def _send(sender: Sender, source: BinaryIO, parts: Parts, taking: Taking, waits: LongWait) -> None:
     skipped = taking.skipped
     try:
         with interrupts() as taken, _progress(source) as advance:
             for part in parts(source, taking):
-                with taken.shielded():
+                what = f"the answer to {_records(part.record_count)}"
+                with taken.shielded(), waits.told(what):
                     sender.send(part.body, part.media_type, part.record_count)
                 advance(part, sender)
     except StoreError as error:

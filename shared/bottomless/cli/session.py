@@ -5,7 +5,7 @@ profile is wrong.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from bottomless.cli.profiles import checked_token, config_file, load_profile, re
 
 if TYPE_CHECKING:
     from bottomless.client import AsyncClient, Client
+    from bottomless.errors import StoreError
 
 URL: Final = "BOTTOMLESS_URL"
 TOKEN: Final = "BOTTOMLESS_TOKEN"  # noqa: S105
@@ -74,12 +75,17 @@ def token_of(choice: Choice) -> str:
 
 
 def open_client(
-    context: typer.Context, *, patient: bool = False, seconds: float | None = None
+    context: typer.Context,
+    *,
+    patient: bool = False,
+    seconds: float | None = None,
+    on_retry: "Callable[[StoreError], None] | None" = None,
 ) -> "Client":
     """Make a client for the server that the command line names; the caller closes it.
 
     A failure is told at once, since a user waits for it, unless the client is `patient`: for work
-    that has begun well and should not be broken off. `seconds` bounds each call.
+    that has begun well and should not be broken off. `seconds` bounds each call. `on_retry` hears, in
+    another thread, of each failure after which one is made again.
     """
     choice = chosen(context)
     token = token_of(choice)
@@ -95,6 +101,7 @@ def open_client(
         timeouts=timeouts,
         retry_seconds=RETRY_SECONDS if patient else 0,
         ca_file=choice.ca_file,
+        on_retry=on_retry,
     )
 
 

@@ -99,11 +99,13 @@ class AsyncClient(
         timeouts: Timeouts | None = None,
         retry_seconds: float = RETRY_SECONDS,
         ca_file: str | Path | None = None,
+        on_retry: Callable[[StoreError], None] | None = None,
         control_transport: "httpx.AsyncBaseTransport | None" = None,
         bulk_connector: "MakeConnector | None" = None,
     ) -> None:
         """`retry_seconds` is how long a call is tried where that cannot do anything twice;
-        `ca_file` names who signs for the server, beside those whom the system trusts.
+        `ca_file` names who signs for the server, beside those whom the system trusts; `on_retry` hears
+        of each failure after which a call is tried again.
 
         Raises:
             InvalidRequest: that is no url of a server, or no token.
@@ -117,6 +119,7 @@ class AsyncClient(
             # Connections of their own: whoever waits for a stream to grow holds one for long.
             Exchange(target) if bulk_connector is None else None,
             retry_seconds=retry_seconds,
+            on_retry=on_retry,
         )
         self._url = target.url
         self._answer_ms = int(target.timeouts.answer * 1000)

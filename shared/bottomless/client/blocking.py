@@ -29,6 +29,7 @@ from bottomless.client.super_consumer import AsyncSuperConsumer
 from bottomless.client.super_producer import AsyncSuperProducer
 from bottomless.client.transport import Timeouts
 from bottomless.client.worker import AsyncWorker
+from bottomless.errors import StoreError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -193,14 +194,20 @@ class Client:
         timeouts: Timeouts | None = None,
         retry_seconds: float = RETRY_SECONDS,
         ca_file: str | Path | None = None,
+        on_retry: Callable[[StoreError], None] | None = None,
     ) -> None:
-        """Make a client of a server; no request is sent yet.
+        """Make a client of a server; no request is sent yet. `on_retry` is called in another thread.
 
         Raises:
             InvalidRequest: that is no url of a server, or no token.
         """
         self._inner = AsyncClient(
-            url, token=token, timeouts=timeouts, retry_seconds=retry_seconds, ca_file=ca_file
+            url,
+            token=token,
+            timeouts=timeouts,
+            retry_seconds=retry_seconds,
+            ca_file=ca_file,
+            on_retry=on_retry,
         )
         self._thread = LoopThread()
         self._end = weakref.finalize(self, _end, self._inner, self._thread)

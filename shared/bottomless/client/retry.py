@@ -65,8 +65,16 @@ def may_repeat(error: StoreError, *, repeatable: bool) -> bool:
     return repeatable or error.outcome is Outcome.NONE
 
 
-async def retried(call: Callable[[], Awaitable[T]], seconds: float, *, repeatable: bool) -> T:
+async def retried(
+    call: Callable[[], Awaitable[T]],
+    seconds: float,
+    *,
+    repeatable: bool,
+    on_retry: Callable[[StoreError], None] | None = None,
+) -> T:
     """Make a call, and repeat it for up to `seconds` while that may help; returns its result.
+
+    `on_retry` hears of each failure after which it is made again.
 
     Raises:
         StoreError: that of the last attempt, with what is known about all of them together.
@@ -83,4 +91,6 @@ async def retried(call: Callable[[], Awaitable[T]], seconds: float, *, repeatabl
                 if doubtful and error.outcome is Outcome.NONE:
                     error.outcome = Outcome.UNKNOWN
                 raise
+            if on_retry is not None:
+                on_retry(error)
         await asyncio.sleep(pause)

@@ -155,7 +155,7 @@ class SuperAppendCalls(AppendCalls):
 
         # Here and not in each call: an answer of 207 is a success that has to be repeated.
         seconds = self._retry_seconds if retry_seconds is None else retry_seconds
-        return await retried(attempt, seconds, repeatable=repeatable)
+        return await retried(attempt, seconds, repeatable=repeatable, on_retry=self._on_retry)
 
 
 def _appended(answer: Answer) -> SuperAppended:

@@ -48,8 +48,10 @@ class Wire:
         appends: Transport | None = None,
         *,
         retry_seconds: float,
+        on_retry: Callable[[StoreError], None] | None = None,
     ) -> None:
         """Appends go by the transport for bulk bytes unless they have one of their own."""
+        self._on_retry = on_retry
         self._control = control
         self._bulk = bulk
         self._appends: Transport = bulk if appends is None else appends
@@ -120,6 +122,7 @@ class Wire:
             attempt,
             self._retry_seconds if retry_seconds is None else retry_seconds,
             repeatable=repeatable or not request.changes,
+            on_retry=self._on_retry,
         )
 
     async def _send_json(

@@ -9,6 +9,8 @@ from support.command_line import CommandLine
 from support.served import PATIENT
 from support.server import AllInOne
 
+from bottomless.cli import outages
+
 SETTINGS = {**PATIENT, "BOTTOMLESS_MANIFEST_FANOUT": "4"}
 
 OWN = ("URL", "TOKEN", "TOKEN_FILE", "PROFILE", "CA_FILE")
@@ -19,6 +21,12 @@ def _no_settings_of_the_tester(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in OWN:
         monkeypatch.delenv(f"BOTTOMLESS_{name}", raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command says of a wait depends on the machine, and is asked for where it matters."""
+    monkeypatch.setattr(outages, "LONG_SECONDS", 3_600.0)
 
 
 @pytest.fixture(scope="package")

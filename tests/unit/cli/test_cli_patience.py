@@ -8,6 +8,10 @@ import pytest
 from support.command_line import CommandLine
 from support.stand_in import OURS, Answer, Asked, standing_in
 
+from bottomless.cli import outages
+from bottomless.client import AsyncClient
+from bottomless.errors import Code, StoreError, Unavailable
+
 AWAY = b'{"code":"draining","detail":"it stops","retryable":true,"outcome":"none"}'
 BOUNDS = {"stream_id": "s", "first_offset": 0, "next_offset": 1, "object_store_next_offset": 0}
 PAGE = {"records": [{"offset": 0, "value": "one"}], "next_offset": 1, "up_to_date": True}
@@ -130,3 +134,43 @@ def test_a_producer_that_gives_up_says_how_to_go_on(tmp_path: Path) -> None:
     assert "whether 1 record more are stored is not known" in given_up
     assert "go on with what comes after the first record" in given_up
     assert "commit-timeout" in error
+
+
+def test_a_producer_that_waits_for_long_says_so_once_and_when_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = list[str]()
+    monkeypatch.setattr(outages, "LONG_SECONDS", 0.0)
+    monkeypatch.setattr(outages, "tell", said.append)
+    stored = orjson.dumps(
+        {"first_offset": 0, "next_offset": 1, "count": 1, "duplicates": 0, "timestamp": None}
+    )
+
+    def answer(asked: Asked) -> Answer:
+        # Away until it is said, however long that takes.
+        return (200, stored, OURS) if said or asked.method != "POST" else (503, NOBODY, OURS)
+
+    (tmp_path / "lines").write_text("one\n")
+    with standing_in(answer) as server:
+        assert CommandLine(server.url, tmp_path).ok("produce", "s", str(tmp_path / "lines"))
+    waiting, on = said
+    assert waiting.startswith("waiting for the answer to 1 record since ")
+    assert on.startswith("goes on after ")
+
+
+def test_what_a_producer_waits_for_is_said_with_the_last_failure() -> None:
+    error = Unavailable("no owner answers", code=Code.NOT_OWNER)
+    assert outages.long_wait("the answer", "14:30:00", error) == (
+        "waiting for the answer since 14:30:00: no owner answers (not-owner); sent again"
+    )
+    assert outages.long_wait("the answer", "14:30:00", None) == (
+        "waiting for the answer since 14:30:00"
+    )
+
+
+async def test_a_client_tells_of_each_failure_after_which_it_tries_again() -> None:
+    heard = list[StoreError]()
+    with standing_in(Away("/op_1", "/op_1").answer) as server:
+        async with AsyncClient(server.url, on_retry=heard.append) as client:
+            assert (await client.operation("op_1"))["state"] == "succeeded"
+    assert [error.code for error in heard] == [Code.DRAINING, Code.DRAINING]
