@@ -83,7 +83,8 @@ def test_a_super_stream_is_made_routed_and_deleted(client: Client) -> None:
         client.create_super_stream("other", partitions=4, binding_keys=["a"])
     changed = client.update_super_stream("events", {"labels": {"team": None}})
     assert changed["labels"] == {}
-    assert [one["name"] for one in client.list_super_streams()] == ["events"]
+    # Other tests have made others on this server, in whatever order they run.
+    assert "events" in [one["name"] for one in client.list_super_streams()]
     assert client.delete_super_stream("events")["state"] == "deleting"
     with pytest.raises(NotFound):
         client.describe_super_stream("events")
