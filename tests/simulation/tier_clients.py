@@ -13,8 +13,45 @@ from simulation.invariants import Watch
 
 _ANY: Final = {"if-match": "*"}
 _GONE: Final = (404,)
+_VERIFY_SECONDS: Final = 30.0
+"""After so long a client asks no more."""
 _TOO_LATE: Final = (404, 409, 422)
 """The move has ended, or what is meant is trimmed or has no tiers."""
+
+
+async def verified(
+    services: Services, expected: Expected, *, checksums: bool
+) -> dict[str, Any] | None:
+    """Have a stream verified; the report, or None where there is none.
+
+    Raises:
+        Broken: something is called wrong beside drives that are away, or it goes on for ever.
+    """
+    path = f"/v1/streams/{expected.name}/manifest/verify"
+    body = {"checksums": checksums}
+    answer = await services.ask(services.manifest, "POST", path, body=body)
+    if answer is None or answer[0] in (*LATER, *_GONE):
+        return None
+    if answer[0] != 202:
+        raise Broken(f"a verification was answered {answer}")
+    end = asyncio.get_running_loop().time() + _VERIFY_SECONDS
+    path = f"/v1/operations/{answer[1]['operation_id']}"
+    while asyncio.get_running_loop().time() < end:
+        await asyncio.sleep(0.2)
+        told = await services.ask(services.manifest, "GET", path)
+        if expected.deleted or (told is not None and told[0] == 404):
+            # It was lost with coordination.
+            return None
+        if told is None or told[0] != 200 or told[1]["state"] not in ("succeeded", "failed"):
+            continue
+        if told[1]["state"] == "failed":
+            raise Broken(f"a verification of {expected.name} ended so: {told[1]}")
+        report: dict[str, Any] = told[1]["result"]
+        wrong = [one for one in report["faults"] if one["kind"] != "drive-away"]
+        if wrong:
+            raise Broken(f"{expected.name} is said to be damaged: {wrong[:3]}")
+        return report
+    return None
 
 
 @dataclass
@@ -31,7 +68,10 @@ class TierOperator:
     """Numbers of drives that may be lost for good."""
 
     async def run(self) -> None:
-        works = (self._move, self._move, self._promote, self._give_up, self._configure, self._look)
+        works = (
+            *(self._move, self._move, self._promote, self._give_up, self._configure, self._look),
+            self._verify,
+        )
         while not self.services.closing and not self.expected.deleted:
             await asyncio.sleep(self.chance.uniform(0.05, 1))
             await self.chance.choice(works)()
@@ -60,6 +100,11 @@ class TierOperator:
     async def _look(self) -> None:
         await self._ask("GET", "tiers", (200, *_GONE), "looks at tiers")
         await self._ask("POST", "tiers/preview", (200, *_GONE), "previews")
+
+    async def _verify(self) -> None:
+        report = await verified(self.services, self.expected, checksums=self.chance.random() < 0.5)
+        if report is not None:
+            self.services.story.count("verifications", int(not self.services.closing))
 
     def _range(self) -> dict[str, int] | None:
         record = self.watch.record()

@@ -2,14 +2,14 @@
 
 Each step walks from where the last one ended, on the root as it is then, so that a stream may
 be written and trimmed meanwhile. A fault counts only if the manifest still leads there when it
-was found: what retention removed in between is gone by right.
+was found: what retention removed in between is gone by right, and so is what was moved.
 
 - nodes: checksums, that entries follow each other, and that an entry says of its group what
   the group says of itself
 - sums: of a group that no cut has touched they are those of its entries. A group's object
   does not know of later cuts, so of one that was cut only the root's entry is held against
   what is live below it.
-- fragments: each exists with its size; with `checksums`, all bytes are read
+- fragments: each exists with its size; with `checksums`, all bytes are read;
   one on a drive that stays away is told as `drive-away`: nobody has looked at it
 - filters: an entry says no less of its group than the group's own entries; with `checksums`, no
   value of a fragment is missing from its filters
@@ -57,6 +57,8 @@ VERIFY: Final = "verify"
 FAULT_COUNT_MAX: Final = 100
 """Faults that a report names; more are counted only."""
 STEP_COUNT: Final = 256
+_WALK_COUNT_MAX: Final = 5
+"""So often a step looks for faults that it does not find again."""
 _STEP_BYTES: Final = GIB
 """Fragments and, where they are read, bytes of one step."""
 _AT_ONCE: Final = 8
@@ -157,7 +159,7 @@ class _VerifyStep:
         found = await self._faults_of_root(record, root) if begins else []
         if position < root.next_offset:
             try:
-                position, more = await self._walk(root, position)
+                position, more = await self._walk_of_now(record, root, position)
             except _Away as away:
                 # The step is done again from where it began.
                 waits = {**self._before, _AWAY_NOTED: self._away.noted()}
@@ -242,6 +244,30 @@ class _VerifyStep:
             if not cut:
                 return live
             entry, parent = entries[0], node
+
+    async def _walk_of_now(
+        self, record: StreamRecord, root: Node, position: int
+    ) -> tuple[int, list[Fault]]:
+        """Walk from a position; of what is wrong it returns what is so still. What was moved to another drive,
+        or is named by another group, is gone by right from where it was, once the grace is over."""
+        before: list[Fault] = []
+        counts = self._fragments, self._groups, self._bytes
+        for _ in range(_WALK_COUNT_MAX):
+            self._fragments, self._groups, self._bytes = counts
+            end, found = await self._walk(root, position)
+            if all(one.kind == _AWAY or one in before for one in found):
+                break
+            newest, root = await load_root(
+                self._context, await self._context.streams.load(self._stream_id)
+            )
+            if newest.root == record.root:
+                break
+            record, before = newest, found
+            position = max(position, root.first_offset)
+            if position >= root.next_offset:
+                return position, []
+        # Of a manifest that changes all the time it is told what was found last.
+        return end, found
 
     async def _walk(self, root: Node, position: int) -> tuple[int, list[Fault]]:
         """Go down to `position` and check what follows there in one node.
