@@ -3,17 +3,19 @@
 import asyncio
 from typing import Final
 
-from bottomless.formats.keys import FragmentPlace
+from bottomless.formats.keys import FragmentPlace, fragment_place
 from bottomless.model.drive import DEFAULT_NUMBER
+from bottomless.model.names import TENANT_DEFAULT, StreamId
 from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.manifest.removal.expansion import expand
 from bottomless_server.manifest.tree.core.delete_queue import parse_delete_target
 from bottomless_server.stores.streams import deletes_key
 from simulation.clients import LATER
 from simulation.drives import of_streams, place_name
-from simulation.expected import Broken
+from simulation.expected import Broken, Expected
 from simulation.neighbour import STREAM_ID
 from simulation.run import Simulation
+from simulation.tier_clients import verified
 
 _AGE_SECONDS: Final = 15
 """Of what garbage collection takes: the longest time that a put may take here."""
@@ -48,6 +50,32 @@ async def see_all_named(simulation: Simulation) -> None:
             raise Broken(f"nobody names these, and they stay: {sorted(left)[:4]}")
         await asyncio.sleep(0.2)
     _count(simulation)
+    for stream in simulation.streams:
+        if not stream.deleted:
+            await _see_damage_told(simulation, stream)
+
+
+async def _see_damage_told(simulation: Simulation, stream: Expected) -> None:
+    """A verification with checksums names the one fragment of which a bit is flipped, and nothing else."""
+    ground, manifest = simulation.ground, simulation.watches[stream.name].manifest
+    assert ground.others is not None
+    there = [info for info in manifest.fragments if info.drive not in ground.others.lost]
+    if not there:
+        return
+    info = simulation.chance(f"{stream.name} damage").choice(there)
+    mounts = {DEFAULT_NUMBER: ground.drive}
+    mounts |= {number: one.mounted for number, one in ground.others.mounts.items()}
+    place = fragment_place(StreamId(stream.stream_id), info, TENANT_DEFAULT)
+    mounts[place.drive].flip(place.object_key, info.size // 2)
+    end = simulation.loop.now + _SECONDS
+    while (wrong := await verified(simulation.services, stream, checksums=True)) is None:
+        if simulation.loop.now > end:
+            raise Broken(f"{stream.name} cannot be verified")
+        await asyncio.sleep(0.2)
+    told = [(one["kind"], one["first_offset"]) for one in wrong]
+    if told != [("fragment-checksum", info.first_offset)]:
+        raise Broken(f"{stream.name} is damaged at {info.first_offset}, and it is told {told[:3]}")
+    simulation.story.count("fragments damaged and told")
 
 
 async def _collect(simulation: Simulation) -> None:
