@@ -270,7 +270,7 @@ class PageReader:
         """Go from tier to tier until the page is full or the stream ends."""
         stream, builder = reading.stream, reading.builder
         bounds, reading.end_known = answer.bounds, answer.end_known
-        rounds = 0
+        rounds, epoch = 0, bounds.epoch
         while rounds < _ROUND_COUNT_MAX:
             before = builder.position
             if answer.moved:
@@ -314,10 +314,7 @@ class PageReader:
         else:
             if builder.advanced:
                 return bounds
-            raise Unavailable(
-                "the records cannot be read now, since they are moving to object storage; try again",
-                retry_after_seconds=1,
-            )
+            raise nowhere_yet(moved=answer.moved, passed_on=bounds.epoch != epoch)
         return bounds
 
     async def _add_tail(self, builder: PageBuilder, data: bytes | memoryview) -> None:
@@ -330,6 +327,22 @@ class PageReader:
                     return
 
         await off_loop(len(data), add, memoryview(data))
+
+
+def nowhere_yet(*, moved: bool, passed_on: bool) -> Unavailable:
+    """Say why neither the owner nor object storage has given records that are there.
+
+    `moved`: the owner says that it keeps them no more. `passed_on`: another owner answered meanwhile.
+    """
+    if passed_on:
+        why = "the stream is being passed to another node"
+    elif moved:
+        why = "they are moving to object storage"
+    else:
+        why = "the node that owns the stream does not give them yet"
+    return Unavailable(
+        f"the records cannot be read now, since {why}; try again", retry_after_seconds=1
+    )
 
 
 def _page_of(reading: _Reading, bounds: Bounds) -> Page:

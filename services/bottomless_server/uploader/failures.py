@@ -35,7 +35,9 @@ class Failure(NamedTuple):
 class Failures:
     """The present failures of one stream, or of the feed, by what was being done."""
 
-    def __init__(self, stream_id: StreamId | None = None) -> None:
+    def __init__(self, stream_id: StreamId | None = None, url: str | None = None) -> None:
+        """They are told in the log with the stream, or with the address of the node, that they are of."""
+        self._of = {} if url is None else {"url": url}
         self._stream_id = stream_id
         self._failures: dict[str, Failure] = {}
 
@@ -43,26 +45,43 @@ class Failures:
         return bool(self._failures)
 
     def note(self, what: str, error: Exception) -> Failure:
+        """Keep a failure in view. What only has to be waited for is told once, and once when it is over:
+        of a node that is dead nothing new is known until its lease has run out."""
+        before = self._failures.get(what)
         code = error.code if isinstance(error, StoreError) else Code.INTERNAL
         permanent = not (isinstance(error, StoreError) and error.retryable)
-        attempt_count = self._failures[what].attempt_count + 1 if what in self._failures else 1
+        attempt_count = 1 if before is None else before.attempt_count + 1
         failure = self._failures[what] = Failure(code, permanent, attempt_count)
-        write = log.error if permanent else log.warning
-        bug = None if isinstance(error, StoreError) else error
-        write(
-            "uploading failed",
-            what=what,
-            stream_id=self._stream_id,
-            code=code,
-            permanent=permanent,
-            attempt_count=attempt_count,
-            error=str(error),
-            exc_info=bug,
-        )
+        if permanent:
+            bug = None if isinstance(error, StoreError) else error
+            self._tell(log.error, "uploading failed", what, failure, error=str(error), exc_info=bug)
+        elif before is None or before.code != code:
+            self._tell(log.warning, "uploading waits", what, failure, error=str(error))
         return failure
 
     def clear(self, what: str) -> None:
+        """Note that it was done, and say so if it had failed."""
+        failure = self._failures.pop(what, None)
+        if failure is not None:
+            self._tell(log.info, "uploading goes on", what, failure)
+
+    def drop(self, what: str) -> None:
+        """Forget what is not tried any more."""
         self._failures.pop(what, None)
+
+    def _tell(
+        self, write: Callable[..., Any], event: str, what: str, failure: Failure, **more: Any
+    ) -> None:
+        write(
+            event,
+            what=what,
+            stream_id=self._stream_id,
+            **self._of,
+            code=failure.code,
+            permanent=failure.permanent,
+            attempt_count=failure.attempt_count,
+            **more,
+        )
 
     def report(self) -> Mapping[str, Any]:
         return {
@@ -111,12 +130,15 @@ class Retries:
         try:
             while True:
                 try:
-                    return await call()
+                    done = await call()
                 except Exception as error:
                     if isinstance(error, StoreError) and error.code in stops:
                         raise
                     failure = failures.note(what, error)
                     damaged = isinstance(error, Corrupt)
+                else:
+                    failures.clear(what)
+                    return done
                 self.count += 1
                 if damaged:
                     seconds = self._damage_seconds
@@ -127,4 +149,4 @@ class Retries:
                     failed += 1
                 await asyncio.sleep(seconds)
         finally:
-            failures.clear(what)
+            failures.drop(what)

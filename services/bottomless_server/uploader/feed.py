@@ -27,8 +27,10 @@ class CommitFeed:
         retries: Retries,
         seen: Callable[[Commit, IngestCalls], None],
         wait_ms: int,
+        url: str | None = None,
     ) -> None:
-        self.failures = Failures()
+        """`url` is where the node is reached, for the log."""
+        self.failures = Failures(url=url)
         self._ingest = ingest
         self._retries = retries
         self._seen = seen

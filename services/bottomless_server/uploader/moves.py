@@ -136,7 +136,7 @@ class Moves:
             if after is None:
                 break
         for what in self._failures.report().keys() - waiting - {_LOOKING}:
-            self._failures.clear(what)
+            self._failures.drop(what)
 
     @guard("moves to other drives than one in trouble")
     async def _trouble_of(self, found: MoveFound, looked: set[int]) -> StoreError | None:
@@ -176,7 +176,7 @@ class Moves:
             await self._carry_out(found)
         except Fenced:
             log.info("a move has ended, or is another's", stream_id=found.stream_id)
-            self._failures.clear(_name_of(found))
+            self._failures.drop(_name_of(found))
         except StoreError as error:
             self.counts.failures += 1
             self._failures.note(_name_of(found), error)

@@ -86,7 +86,11 @@ class NodeFeeds:
             log.info("an ingest node is gone", url=url)
         for url in urls - self._feeds.keys():
             feed = CommitFeed(
-                IngestCalls(self._ingest.at(url), url), self._retries, self._seen, self._wait_ms
+                IngestCalls(self._ingest.at(url), url),
+                self._retries,
+                self._seen,
+                self._wait_ms,
+                url,
             )
             task = asyncio.create_task(feed.run(), name=f"commits of {url}")
             task.add_done_callback(_log_end)

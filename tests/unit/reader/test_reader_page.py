@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from unit.reader.harness import Sent, a_batch, a_chunk
 
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, Outcome
 from bottomless.formats.chunk import decode_header
 from bottomless.model.record import Columns
 from bottomless_server.reader.core.arrow_schema import COLUMNS, SCHEMA, Rows, as_table
 from bottomless_server.reader.core.page import Gap, PageBuilder, record_ends
+from bottomless_server.reader.page_reader import nowhere_yet
 
 records = st.builds(
     Sent,
@@ -126,3 +127,17 @@ def test_a_table_of_some_columns_is_those_of_the_whole_one(
 
     assert table.schema == pa.schema([SCHEMA.field(name) for name in columns])
     assert table.equals(as_table(rows).select(list(columns)))
+
+
+def test_why_records_cannot_be_read_is_what_is_the_case() -> None:
+    """It said that they move to object storage while their stream was passed to another node."""
+    said = {
+        (True, False): "they are moving to object storage",
+        (True, True): "the stream is being passed to another node",
+        (False, True): "the stream is being passed to another node",
+        (False, False): "the node that owns the stream does not give them yet",
+    }
+    for (moved, passed_on), why in said.items():
+        error = nowhere_yet(moved=moved, passed_on=passed_on)
+        assert f"since {why};" in error.message
+        assert (error.retryable, error.outcome) == (True, Outcome.NONE)
