@@ -2,7 +2,6 @@
 not. By trim it is in test_spark_stream.py."""
 
 import itertools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import SparkSession
 from support.server import AllInOne
-from support.spark_session import Streams
+from support.spark_session import Streams, after_planning, options
 from support.waiting import until
 
 from bottomless.client import Client
@@ -65,22 +64,6 @@ class Aging:
             objects, stream_id = self._streams.server.objects, client.offsets(name).stream_id
             fragments = f"{stream_id}/data/*.fragment"
             until(lambda: len([*objects.rglob(fragments)]) == KEPT, what="the objects to go")
-
-
-def options(streams: Streams, name: str, **more: str) -> dict[str, str]:
-    return {"url": streams.server.url, "stream": name, **more}
-
-
-def after_planning(patch: pytest.MonkeyPatch, job: str, happens: Any) -> None:
-    """Let something happen when a job has planned its tasks, and none has begun."""
-    module = sys.modules[f"bottomless.spark.jobs.{job}"]
-    inner = module.run_in_workers
-
-    def late(*given: Any) -> Any:
-        happens()
-        return inner(*given)
-
-    patch.setattr(module, "run_in_workers", late)
 
 
 def test_a_job_with_a_lease_has_all_that_it_planned(

@@ -1,6 +1,7 @@
 """One SparkSession for all tests, since it takes seconds to start and a process can have only one; and
 one server for those of a file."""
 
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -143,3 +144,20 @@ class Streams(NamedTuple):
             rows += page.table.to_pylist()
         nothing = dict.fromkeys(ALL_COLUMNS.split(",")) | {"content": 0}
         return [nothing | row for row in rows]
+
+
+def options(streams: Streams, name: str, **more: str) -> dict[str, str]:
+    """The options of a job over a stream."""
+    return {"url": streams.server.url, "stream": name, **more}
+
+
+def after_planning(patch: pytest.MonkeyPatch, job: str, happens: Any) -> None:
+    """Let something happen when a job has planned its tasks, and none has begun."""
+    module = sys.modules[f"bottomless.spark.jobs.{job}"]
+    inner = module.run_in_workers
+
+    def late(*given: Any) -> Any:
+        happens()
+        return inner(*given)
+
+    patch.setattr(module, "run_in_workers", late)
