@@ -7,7 +7,6 @@ middle of a batch is given that batch again: at least once, never skipped.
     batch 3  ←  batches 1 and 2  ←  batch 1, and 2 within the commit interval
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,10 +14,12 @@ from types import TracebackType
 from typing import Final, Self
 
 from bottomless.client.address import check_reference, check_stream
+from bottomless.client.deadline import seconds_left
 from bottomless.client.follow import Batch, FollowCalls
 from bottomless.client.follow_tables import FollowTableCalls
 from bottomless.client.parameters import Parameter, query_of
 from bottomless.client.place import Place, check_start, spec_of
+from bottomless.client.pull import Pull
 from bottomless.client.reads import ArrowPage
 from bottomless.client.streams import StreamCalls
 from bottomless.errors import InvalidRequest, StoreError
@@ -100,9 +101,8 @@ class AsyncConsumer:
         self._client = client
         self._consuming = consuming
         self._start = consuming.start if consuming.name is None else "stored"
-        self._batches: AsyncIterator[Batch | ArrowPage] = _followed(client, consuming, self._start)
+        self._pull: Pull[Batch | ArrowPage] = Pull(_followed(client, consuming, self._start))
         self._gives_tables = False
-        self._pull: asyncio.Task[Batch | ArrowPage] | None = None
         self._last: Batch | ArrowPage | None = None
         """The batch that was given last."""
         self._processed: int | None = None
@@ -165,16 +165,17 @@ class AsyncConsumer:
         Raises:
             InvalidRequest: it has given batches already, or `max_bytes` is out of its range.
         """
-        if self._last is not None or self._pull is not None:
+        if self._last is not None or self._pull.is_begun:
             raise InvalidRequest("this consumer gives batches already: make another for tables")
         if not 1 <= max_bytes <= PAGE_SIZE_MAX:
             raise InvalidRequest(f"max_bytes must be from 1 to {PAGE_SIZE_MAX}")
         self._gives_tables = True
         consuming = self._consuming
         query = {**consuming.query(), "max_bytes": max_bytes}
-        self._batches = self._client.follow_tables(
+        tables = self._client.follow_tables(
             consuming.stream, self._start, on_outage=consuming.on_outage, **query
         )
+        self._pull = Pull(tables)
         return AsyncTables(self)
 
     async def fetch(
@@ -190,15 +191,14 @@ class AsyncConsumer:
         self.process(received)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
-            if self._pull is None:
-                self._pull = asyncio.ensure_future(_next(self._batches))
+            # Before the commit, so that it is on its way meanwhile.
+            self._pull.begin()
             await self._commit_if_due()
-            # The task is kept when this is cancelled: the batch is for who asks next.
-            waits = [wait for wait in (self._commit_left(), _left(deadline)) if wait is not None]
-            await asyncio.wait({self._pull}, timeout=min(waits, default=None))
-            if self._pull.done():
-                pull, self._pull = self._pull, None
-                batch = pull.result()
+            waits = [
+                wait for wait in (self._commit_left(), seconds_left(deadline)) if wait is not None
+            ]
+            batch = await self._pull.wait(min(waits, default=None))
+            if batch is not None:
                 if batch.gaps or _count_of(batch):
                     self._last = batch
                     self._stream_id = batch.stream_id
@@ -207,7 +207,7 @@ class AsyncConsumer:
                     # Nothing in it was asked for, and all that was given before is processed.
                     self._pass(batch.next_offset)
                     self._stream_id = batch.stream_id
-            if _left(deadline) == 0:
+            if seconds_left(deadline) == 0:
                 return None
 
     async def commit(self) -> None:
@@ -249,14 +249,7 @@ class AsyncConsumer:
 
     async def close(self, *, commit: bool = True) -> None:
         """Stop reading; commit what is processed unless `commit` is false."""
-        if self._pull is not None:
-            self._pull.cancel()
-            # Gathered, so that who cancels this is not taken for the end of the task.
-            await asyncio.gather(self._pull, return_exceptions=True)
-            self._pull = None
-        close = getattr(self._batches, "aclose", None)
-        if close is not None:
-            await close()
+        await self._pull.aclose()
         if commit and self._consuming.auto_commit:
             await self._commit()
 
@@ -348,10 +341,6 @@ def _followed(client: ConsumerCalls, consuming: Consuming, start: Place) -> Asyn
     )
 
 
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
 def batch_of(given: Batch | ArrowPage | None) -> Batch | None:
     """Check that what a consumer gave is no table; a table here is a bug."""
     assert not isinstance(given, ArrowPage)
@@ -366,11 +355,3 @@ def table_of(given: Batch | ArrowPage | None) -> ArrowPage | None:
 
 def _count_of(batch: Batch | ArrowPage) -> int:
     return batch.table.num_rows if isinstance(batch, ArrowPage) else len(batch.records)
-
-
-async def _next(batches: AsyncIterator[Batch | ArrowPage]) -> Batch | ArrowPage:
-    try:
-        return await anext(batches)
-    except StopAsyncIteration:
-        # It has raised why before; a loop that begins again must not seem to be at an end.
-        raise RuntimeError("the consumer has ended") from None

@@ -5,16 +5,17 @@ that dies in the middle of a batch is given that batch again. The offset of each
 by itself, under the consumer's name.
 """
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
 from bottomless.client.address import check_reference, check_stream
 from bottomless.client.consumer import COMMIT_SECONDS_DEFAULT, ignored
+from bottomless.client.deadline import seconds_left
 from bottomless.client.parameters import Parameter, query_of
+from bottomless.client.pull import Pull
 from bottomless.client.super_reads import MergedBatch, Places, SuperReadCalls, gathered, places_of
 from bottomless.errors import InvalidRequest, StoreError
 
@@ -62,14 +63,15 @@ class AsyncSuperConsumer:
     def __init__(self, client: SuperReadCalls, consuming: SuperConsuming) -> None:
         self._client = client
         self._consuming = consuming
-        self._batches: AsyncIterator[MergedBatch] = client.follow_super(
-            consuming.stream,
-            consuming.start,
-            on_outage=consuming.on_outage,
-            consumer=consuming.name,
-            **consuming.wanted,
+        self._pull: Pull[MergedBatch] = Pull(
+            client.follow_super(
+                consuming.stream,
+                consuming.start,
+                on_outage=consuming.on_outage,
+                consumer=consuming.name,
+                **consuming.wanted,
+            )
         )
-        self._pull: asyncio.Task[MergedBatch] | None = None
         self._last: MergedBatch | None = None
         self._given = 0
         """How many batches were given."""
@@ -124,22 +126,21 @@ class AsyncSuperConsumer:
         self.process(received)
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
-            if self._pull is None:
-                self._pull = asyncio.ensure_future(_next(self._batches))
+            # Before the commit, so that it is on its way meanwhile.
+            self._pull.begin()
             await self._commit_if_due()
-            # The task is kept when this is cancelled: the batch is for who asks next.
-            waits = [wait for wait in (self._commit_left(), _left(deadline)) if wait is not None]
-            await asyncio.wait({self._pull}, timeout=min(waits, default=None))
-            if self._pull.done():
-                pull, self._pull = self._pull, None
-                batch = pull.result()
+            waits = [
+                wait for wait in (self._commit_left(), seconds_left(deadline)) if wait is not None
+            ]
+            batch = await self._pull.wait(min(waits, default=None))
+            if batch is not None:
                 if batch.records or batch.gaps:
                     self._last = batch
                     self._given += 1
                     return batch
                 # Nothing in it was asked for, and all that was given before is processed.
                 self._processed |= batch.positions
-            if _left(deadline) == 0:
+            if seconds_left(deadline) == 0:
                 return None
 
     async def commit(self) -> None:
@@ -167,14 +168,7 @@ class AsyncSuperConsumer:
 
     async def close(self, *, commit: bool = True) -> None:
         """Stop reading; commit what is processed unless `commit` is false."""
-        if self._pull is not None:
-            self._pull.cancel()
-            # Gathered, so that who cancels this is not taken for the end of the task.
-            await asyncio.gather(self._pull, return_exceptions=True)
-            self._pull = None
-        close = getattr(self._batches, "aclose", None)
-        if close is not None:
-            await close()
+        await self._pull.aclose()
         if commit and self._consuming.auto_commit:
             await self._commit()
 
@@ -238,11 +232,3 @@ class AsyncSuperConsumer:
             retry_seconds=retry_seconds,
         )
         self._committed[stream] = offset
-
-
-def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, deadline - time.monotonic())
-
-
-async def _next(batches: AsyncIterator[MergedBatch]) -> MergedBatch:
-    return await anext(batches)

@@ -1,4 +1,4 @@
-"""Producers to super streams against answers that say that some partitions have their parts."""
+"""Super streams against answers that say that some partitions have their parts, or that there is none."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ from support.raw_server import Asked, answer, problem, raw_server
 
 from bottomless.client import AsyncClient
 from bottomless.client.super_reads import gathered
-from bottomless.errors import Code, Outcome, StoreError, Unavailable
+from bottomless.errors import Code, NotFound, Outcome, StoreError, Unavailable
 
 STREAM_ID = "0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2c11"
 LATER = {"code": "storage-full", "title": "full", "status": 507, "retryable": True}
@@ -118,3 +118,15 @@ async def test_what_is_given_up_before_its_turn_is_not_begun() -> None:
         with pytest.raises(asyncio.CancelledError):
             await under_way
     assert 0 < len(begun) < 100
+
+
+async def test_an_error_is_the_end_of_a_consumer_and_not_of_its_loop() -> None:
+    async with (
+        raw_server(lambda _: problem(404, "super-stream-not-found")) as server,
+        AsyncClient(server.url) as client,
+        client.super_consumer("events") as consumer,
+    ):
+        with pytest.raises(NotFound):
+            await anext(consumer)
+        with pytest.raises(RuntimeError, match="has ended"):
+            await anext(consumer)
