@@ -2,7 +2,8 @@
 
 What lies on this disk and is not open is tried again until it is (local/core/unopened.py): its records
 may be on this disk alone, and nobody need ever touch it. opening.py says what an opening does, and
-what is there after a crash between any two of its steps.
+what is there after a crash between any two of its steps. How a stream of this node becomes another
+node's is in giving.py.
 """
 
 import asyncio

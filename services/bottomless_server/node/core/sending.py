@@ -1,8 +1,9 @@
 """Decide what an owner sends to one other node, of all the streams whose logs that one follows.
 
-Only the replicator calls this, for streams with replicas. Events go in, with the time; actions come out of `next_actions`, and whoever does them says how they ended. Of a stream one opening, or one body, is
-on its way at a time. So its answers come in order, and a late one, of which the request counts as failed,
-is of an older session and means nothing. Meanwhile its own log is read ahead (sent_stream.py).
+Only the replicator calls this, for streams with replicas. Events go in, with the time; actions come
+out of `next_actions`, and whoever does them says how they ended. Of a stream one opening, or one body,
+is on its way at a time. So its answers come in order, and a late one, of which the request counts as
+failed, is of an older session and means nothing. Meanwhile its own log is read ahead (sent_stream.py).
 
 Items of many streams share a body, and four bodies may be on their way. What was just written goes apart
 from what a node missed, which takes long to be stored there, and of which two bodies leave room for the
