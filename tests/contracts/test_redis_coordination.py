@@ -164,7 +164,7 @@ async def test_who_asks_a_server_that_is_silent_is_told_so_soon(
 ) -> None:
     """Requests waited for 28 seconds while Redis was away: for a new connection, and once more for each
     question."""
-    monkeypatch.setattr(redis, "SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(redis, "FIRST_WORD_SECONDS", 0.05)
     monkeypatch.setattr(redis, "CONNECT_SECONDS", NEVER)
     async with silent_server(tmp_path) as (silent, _):
         for call in (silent.get("a"), set_value(silent, b"1"), silent.hold("a", b"1", 1)):
@@ -200,12 +200,14 @@ async def test_a_question_on_a_connection_that_was_good_is_not_waited_for_either
     server.close()
 
 
-def waited(*heard_at: float) -> float:
-    """For how long somebody waits, ten seconds at most, who bears a silence of four; the store is heard of
-    at these times."""
+def waited(*heard_at: float, has_said: bool = True) -> float:
+    """For how long somebody waits, ten seconds at most, who bears a silence of four, and of seven before
+    the first word; the store is heard of at these times."""
 
     async def wait() -> float:
-        silence, loop = redis.Silence(4.0), asyncio.get_running_loop()
+        silence, loop = redis.Silence(4.0, 7.0), asyncio.get_running_loop()
+        if has_said:
+            silence.hear()
         began = loop.time()
         for at in heard_at:
             loop.call_at(began + at, silence.hear)
@@ -223,6 +225,13 @@ def test_a_store_that_answers_others_is_waited_for() -> None:
     assert waited() == 4
     assert waited(2) == 6
     assert waited(3, 6, 7) == 10
+
+
+def test_the_first_word_of_a_store_is_waited_for_longer_than_others() -> None:
+    """A server that stood still for five seconds of its start ended: the store did not answer, it said."""
+    assert waited(has_said=False) == 7
+    assert waited(5, has_said=False) == 9
+    assert waited(1, has_said=False) == 7
 
 
 async def test_hurried_calls_to_a_silent_server_end_also_those_that_wait_already(

@@ -47,6 +47,9 @@ CONNECT_SECONDS: Final = 5.0
 SILENT_SECONDS: Final = 4.0
 """After so long without a word from the store, to anybody in this process, nobody waits for it whose call
 has changed nothing: whoever asked for something is to hear of it within seconds."""
+FIRST_WORD_SECONDS: Final = 10.0
+"""As SILENT_SECONDS, before the first word of all: then the process starts, nobody waits for an answer of
+it, and a store that starts beside it on a slow machine is no reason to end."""
 _LATE_SECONDS: Final = 0.5
 """A timer that fires so late tells that this process stood still: the store may have answered."""
 CONFLICT_COUNT_MAX: Final = 16
@@ -100,7 +103,9 @@ class RedisCoordination:
         self._connects = connects
         self._answer_seconds = answer_seconds
         self._accept_unsafe = accept_unsafe
-        self._silence = Silence(min(SILENT_SECONDS, answer_seconds))
+        self._silence = Silence(
+            min(SILENT_SECONDS, answer_seconds), min(FIRST_WORD_SECONDS, answer_seconds)
+        )
         connects.heard = self._silence.hear
         self._deadline: float | None = None
         self._waits: set[asyncio.Timeout] = set()
@@ -435,9 +440,11 @@ class RedisCoordination:
 class Silence:
     """Knows when the store was heard of last, and ends waits for one that says nothing."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, first_seconds: float) -> None:
+        """`first_seconds`: how long it may be silent before it has said anything."""
         self._seconds = seconds
-        self._heard_at = 0.0
+        self._first_seconds = first_seconds
+        self._heard_at: float | None = None
 
     def hear(self) -> None:
         """Note that the store has said something."""
@@ -453,18 +460,22 @@ class Silence:
         began = loop.time()
         timer: list[asyncio.TimerHandle] = []
 
+        def borne_from(began: float) -> float:
+            heard_at = self._heard_at
+            if heard_at is None:
+                return began + self._first_seconds
+            return max(began, heard_at) + self._seconds
+
         def look(due: float) -> None:
             now = loop.time()
-            until = max(began, self._heard_at) + self._seconds
-            if now - due > _LATE_SECONDS:
-                until = now + self._seconds
+            until = borne_from(now if now - due > _LATE_SECONDS else began)
             if until > now:
                 timer[0] = loop.call_at(until, look, until)
             elif not wait.expired():
                 ends = wait.when()
                 wait.reschedule(now if ends is None else min(ends, now))
 
-        first = began + self._seconds
+        first = borne_from(began)
         timer.append(loop.call_at(first, look, first))
         try:
             yield
