@@ -48,8 +48,8 @@ SILENT_SECONDS: Final = 4.0
 """After so long without a word from the store, to anybody in this process, nobody waits for it whose call
 has changed nothing: whoever asked for something is to hear of it within seconds."""
 FIRST_WORD_SECONDS: Final = 10.0
-"""As SILENT_SECONDS, before the first word of all: then the process starts, nobody waits for an answer of
-it, and a store that starts beside it on a slow machine is no reason to end."""
+"""How long silence is borne before the first word of all: the process starts then, nobody waits for an
+answer of it, and a store that starts beside it on a slow machine is no reason to end."""
 _LATE_SECONDS: Final = 0.5
 """A timer that fires so late tells that this process stood still: the store may have answered."""
 CONFLICT_COUNT_MAX: Final = 16
