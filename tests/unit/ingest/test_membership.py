@@ -163,6 +163,29 @@ async def test_a_member_that_fell_out_and_does_not_catch_up_goes_after_another_h
     assert await three.next(Holders(A, (A, B, C, D), (A, B, D), 2)) == (A, B, D)
 
 
+async def test_a_log_whose_end_nobody_knows_for_a_while_has_not_gone_on() -> None:
+    """Its node lives, has it opened, and answers no body."""
+    three = membership(3, A, B, C, D)
+    out = Holders(A, (A, B, C), (A, B), 2)
+    for now, end in ((1_000, HALF), (1_200, None), (1_400, HALF), (1_499, None)):
+        three.looked([], now, 500, {C: end})
+        assert three.is_right(out)
+    three.looked([], 1_500, 500, {C: HALF})
+    assert await three.next(out) == (A, B, C, D)
+    three.looked([], 1_600, 500, {C: Place(0, 600)})
+    assert three.is_right(out)
+
+
+async def test_a_node_that_dies_and_comes_again_all_the_time_does_not_catch_up() -> None:
+    three = membership(3, A, B, C, D)
+    out = Holders(A, (A, B, C), (A, B), 2)
+    for now, away in ((1_000, []), (1_200, [C]), (1_300, []), (1_500, [C])):
+        three.looked(away, now, 500, {C: None if away else HALF})
+        assert three.is_right(out)
+    three.looked([], 1_600, 500, {C: HALF})
+    assert await three.next(out) == (A, B, C, D)
+
+
 async def test_who_does_not_catch_up_stays_where_there_is_nobody_else() -> None:
     three = membership(3, A, B, C, D)
     halted(three, D, away=[B])

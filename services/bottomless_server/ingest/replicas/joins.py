@@ -248,7 +248,7 @@ class Joins:
         lacking = {
             one: self._answers.of(one).end
             for one in others
-            if one in live and one not in counted and not self._answers.has_all(one)
+            if one not in counted and not self._answers.has_all(one)
         }
         away = [one for one in others if one not in live]
         self._membership.looked(away, now, replace_ms, lacking)

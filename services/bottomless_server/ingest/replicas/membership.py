@@ -43,7 +43,7 @@ class Membership:
         """Members that somebody wants replaced."""
         self._going: frozenset[NodeId] = frozenset()
         self._halted: dict[NodeId, _Halted] = {}
-        """Members that are out of sync and live."""
+        """Members that are out of sync, also while they have no lease."""
         self._stalled: frozenset[NodeId] = frozenset()
         """Members that are out of sync, and of which nothing more was heard for too long."""
         self._tried: set[NodeId] = set()
@@ -80,16 +80,17 @@ class Membership:
         replace_ms: int,
         lacking: Mapping[NodeId, Place | None] | None = None,
     ) -> None:
-        """Note which members have no lease, and where the logs end of those that live and lack something;
-        who had no lease for `replace_ms`, or lacks something and got nothing for so long, is replaced.
+        """Note which members have no lease, and where the logs end of those that lack something, None where
+        nobody knows now; who had no lease for `replace_ms`, or lives and got nothing for so long, is replaced.
         Times are milliseconds of the monotonic clock."""
         before, self._halted = self._halted, {}
         for node, end in (lacking or {}).items():
             known = before.get(node)
-            is_new = known is None or known.end != end
-            self._halted[node] = _Halted(end, now) if known is None or is_new else known
+            self._halted[node] = _Halted(end, now) if known is None else known.heard(end, now)
         self._stalled = frozenset(
-            node for node, one in self._halted.items() if is_stalled(now - one.since, replace_ms)
+            node
+            for node, one in self._halted.items()
+            if node not in away and is_stalled(now - one.since, replace_ms)
         )
         self._away = {node: self._away.get(node, now) for node in away}
         late = {node for node, since in self._away.items() if now - since >= replace_ms}
@@ -183,7 +184,13 @@ class Membership:
 
 class _Halted(NamedTuple):
     end: Place | None
+    """Where its log ended when that was known last; None: it never was."""
     since: int
+
+    def heard(self, end: Place | None, now: int) -> "_Halted":
+        """What is known after one look more. That nobody knows where a log ends is no news of it: it was to
+        be opened anew, as after each body that had no answer."""
+        return self if end in (None, self.end) else _Halted(end, now)
 
 
 @guard("another node for one that does not catch up")
