@@ -1,6 +1,7 @@
 """Three nodes that hold a stream, one of which lives and cannot go on: its disk fails, or its log is damaged."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,13 @@ from pathlib import Path
 import pytest
 from support.guards import remove
 
+from bottomless.errors import Corrupt
 from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.core.failing import FailingLogs
 from bottomless_server.node.core.failover import heirs
+from bottomless_server.node.core.ownership import OwnedElsewhere
 from unit.ingest.harness import STREAM, IngestHarness, broken_disk
 from unit.ingest.replica_services import Node, ThreeServices
 
@@ -178,6 +182,32 @@ async def test_a_damaged_log_of_another_nodes_stream_counts_as_failing_when_it_i
     await giving
     heir = await three.until_owned_by(a, c)
     assert await three.append(heir, "3") == 3
+
+
+async def test_a_log_that_is_made_anew_while_its_owner_is_asked_for_is_not_damaged(
+    three: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a stream that was given to this node meanwhile would be given away at once."""
+    _, b, _ = await filled(three)
+    b.address.gone = True
+    await restarted_with_a_damaged_log(three, b)
+    streams = b.harness.service.streams
+
+    async def nobody_says(_: StreamId) -> None:
+        pass
+
+    monkeypatch.setattr(streams.others, "look_for", nobody_says)
+    with pytest.raises(Corrupt):
+        await streams.get(STREAM)
+
+    async def made_anew_meanwhile(stream_id: StreamId) -> None:
+        shutil.rmtree(b.harness.segments()[0].parent)
+        streams.note_followed(stream_id)
+
+    monkeypatch.setattr(streams.others, "look_for", made_anew_meanwhile)
+    with pytest.raises(OwnedElsewhere):
+        await streams.get(STREAM)
+    assert not streams.failing(0)
 
 
 async def test_without_its_guard_a_damaged_log_of_another_nodes_stream_fails_for_ever(

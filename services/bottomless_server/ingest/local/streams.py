@@ -183,6 +183,8 @@ class OwnedStreams:
         damaged = self._damaged.get(stream_id)
         if damaged is not None:
             await self.others.look_for(stream_id)
+        # Meanwhile its owner may have made the log here anew.
+        if damaged is not None and self._damaged.get(stream_id) is damaged:
             # It may have been given to this node, which gives it to one that can go on with it.
             self._left_to_owners.discard(stream_id)
             self._failing.failed(stream_id, self._context.clocks.elapsed(), for_good=True)
