@@ -10,6 +10,7 @@ from unit.formats.examples import REPLICATED_RECORD
 from unit.manifest.test_manifest_api import Service, running
 
 from bottomless.model.names import NodeId
+from bottomless.model.stream import NOBODY
 from bottomless_server.manifest.tree.core.rebuild_decision import record_before
 
 STREAM = "/v1/streams/orders"
@@ -75,3 +76,10 @@ def test_after_a_rebuild_the_home_alone_counts_as_in_sync() -> None:
     nobody = replace(registry, home=None, owner_url=None, dirty=False)
     assert record_before(nobody, None, 7).in_sync == ()
     assert NodeId(str(before.home)) in before.members
+
+
+def test_after_a_rebuild_nobody_is_in_sync_where_an_operator_gave_all_of_them_up() -> None:
+    """Seed 73 of a super stream with replicas: a rebuild named as in sync who is nobody, and never ended."""
+    given_up = replace(REPLICATED_RECORD, home=NOBODY, owner_url=None, in_sync=())
+    before = record_before(given_up, None, 7)
+    assert (before.members, before.in_sync) == (REPLICATED_RECORD.members, ())

@@ -40,7 +40,7 @@ from bottomless.model.config import StreamConfig
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.limits import OFFSET_MAX
 from bottomless.model.manifest import Entries, EntryKind, GapReason, Node
-from bottomless.model.names import Uid, uid_from_bytes
+from bottomless.model.names import NodeId, Uid, uid_from_bytes
 from bottomless.model.stream import (
     NOBODY,
     EpochStart,
@@ -301,11 +301,9 @@ def record_before(registry: StreamRecord, root: Node | None, generation: int) ->
     epoch = first_epoch(generation) if leaderless else unknown_epoch(generation)
     next_offset = 0 if root is None else root.next_offset
     last_timestamp = 0 if root is None else max(0, root.last_timestamp)
-    # Which of the other nodes have everything nobody knows any more; the home has.
-    in_sync = (registry.home,) if registry.members and registry.home is not None else ()
     return replace(
         registry,
-        in_sync=in_sync,
+        in_sync=_in_sync_before(registry),
         generation=generation,
         version=attempt_version(generation, registry.registry_version - 1),
         epoch=epoch,
@@ -315,6 +313,13 @@ def record_before(registry: StreamRecord, root: Node | None, generation: int) ->
         published_next=next_offset,
         last_timestamp=last_timestamp,
     )
+
+
+def _in_sync_before(registry: StreamRecord) -> tuple[NodeId, ...]:
+    """Which of the members have everything nobody knows any more; the home has, where there is one."""
+    if not registry.members or registry.home in (None, NOBODY):
+        return ()
+    return (registry.home,)
 
 
 def record_after(before: StreamRecord, pointer: RootPointer, root: Node) -> StreamRecord:
