@@ -147,7 +147,7 @@ def _produce(
         tell("each line of this file becomes a record; --format says what it is otherwise")
     waits = LongWait()
     with open_client(context, on_retry=waits.note) as client, opened_input(file) as source:
-        sender = begun(client, stream, producer, resume=resume)
+        sender = begun(client, stream, waits, producer, resume=resume)
         taking.skipped = skipped = sender.sequence if resume else 0
         _send(sender, source, parts_of(form), taking, waits)
     if taking.keyless_count:

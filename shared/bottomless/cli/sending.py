@@ -4,26 +4,38 @@ Only for a producer with numbers does the client send a batch again whose outcom
 since the server then knows what it has; otherwise it stops rather than store records twice.
 """
 
-from typing import TYPE_CHECKING, Final
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from bottomless.cli.outages import LongWait
 from bottomless.cli.super_names import is_super_stream
-from bottomless.errors import Code, Denied, NotFound
+from bottomless.errors import Code, Denied, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from bottomless.client import Client
 
 RETRY_SECONDS: Final = 60.0
-"""How long one batch is tried."""
+"""How long one batch is tried, and how long an owner is waited for before the first one."""
+
+_OWNER_COMES: Final = frozenset({Code.NOT_OWNER, Code.NOT_ENOUGH_REPLICAS})
+"""The server answers, and the stream has no owner now that could: one comes by itself."""
+
+_LOOK_SECONDS: Final = 0.5
+"""How soon an owner is asked for again, where the answer does not say."""
 
 
 class Sender:
     """Appends to one stream, and knows how far it has come."""
 
-    def __init__(self, client: "Client", stream: str, *, producer: str | None = None) -> None:
+    def __init__(
+        self, client: "Client", stream: str, waits: LongWait, *, producer: str | None = None
+    ) -> None:
         self._client = client
         self._stream = stream
+        self._waits = waits
         self.producer = producer
         self._epoch = 0
         self.sequence = 0
@@ -38,7 +50,8 @@ class Sender:
     def begin(self) -> None:
         """Check that the stream exists.
 
-        Fence older runs of the producer and learn its next number.
+        Fence older runs of the producer and learn its next number, from the owner of the stream,
+        which is waited for as with a batch.
         """
         if self.producer is None:
             try:
@@ -48,9 +61,25 @@ class Sender:
                 if error.code is not Code.FORBIDDEN:
                     raise
             return
-        known = self._client.raise_producer_epoch(self._stream, self.producer)
+        self._fence(self.producer, self._client.raise_producer_epoch)
+
+    def _fence(self, producer: str, raised: Callable[[str, str], dict[str, Any]]) -> None:
+        known = self._told_by_an_owner(lambda: raised(self._stream, producer))
         self._epoch = known["epoch"]
         self.sequence = 0 if known["last_seq"] is None else known["last_seq"] + 1
+
+    def _told_by_an_owner(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        until = time.monotonic() + RETRY_SECONDS
+        with self._waits.told("an owner of the stream"):
+            while True:
+                try:
+                    return ask()
+                except Unavailable as error:
+                    pause = error.retry_after_seconds or _LOOK_SECONDS
+                    if error.code not in _OWNER_COMES or time.monotonic() + pause > until:
+                        raise
+                    self._waits.note(error)
+                time.sleep(pause)
 
     def send(self, body: bytes, media_type: str, count: int) -> None:
         """Append a body of `count` records.
@@ -87,9 +116,7 @@ class SuperSender(Sender):
     def begin(self) -> None:
         """Fence older runs of the producer in all partitions, and learn its next number."""
         if self.producer is not None:
-            known = self._client.raise_super_producer_epoch(self._stream, self.producer)
-            self._epoch = known["epoch"]
-            self.sequence = 0 if known["last_seq"] is None else known["last_seq"] + 1
+            self._fence(self.producer, self._client.raise_super_producer_epoch)
 
     def send(self, body: bytes, media_type: str, count: int) -> None:
         """Append a body of `count` records, each to the partition of its key.
@@ -117,14 +144,16 @@ class SuperSender(Sender):
         self.pending = 0
 
 
-def begun(client: "Client", stream: str, producer: str | None, *, resume: bool) -> Sender:
+def begun(
+    client: "Client", stream: str, waits: LongWait, producer: str | None, *, resume: bool
+) -> Sender:
     """Make the sender for a stream, or for a super stream where the name is one's, and begin.
 
     Raises:
         NotFound: there is neither.
         typer.BadParameter: a super stream is to be resumed.
     """
-    sender = Sender(client, stream, producer=producer)
+    sender = Sender(client, stream, waits, producer=producer)
     try:
         sender.begin()
     except NotFound as error:
@@ -136,6 +165,6 @@ def begun(client: "Client", stream: str, producer: str | None, *, resume: bool) 
                 "not in others, so nobody can say after which record to go on",
                 param_hint="--resume",
             ) from error
-        sender = SuperSender(client, stream, producer=producer)
+        sender = SuperSender(client, stream, waits, producer=producer)
         sender.begin()
     return sender

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from bottomless.cli.interrupts import Interrupted, interrupts
+from bottomless.cli.outages import LongWait
 from bottomless.cli.produce import interrupted_sentence
 from bottomless.cli.sending import Sender
 from bottomless.client import Client
@@ -24,7 +25,7 @@ def test_a_run_without_numbers_is_never_told_to_resume(
     stored: int, pending: int, advice: str
 ) -> None:
     with Client("http://127.0.0.1:1") as client:
-        sender = Sender(client, "s")
+        sender = Sender(client, "s", LongWait())
         sender.count, sender.pending = stored, pending
         said = interrupted_sentence(sender, 0)
     assert advice in said

@@ -8,7 +8,7 @@ import pytest
 from support.command_line import CommandLine
 from support.stand_in import OURS, Answer, Asked, standing_in
 
-from bottomless.cli import outages
+from bottomless.cli import outages, sending
 from bottomless.client import AsyncClient
 from bottomless.errors import Code, StoreError, Unavailable
 
@@ -69,6 +69,7 @@ def test_waiting_for_an_operation_outlives_a_restart_of_the_server(tmp_path: Pat
         assert cli.run("operations", "show", "op_1").exit_code == 0
 
 
+NUMBERED = ("--producer", "p")
 NOBODY = b'{"code":"not-owner","detail":"no owner answers","retryable":true,"outcome":"none"}'
 
 
@@ -156,6 +157,50 @@ def test_a_producer_that_waits_for_long_says_so_once_and_when_it_goes_on(
     waiting, on = said
     assert waiting.startswith("waiting for the answer to 1 record since ")
     assert on.startswith("goes on after ")
+
+
+@pytest.mark.parametrize("code", ["not-owner", "not-enough-replicas"])
+def test_a_producer_with_numbers_waits_for_an_owner_before_its_first_batch(
+    tmp_path: Path, code: str
+) -> None:
+    nobody = orjson.dumps({"code": code, "detail": "no", "retryable": True, "outcome": "none"})
+    told = {"epoch": 1, "last_seq": None, "first_offset": 0, "next_offset": 1, "count": 1}
+
+    def answer(asked: Asked) -> Answer:
+        if len(server.asked) == 1:
+            return 503, nobody, OURS
+        return 200, orjson.dumps({**told, "duplicates": 0, "timestamp": None}), OURS
+
+    (tmp_path / "lines").write_text("one\n")
+    with standing_in(answer) as server:
+        CommandLine(server.url, tmp_path).ok("produce", "s", str(tmp_path / "lines"), *NUMBERED)
+    ends = [asked.path.rpartition("/")[2] for asked in server.asked]
+    assert ends == ["epoch", "epoch", "records"]
+
+
+def test_a_producer_with_numbers_that_cannot_begin_otherwise_says_so_at_once(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "lines").write_text("one\n")
+    with standing_in(Away("/epoch").answer) as server:
+        result = CommandLine(server.url, tmp_path).run(
+            "produce", "s", str(tmp_path / "lines"), *NUMBERED
+        )
+    assert (result.exit_code, "draining" in result.stderr) == (5, True)
+    assert len(server.asked) == 1
+
+
+def test_a_producer_with_numbers_waits_for_no_longer_than_for_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sending, "RETRY_SECONDS", 0.0)
+    (tmp_path / "lines").write_text("one\n")
+    with standing_in(lambda _: (503, NOBODY, OURS)) as server:
+        result = CommandLine(server.url, tmp_path).run(
+            "produce", "s", str(tmp_path / "lines"), *NUMBERED
+        )
+    assert (result.exit_code, "not-owner" in result.stderr) == (5, True)
+    assert len(server.asked) == 1
 
 
 def test_what_a_producer_waits_for_is_said_with_the_last_failure() -> None:
