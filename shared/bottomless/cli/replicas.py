@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from bottomless.cli.examples import examples
+from bottomless.cli.failures import tell
 from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show_list
 from bottomless.cli.session import open_client
@@ -27,9 +28,7 @@ def _number(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
-Node = Annotated[
-    str, typer.Argument(metavar="NODE", help="Id of a node, as `replicas status` shows it.")
-]
+Node = Annotated[str, typer.Argument(metavar="NODE", help="Id of a node, as `nodes ls` shows it.")]
 
 
 Replicas = Annotated[
@@ -90,11 +89,19 @@ def add_to(app: typer.Typer) -> None:
 def _status(context: typer.Context, stream: Stream, output: Output = Form.TABLE) -> None:
     """List the nodes that hold a stream, the owner first, and say which have everything."""
     with open_client(context) as client:
-        nodes = client.replicas(stream)["nodes"]
-    if nodes or output is not Form.TABLE:
+        told = client.replicas(stream)
+    nodes = told["nodes"]
+    if output is not Form.TABLE:
         show_list(nodes, _COLUMNS, output)
-    else:
+    elif not nodes:
         line("no node holds it now: its nodes are chosen with its next append")
+    else:
+        show_list(nodes, _COLUMNS, output)
+        if len(nodes) < told["replicas"]:
+            tell(
+                f"{len(nodes)} of {told['replicas']} nodes hold it, and no other one has been taken "
+                "in yet: `bottomless nodes ls` shows which live and are not emptied"
+            )
 
 
 def _move(

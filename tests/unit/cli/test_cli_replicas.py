@@ -35,3 +35,18 @@ def test_nodes_are_listed_with_their_addresses_and_what_is_left(tmp_path: Path) 
     assert shown[0].split() == ["NODE", "STATE", "LEFT", "URL", "ZONE", "RELEASE"]
     assert shown[1].split() == ["a" * 32, "live", "http://10.0.0.5:9081", "0.1.0"]
     assert shown[2].split() == ["b" * 32, "emptying", "3", "http://10.0.0.5:9081", "0.1.0"]
+
+
+@pytest.mark.parametrize(("held", "is_told"), [(2, True), (3, False)])
+def test_a_stream_that_lacks_nodes_says_how_many(
+    tmp_path: Path, held: int, *, is_told: bool
+) -> None:
+    node = {"role": "in-sync", "in_sync": True, "epoch": 1, "next_offset": 30, "lag": 0}
+    nodes = [{**node, "node": digit * 32, "failing": False, "zone": ""} for digit in "abc"[:held]]
+    body = orjson.dumps({"replicas": 3, "min_in_sync": 2, "epoch": 1, "nodes": nodes})
+    with standing_in(lambda _: (200, body, OURS)) as server:
+        result = CommandLine(server.url, tmp_path).run("replicas", "status", "s")
+        listed = CommandLine(server.url, tmp_path).ok("replicas", "status", "s", "-o", "name")
+    assert len(result.stdout.splitlines()) == 1 + held
+    assert len(listed.splitlines()) == held
+    assert ("2 of 3 nodes hold it" in result.stderr) is is_told
