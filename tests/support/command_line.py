@@ -22,7 +22,7 @@ app = cache(create_app)
 setattr(testing, "_get_command", cache(get_command))  # noqa: B010
 
 _WAITS: Final = re.compile(
-    r"^bottomless: (\S+ op_\w+: |\d+ moves are under way: |waiting for the answer |goes on after ).*\n",
+    r"^bottomless: (\S+ op_\w+: |moves under way: \d+; |waiting for the answer |goes on after ).*\n",
     re.MULTILINE,
 )
 """What is said of a wait of more than ten seconds, or for the answer to an append of more than two."""

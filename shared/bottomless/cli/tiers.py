@@ -278,8 +278,9 @@ def _until_ended(client: "Client", stream: str, entered: list[Item]) -> bool:
 def _waits_for(moves: list[Item]) -> str:
     copied = sum(1 for one in moves if one["taken_up"])
     return (
-        f"{len(moves)} moves are under way: {copied} are copied, {len(moves) - copied} wait for an "
-        "uploader, which looks once a minute by default; Ctrl-C ends the waiting, not the moves"
+        f"moves under way: {len(moves)}; being copied: {copied}; waiting: {len(moves) - copied}, for "
+        "an uploader, which looks once a minute by default, or for a drive that is away; Ctrl-C ends "
+        "the waiting, not the moves"
     )
 
 
