@@ -22,7 +22,12 @@ import structlog
 from bottomless.errors import Outcome, StoreError
 from bottomless.guards import guard
 from bottomless.model.names import NodeId
-from bottomless_server.coordination.base import Coordination, CoordinationUnknown, Hold
+from bottomless_server.coordination.base import (
+    Coordination,
+    CoordinationUnavailable,
+    CoordinationUnknown,
+    Hold,
+)
 from bottomless_server.core.regressed import REBUILD, coordination_lost
 from bottomless_server.node.core import ownership
 from bottomless_server.node.core.belief import Belief, Moment, is_lapse
@@ -37,6 +42,10 @@ from bottomless_server.stores.node_facts import NodeFacts
 from bottomless_server.stores.streams import node_key
 
 log = structlog.get_logger(__name__)
+
+_SILENT_SECONDS: Final = 3.0
+"""A question that fails so late has waited for coordination. One that fails at once, as on a connection
+that is refused, is asked again with the next renewal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,11 +273,10 @@ class NodeLease:
     async def _ask(self) -> None:
         if self._fenced:
             return
-        begun = self._clocks.beginning()
         ttl_ms = self._bounds.lease_ms + self._bounds.margin_ms
         try:
             async with asyncio.timeout(self._bounds.lease_ms / 1000):
-                shown = await shown_names(self._coordination)
+                begun, shown = await self._shown()
                 if self._note_loss(shown.generation) or self._fenced:
                     return
                 hold = await self._coordination.hold(*self._key_and_value(), ttl_ms)
@@ -285,6 +293,23 @@ class NodeLease:
         self._heard(shown, self._coordination.connected_count, begun)
         if self._announced and self._announced_term != self.term and not self._fenced:
             await self._announce()
+
+    async def _shown(self) -> tuple[Moment, NamesShown]:
+        """What coordination shows, and the moment before it was asked.
+
+        Where it says nothing it is asked again at once, for as long as a renewal may take: the next one
+        could come after the end of what is believed, though coordination goes on before that.
+
+        Raises:
+            CoordinationUnavailable, Corrupt
+        """
+        while True:
+            begun = self._clocks.beginning()
+            try:
+                return begun, await shown_names(self._coordination)
+            except CoordinationUnavailable:
+                if self._clocks.monotonic() - begun.monotonic < _SILENT_SECONDS or self._fenced:
+                    raise
 
     def _take(self, begun: Moment, hold: Hold, shown: int | None) -> None:
         """Believe from `begun` on; after a lapse every claim has to be confirmed."""

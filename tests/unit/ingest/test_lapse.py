@@ -8,7 +8,7 @@ still while the machine sleeps, Valkey's clock steps, and answers come after the
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from support.waiting import eventually
 from bottomless.errors import Fenced
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord
-from bottomless_server.coordination.base import CoordinationUnknown, Hold
+from bottomless_server.coordination.base import CoordinationUnavailable, CoordinationUnknown, Hold
 from bottomless_server.node.core import ownership
 from bottomless_server.node.owner import Claim, Owner
 from bottomless_server.stores.streams import node_key
@@ -379,4 +379,44 @@ async def test_the_first_generation_that_a_node_sees_is_no_rebuild_a_later_one_i
 
     assert harness.appender.claim.held is is_held
     assert (await harness.append("afterwards")).status_code == 200
+    await harness.aclose()
+
+
+async def renewed_over(silences: list[int], harness: IngestHarness) -> None:
+    """A renewal that is begun in its time, of a store that says nothing for so many ms each."""
+    get_many = harness.coordination.get_many
+
+    async def silent(redis_keys: Sequence[str]) -> list[bytes | None]:
+        if silences:
+            harness.time.advance(silences.pop())
+            raise CoordinationUnavailable("nobody heard anything of the store")
+        return await get_many(redis_keys)
+
+    harness.time.advance(3_000)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(harness.coordination, "get_many", silent)
+        await harness.lease.renew()
+
+
+async def test_a_renewal_asks_a_silent_store_again_before_its_lease_is_over(
+    tmp_path: Path,
+) -> None:
+    """The next renewal would come after that: it was a lapse of each node, though the store was silent for
+    four seconds only."""
+    harness = await IngestHarness(tmp_path).start()
+    lease, term = harness.lease, harness.lease.term
+    await renewed_over([4_000], harness)
+    harness.time.advance(7_900)
+    lease.require()
+    assert lease.term == term
+    await harness.aclose()
+
+
+async def test_a_store_that_cannot_be_reached_is_asked_again_with_the_next_renewal(
+    tmp_path: Path,
+) -> None:
+    harness = await IngestHarness(tmp_path).start()
+    silences = [0, 0]
+    await renewed_over(silences, harness)
+    assert silences == [0]
     await harness.aclose()
