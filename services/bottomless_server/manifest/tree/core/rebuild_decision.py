@@ -316,7 +316,7 @@ def record_before(registry: StreamRecord, root: Node | None, generation: int) ->
 
 
 def _in_sync_before(registry: StreamRecord) -> tuple[NodeId, ...]:
-    """Which of the members have everything nobody knows any more; the home has, where there is one."""
+    """Nobody knows any more which members have everything; the home has, where there is one."""
     if not registry.members or registry.home in (None, NOBODY):
         return ()
     return (registry.home,)
