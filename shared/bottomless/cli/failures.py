@@ -93,8 +93,8 @@ _ADVICE_BY_CODE: Final = {
         "(`bottomless replicas status` shows the nodes of a stream)"
     ),
     Code.NOT_ENOUGH_REPLICAS: (
-        "`bottomless replicas status` shows which of its nodes are away: start these again, "
-        "and appends go on by themselves"
+        "`bottomless replicas status` shows which of its nodes are away, and whether it has as many "
+        "as it asks for: start those again, or further ones, and appends go on by themselves"
     ),
     Code.COMMIT_TIMEOUT: "it may be shown later, and sent again with --producer it is stored once",
     Code.NOT_IN_SYNC: "`bottomless replicas status` shows which nodes have everything",
