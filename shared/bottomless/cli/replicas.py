@@ -1,5 +1,6 @@
 """Replicas: the nodes that hold a stream, and which of them is its owner."""
 
+import re
 from typing import Annotated, Any, Final
 
 import typer
@@ -10,7 +11,10 @@ from bottomless.cli.operations import Wait, finish
 from bottomless.cli.output import Column, Form, Output, line, show_list
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import Stream
+from bottomless.errors import Code, InvalidRequest
 from bottomless.model.limits import REPLICA_COUNT_MAX
+
+_NODE: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 _COLUMNS: Final = [
     Column("NODE", lambda item: item["node"]),
@@ -28,7 +32,21 @@ def _number(value: int | None) -> str:
     return "" if value is None else f"{value:,}"
 
 
-Node = Annotated[str, typer.Argument(metavar="NODE", help="Id of a node, as `nodes ls` shows it.")]
+def _checked_node(text: str) -> str:
+    if not _NODE.fullmatch(text):
+        raise InvalidRequest(
+            "the id of a node has 32 hexadecimal digits, as `bottomless nodes ls` shows it",
+            code=Code.BAD_NAME,
+        )
+    return text
+
+
+Node = Annotated[
+    str,
+    typer.Argument(
+        metavar="NODE", help="Id of a node, as `nodes ls` shows it.", callback=_checked_node
+    ),
+]
 
 
 Replicas = Annotated[

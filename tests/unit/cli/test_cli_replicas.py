@@ -50,3 +50,15 @@ def test_a_stream_that_lacks_nodes_says_how_many(
     assert len(result.stdout.splitlines()) == 1 + held
     assert len(listed.splitlines()) == held
     assert ("2 of 3 nodes hold it" in result.stderr) is is_told
+
+
+@pytest.mark.parametrize("command", ["add", "rm", "move"])
+@pytest.mark.parametrize("node", ["two", "a" * 31, "A" * 32])
+def test_what_is_no_id_of_a_node_is_refused_before_anything_is_sent(
+    tmp_path: Path, command: str, node: str
+) -> None:
+    with standing_in(lambda _: (202, b"{}", OURS)) as server:
+        result = CommandLine(server.url, tmp_path).run("replicas", command, "s", node)
+    assert (result.exit_code, server.asked) == (1, [])
+    assert "(bad-name)" in result.stderr
+    assert "`bottomless nodes ls`" in result.stderr
