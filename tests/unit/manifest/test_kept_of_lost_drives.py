@@ -14,12 +14,14 @@ from bottomless.drives.base import Drive, DriveUnavailable
 from bottomless.errors import Exists, StoreError
 from bottomless.formats.checks import crc32c
 from bottomless.model.names import Uid
+from bottomless_server.coordination.base import Changes
 from bottomless_server.drives.table import DriveTable, load_registry
 from bottomless_server.manifest.registry.drive_registration import DriveRegistration
 from bottomless_server.manifest.registry.drive_versions import change_registry
 from bottomless_server.manifest.removal import deleter
 from bottomless_server.manifest.removal.expansion import Expansion, expand
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
+from bottomless_server.stores.streams import delete_later
 
 
 async def just_moved() -> Losing:
@@ -174,6 +176,39 @@ async def test_without_a_look_at_what_is_named_copies_go_that_are_all_there_is(
     kept = (await (await left_with_copies()).lose()).result
     assert kept is not None
     assert kept["fragment_count"] == 2
+
+
+async def waiting_as_strays() -> Losing:
+    """Sources of a move wait in the form of what nobody names, as what a rebuild passes over does: it names
+    one of two objects of one uid, and takes the other for a stray."""
+    there = await just_moved()
+    harness = there.moving.harness
+    source = set(await there.moving.fragments(HOT)) - set(await there.moving.named(HOT))
+    queued = [delete_later(key, harness.clock.now) for key in sorted(source)]
+    harness.coordination.write(Changes(queued=queued))
+    return there
+
+
+async def test_a_stray_that_has_the_bytes_of_what_is_lost_stays_until_the_stream_is_told() -> None:
+    there = await waiting_as_strays()
+    await take_it_away(there)
+    operation = await there.loss.begin(NAME, NAME, "default")
+    await there.loss.step(there.moving.harness.context, operation)
+    await there.moving.delete()
+
+    await there.lose()
+
+    assert await gaps(there) == []
+    await check_all_named_stays(there.moving)
+
+
+async def test_a_stray_that_is_named_again_while_it_is_to_be_deleted_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = await waiting_as_strays()
+    there.moving.harness.clock.now -= GRACE_MS
+    assert await delete_while_the_drive_is_lost(there, monkeypatch) == []
+    await check_all_named_stays(there.moving)
 
 
 async def test_who_does_not_know_a_drive_does_not_say_that_it_is_away() -> None:

@@ -288,11 +288,13 @@ async def test_sources_that_a_rebuild_knows_nothing_of_are_kept_for_a_drive_that
     assert there.moving.harness.context.counts.refused_deletes == 0
 
 
-async def test_without_that_wait_a_collection_takes_the_last_that_there_is(
+async def test_without_a_look_at_what_is_named_a_collection_takes_the_last_that_there_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    name = "the wait of what a collection finds named elsewhere"
-    remove(monkeypatch, name, lambda target, **_: target)
+    async def nothing(*_: object) -> None:
+        pass
+
+    remove(monkeypatch, "what is named before a copy of it goes", nothing)
     there = await rebuilt_after_a_move(4)
     await there.lose()
     assert sum(gap for _, _, gap in await ranges(there)) == 3

@@ -238,7 +238,7 @@ class Deleter:
             return
         lost = await self._context.drive_states.lost(record.drives)
         for target in live:
-            if lost and (target.moved or target.copy):
+            if lost and target.may_be_named:
                 log.info("a copy is needed again", stream_id=record.stream_id, uid=target.uid)
                 continue
             self.refused_count += 1

@@ -6,8 +6,8 @@ that names the copy. So a look at the record is enough, and nothing is condemned
 
 The copy is looked at once more before its source goes: until then a disk that came back older has lost
 nothing. Where its drive is lost the source stays, and is named again (`mutators/losing.py`). So it is with
-what a collection of garbage finds, and with the copies of a move that was given up: what the manifest
-names is looked at before anything goes that has the same bytes.
+what a collection of garbage finds, with the copies of a move that was given up, and with what a rebuild
+takes for strays: what the manifest names is looked at before anything goes that has the same bytes.
 """
 
 from collections.abc import Mapping
@@ -93,14 +93,14 @@ async def require_copy(context: Context, record: StreamRecord, entry: np.void) -
 async def require_other(
     context: Context, record: StreamRecord, entry: np.void, target: DeleteTarget
 ) -> None:
-    """Look at what the manifest names in place of a copy: it may be on a drive that is away, or lost.
+    """Look at what the manifest names in place of an object: it may be on a drive that is away, or lost.
 
     Of what was moved `unleased` does so.
 
     Raises:
-        ObjectMissing, Corrupt, DriveUnavailable, DriveRefused: the copy may be all that is left.
+        ObjectMissing, Corrupt, DriveUnavailable, DriveRefused: the object may be all that is left.
     """
-    if target.copy and not target.moved:
+    if not target.moved:
         await require_copy(context, record, entry)
 
 

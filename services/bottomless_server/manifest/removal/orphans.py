@@ -19,7 +19,6 @@ Whatever cannot be told is kept.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from bottomless.drives.base import ObjectMissing
@@ -41,7 +40,6 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.mutators.unseen import may_be_adopted
 from bottomless_server.manifest.removal.core.orphan_tally import ObjectKind, OrphanCandidate
 from bottomless_server.manifest.tree.core.delete_queue import (
-    DeleteTarget,
     OffsetRange,
     is_copied,
     moved_member,
@@ -51,7 +49,6 @@ from bottomless_server.manifest.tree.reachability import (
     Place,
     among,
     among_places,
-    among_uids,
     reached_fragments,
     reached_groups,
 )
@@ -101,7 +98,7 @@ async def unqueued(context: Context, left: Sequence[OrphanCandidate]) -> list[Or
         return []
     # All are of one page, and so of one drive. What was moved is queued in another form.
     queue = deletes_key(left[0].target.drive)
-    keys = [one.facts.object_key.encode("ascii") for one in left]
+    keys = [one.target.member for one in left]
     moved = [moved_member(one.facts.object_key) for one in left]
     due_at = await context.coordination.due_at(queue, [*keys, *moved])
     count = len(left)
@@ -131,7 +128,7 @@ async def _unnamed(
     context: Context, record: StreamRecord, root: Node, page: Sequence[OrphanCandidate]
 ) -> list[OrphanCandidate]:
     """Fragments that neither the root nor the record leads to: of one that was moved, the root names
-    the object that counts, and each other one waits as that move would have it wait."""
+    the object that counts, and no other. The deleter looks at that one before another goes."""
     if not page:
         return []
     firsts = [_first_offset(one) for one in page]
@@ -139,22 +136,14 @@ async def _unnamed(
     places = [Place(_uid(one), one.target.drive, one.target.copy) for one in page]
     live = among_places(places, reached)
     named = {intent.uid for intent in (*record.intents, *record.quarantine)}
-    elsewhere = among_uids(places, reached)
     return [
-        replace(one, target=as_moved(one.target, is_named=is_named))
-        for one, is_live, is_named in zip(page, live, elsewhere.tolist(), strict=True)
+        one
+        for one, is_live in zip(page, live, strict=True)
         if not is_live
         and one.target.uid not in named
         and not may_be_adopted(record, one.target)
         and not any(is_copied(move, one.target) for move in record.moves)
     ]
-
-
-@guard("the wait of what a collection finds named elsewhere")
-def as_moved(target: DeleteTarget, *, is_named: bool) -> DeleteTarget:
-    """A fragment as it gets into the queue: one that the manifest names elsewhere as what was moved, so
-    that what is named is looked at before it goes. A loss of coordination has forgotten what waited so."""
-    return replace(target, moved=is_named)
 
 
 def _old_roots(record: StreamRecord, page: Sequence[OrphanCandidate]) -> list[OrphanCandidate]:

@@ -78,12 +78,6 @@ def among_places(places: list[Place], reached: Places) -> NDArray[np.bool_]:
     return np.isin(_as_bytes(rows), reached)
 
 
-def among_uids(places: list[Place], reached: Places) -> NDArray[np.bool_]:
-    """Whether each fragment is among those that were reached, wherever these lie."""
-    named = np.ascontiguousarray(reached.view(_PLACE)["uid"])
-    return np.isin(np.array([uid_bytes(one.uid) for one in places], dtype=_UID), named)
-
-
 async def load_group(drive: Drive, tenant: str, parent: Node, entry: np.void) -> Node:
     """The group that an entry points at.
 

@@ -100,8 +100,10 @@ class DeleteTarget:
 
     @property
     def may_be_named(self) -> bool:
-        """Whether it has the bytes of what the manifest names elsewhere, and may be named instead of that."""
-        return (self.moved and self.height == 0) or self.copy != 0
+        """Whether it may have the bytes of what the manifest names elsewhere, and be named instead of that:
+        all fragments but those that were cut, since a rebuild takes one of two with the same uid for a stray."""
+        alone = self.range is None and self.height == 0 and self.is_of_tree
+        return alone or self.copy != 0
 
     @property
     def is_of_tree(self) -> bool:
