@@ -85,6 +85,14 @@ def find_cut(root: Node, bound: Bound) -> Descent:
     return (yield from _find(root.entries, root.first_offset, bound, excess, spare))
 
 
+def find_floor(root: Node, floor: int) -> Descent:
+    """The cut of all that ends at or below an offset, the last fragment too.
+
+    It ends at `floor` where something begins or ends there, and below it elsewhere."""
+    spare = totals(root.entries).fragment_count
+    return (yield from _find(root.entries, root.first_offset, Below(floor), 0, spare))
+
+
 def larger(cuts: tuple[Cut, ...], floor: int) -> Cut:
     """The cut that goes furthest; one of nothing where there is none."""
     return max(cuts, key=lambda cut: cut.floor, default=Cut(floor))

@@ -41,6 +41,7 @@ from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, pars
 from bottomless_server.manifest.tree.core.rebuild_decision import RootCandidate, RootSeen
 from bottomless_server.manifest.tree.core.root_agreement import agrees, may_be_adopted, names_after
 from bottomless_server.manifest.tree.resolver import look_under
+from bottomless_server.tree.retention import cut_front, find_floor
 
 log = structlog.get_logger(__name__)
 
@@ -126,12 +127,15 @@ async def _find_root(
             if best is None:
                 best = one
             elif may_take_its_place(one, best, passed):
+                older = await cut_as(context, registry, one, best)
                 names = names_after(passed, best.found.root, one.found.root.next_offset)
-                if await takes_its_place(context, registry, one, best, names, away):
-                    best, passed = one, names
-            if best is one and not one.missing:
-                run = await run_from(context, registry, one.found, passed, away)
-                return FoundRoot(one.found, run, unread)
+                if older is not None and await takes_its_place(
+                    context, registry, older, best, names, away
+                ):
+                    best, passed = older, names
+            if not best.missing:
+                run = await run_from(context, registry, best.found, passed, away)
+                return FoundRoot(best.found, run, unread)
     if best is None:
         return FoundRoot(None, await run_from(context, registry, None, passed, away), unread)
     log.critical(
@@ -150,6 +154,33 @@ def may_take_its_place(older: RootSeen, best: RootSeen, passed: Entries) -> bool
     return agrees(best.found.root.entries, entries, one_version=one_version) and agrees(
         passed, entries, one_version=False
     )
+
+
+@guard("the floor of a newer root, in the place of an older one's")
+async def cut_as(
+    context: Context, registry: StreamRecord, older: RootSeen, best: RootSeen
+) -> RootSeen | None:
+    """An older root without what is below the floor of the newer one; None where it cannot be cut there.
+
+    What is below was removed for ever, and may be deleted already. Groups tell nothing of that: they
+    stay for as long as anything that they name.
+
+    Raises:
+        DriveUnavailable, DriveRefused: of a group on the way.
+    """
+    root, floor = older.found.root, best.found.root.first_offset
+    if floor <= root.first_offset:
+        return older
+    if floor > root.next_offset:
+        return None
+    try:
+        cut = await context.groups.descend(registry.tenant, root, find_floor(root, floor))
+    except (ObjectMissing, Corrupt) as error:
+        log.warning("a root cannot be cut", stream_id=registry.stream_id, error=str(error))
+        return None
+    if cut.floor != floor:
+        return None
+    return older._replace(found=RootCandidate(older.found.key, cut_front(root, cut).root))
 
 
 @guard("what an older root would give up")

@@ -13,6 +13,7 @@ Coordination is lost, so nobody says which root was published. What is believed,
   fragments in the bucket prove all of that. Otherwise the newer one stays as it is, with its
   hole: an older one would give up all published fragments after it. And never where it names
   something else at offsets of which the newer one names something: see `root_agreement.py`.
+  What is below the floor of the newer one is cut from the older one: see decision 230.
 - Of roots of one version, of which some end in the gap of a takeover, what the others hold is
   kept. If the takeover's fence came first, the gap goes to their end. Earlier releases put
   the gap before the takeover was decided: where a home is known, it is not believed.
