@@ -25,8 +25,9 @@ _HINTS: Final = {
         "`bottomless drives ls` shows the drives: name another store in BOTTOMLESS_DRIVES"
     ),
     ("drives retire", Code.DRIVE_IN_USE): (
-        "`bottomless tiers show` of that stream shows what it has there and `bottomless tiers move` "
-        "moves it away, and `bottomless update --tiers` takes the drive out of its policy"
+        "where a stream is named, `bottomless tiers show` shows what it has there, "
+        "`bottomless tiers move` moves it away, and `bottomless update --tiers` takes the drive out of "
+        "its policy. What waits to be deleted is kept for readers for an hour by default"
     ),
     ("drives lost", Code.DRIVE_IN_USE): "`bottomless drives retire` retires a drive that is there",
     ("nodes evacuate", Code.NOT_FOUND): _NODES,
