@@ -1,6 +1,7 @@
 """The registry of super streams: all of one at once, and nobody hears of it before the bucket has it."""
 
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from bottomless.model.super_stream import SuperRecord
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.registry.super_asked import AskedSuper, parse_super_config
-from bottomless_server.stores.streams import GENERATION_KEY, names_key
+from bottomless_server.stores.streams import GENERATION_KEY, names_key, stream_key
 
 NAME = FullName(TENANT_DEFAULT, StreamName("events"))
 THREE = AskedSuper(StreamConfig(), 3)
@@ -282,6 +283,38 @@ async def test_without_the_guard_a_name_resolves_that_no_rebuild_would_know(
     remove(monkeypatch, "the super object before its name resolves", found_at_once)
     assert await Registry(harness.context).find(named(1))
     assert await super_objects(harness) == []
+
+
+async def changed_as_coordination_was_lost(harness: ManifestHarness) -> SuperRecord:
+    """A super stream whose next object is to be put, though a partition has no record any more."""
+    registry = Registry(harness.context)
+    record, _ = await registry.supers.declare(NAME, THREE)
+    harness.coordination.write(Changes({stream_key(record.partitions[2].stream_id): None}))
+
+    def next_version(current: SuperRecord) -> SuperRecord:
+        return replace(current, registry_version=current.registry_version + 1)
+
+    return await registry.supers.supers.update(record.super_id, next_version)
+
+
+async def test_no_super_object_names_partitions_whose_records_are_gone(
+    harness: ManifestHarness,
+) -> None:
+    """Seeds 103 and 107 with replicas: coordination was lost right after the EXEC of a growth, so no object
+    of the new partition was put, and then the super object named it: after the rebuild it was nowhere."""
+    record = await changed_as_coordination_was_lost(harness)
+    with pytest.raises(Unavailable):
+        await Registry(harness.context).supers.objects.ensure(record)
+    assert [one.registry_version for one in await super_objects(harness)] == [1]
+
+
+async def test_without_the_guard_a_super_object_names_what_no_rebuild_finds(
+    harness: ManifestHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = await changed_as_coordination_was_lost(harness)
+    remove(monkeypatch, "all partitions before the super object", lambda *_: None)
+    await Registry(harness.context).supers.objects.ensure(record)
+    assert [one.registry_version for one in await super_objects(harness)] == [1, 2]
 
 
 async def test_an_object_that_says_something_else_is_overtaken(harness: ManifestHarness) -> None:

@@ -164,7 +164,7 @@ class SuperObjects:
         that the super stream has.
 
         Raises:
-            Unavailable: one of them is not there yet.
+            Unavailable: one of them is not there yet, or has no record any more.
             Corrupt: the record of a partition cannot be read.
         """
         room = asyncio.Semaphore(_PUTS_AT_ONCE)
@@ -179,9 +179,12 @@ class SuperObjects:
                     # It goes with its super stream, which is being deleted.
                     return
 
+        count = 0
         async for records in partition_records(self._context, record):
             active = [one for one in records if one.state is StreamState.ACTIVE]
             await _all(*(put(one) for one in active))
+            count += len(records)
+        require_all(count, len(record.partitions))
 
     async def _raise_version(self, record: SuperRecord) -> SuperRecord:
         def decide(current: SuperRecord) -> SuperRecord:
@@ -206,6 +209,18 @@ async def partition_records(
         for error in page.unreadable.values():
             raise error
         yield page.records
+
+
+@guard("all partitions before the super object")
+def require_all(count: int, wanted: int) -> None:
+    """Refuse to name partitions of which there is no record, and so perhaps no registry object either:
+    coordination was lost just now, or all of it is being deleted.
+
+    Raises:
+        Unavailable: fewer were found than are wanted.
+    """
+    if count < wanted:
+        raise Unavailable("partitions of the super stream are gone from coordination")
 
 
 def _as_object(record: SuperRecord) -> SuperRecord:

@@ -15,7 +15,8 @@ What is there after a crash at each step; the operation goes on with the next on
 4. The registry objects of the new partitions are put, then the super object; whoever finds the super
    stream puts them first. Then consumer groups share the new partitions too.
 
-Where coordination is lost before 4 is done, so is the growth: the bucket does not know of it. Whoever
+Where coordination is lost before 4 is done, so is the growth: the bucket does not know of it, and a super
+object is not put without the objects of all its partitions. Whoever
 slept through the rebuild ends nothing then: the super stream has another generation, and may grow to
 other partitions.
 
