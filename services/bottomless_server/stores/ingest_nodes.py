@@ -179,8 +179,9 @@ async def mark_emptied(coordination: Coordination, node_id: NodeId) -> None:
     await coordination.transact([emptied_key(node_id)], lambda _: (marked, None))
 
 
-async def note_left_on(coordination: Coordination, node_id: NodeId, left: int) -> None:
-    """Note how many streams are left on a node that is emptied; nothing of one that has stopped. Idempotent.
+async def note_left_on(coordination: Coordination, node_id: NodeId, left: int | None) -> None:
+    """Note how many streams are left on a node that is emptied, None where that is not known any more;
+    nothing of one that has stopped. Idempotent.
 
     Raises:
         As `announce`.

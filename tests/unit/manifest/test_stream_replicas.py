@@ -15,6 +15,13 @@ from bottomless_server.coordination.base import Changes
 from bottomless_server.node.core import in_sync
 from bottomless_server.protocol.held import HeldThere
 from bottomless_server.protocol.members import MemberChange
+from bottomless_server.stores.ingest_nodes import (
+    IngestNode,
+    announce,
+    known_nodes,
+    mark_emptied,
+    note_left_on,
+)
 from bottomless_server.stores.node_facts import NodeFacts, encode_facts, facts_key
 from bottomless_server.stores.streams import node_key
 
@@ -134,6 +141,27 @@ async def test_a_node_is_taken_in_and_let_go_and_a_rebuild_knows_the_number() ->
     assert harness.owners.changed == [("add", E), ("remove", E)]
     record = await harness.record()
     assert await harness.context.registry_objects.ensure(record) == record
+
+
+async def test_a_node_that_was_emptied_is_so_no_more_once_it_is_to_hold_a_stream() -> None:
+    harness = await a_harness()
+    harness.coordination.write(Changes({node_key(E): b"x"}))
+    facts = NodeFacts("unix:///e.sock", "", "0.1.0")
+    await announce(harness.coordination, IngestNode(E, "unix:///e.sock"), facts)
+    await mark_emptied(harness.coordination, E)
+    await note_left_on(harness.coordination, E, 0)
+    said: list[str] = []
+
+    async def refuse(what: MemberChange, node: NodeId) -> None:
+        del what
+        known = await known_nodes(harness.coordination)
+        said.extend(one.state for one in known if one.node_id == node)
+        raise Fenced("as it happens", code=Code.NOT_IN_SYNC)
+
+    harness.owners.on_change = refuse
+    async with running(harness) as service:
+        await an_operation(service, await service.public.put(f"/v1/streams/orders/replicas/{E}"))
+    assert said == ["emptying"]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from bottomless_server.manifest.operations.steps import Again, Done, Failed
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.streams.replicas import look_at_nodes
 from bottomless_server.protocol.members import MemberChange
+from bottomless_server.stores.ingest_nodes import note_left_on
 from bottomless_server.stores.operations import Operation
 
 ADD_REPLICA: Final = "add-replica"
@@ -116,6 +117,8 @@ def register_member_changes(operations: Operations, registry: Registry) -> None:
         if node not in record.members:
             try:
                 await check_addition(context, record, node)
+                # Before it holds the stream: who reads "emptied" may take its disk away.
+                await note_left_on(context.coordination, node, None)
                 await _ask(context, record, "add", node)
             except (Exists, Fenced, InvalidRequest) as error:
                 return Failed(error)
