@@ -140,10 +140,10 @@ class OverShelves(ManifestBesideAList):
         return at.drive not in self.given_up and super().stays(leaf)
 
     def is_refused(self, leaf: FragmentInfo) -> bool:
-        """Nobody looks at the queue of a drive that was given up, and after that a copy which is live may
-        be one that was taken back in place of what was lost."""
-        at = self.places.get(leaf.uid, Place(HOT, 0))
-        return at.drive not in self.given_up and not (self.given_up and at.copy)
+        """Nobody looks at the queue of a drive that was given up, and after that whatever is live may have
+        been taken back in place of what was lost."""
+        del leaf
+        return not self.given_up
 
     def is_durable(self, uid: Uid) -> bool:
         """Nobody looks any more for what was put on a drive that was given up."""
