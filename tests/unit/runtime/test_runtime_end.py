@@ -13,6 +13,7 @@ from bottomless_server.runtime.base.end import end_tasks
 SERVICES = Path(__file__).parents[3] / "services" / "bottomless_server"
 
 ALLOWED: dict[tuple[str, str], str] = {
+    ("coordination/redis.py", "ending"): "a timer, no task",
     (
         "drives/answering.py",
         "_in_time",
@@ -27,6 +28,10 @@ ALLOWED: dict[tuple[str, str], str] = {
     ): "each asks for a limited time, and answers at its end",
     ("ingest/replicas/replicator.py", "_set_timer"): "a timer, no task",
     ("manifest/common/held_lease.py", "_renew"): "again and again, until the work has ended",
+    (
+        "node/directory_watch.py",
+        "_end_without",
+    ): "the process ends then, and waits for nobody",
     ("queues/outgoing/outgoing.py", "_stop_timer"): "a timer, no task",
     ("queues/rounds/rounds.py", "_stop_timer"): "a timer, no task",
     ("reader/follow_answer.py", "_wait"): "one read, which has a time limit",
