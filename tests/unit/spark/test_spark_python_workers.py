@@ -7,6 +7,7 @@ Here the real daemon is spoken to as Spark does, so that nothing hangs on that.
 
 import os
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -63,7 +64,16 @@ def a_worker(path: str) -> Iterator[tuple[socket.socket, int]]:
         connection.settimeout(SECONDS)
         connection.connect(path)
         (pid,) = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
+        # It says its number before it hears the signal by which its daemon ends it.
+        until(lambda: hears_a_hangup(pid), SECONDS, "the worker to listen")
         yield connection, pid
+
+
+def hears_a_hangup(pid: int) -> bool:
+    """Whether a process does not ignore SIGHUP, as its daemon does."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (ignored,) = (line for line in status.splitlines() if line.startswith("SigIgn:"))
+    return not int(ignored.split()[1], 16) & 1 << (signal.SIGHUP - 1)
 
 
 def is_gone(pid: int) -> bool:
