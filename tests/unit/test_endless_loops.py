@@ -37,6 +37,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("manifest/operations/operations.py", "settled"): "ends when no operation is under way",
     ("manifest/common/groups.py", "descend"): "ends with the descent, at the lowest node",
     ("reader/followers.py", "drain"): "ends when no answer is open",
+    ("runtime/base/task_groups.py", "all_ended"): "ends when all tasks of the group have ended",
     ("uploader/fragments.py", "room"): "ends when an upload has ended; within a session",
 }
 """Loops that do not go through the helper, and why."""

@@ -49,6 +49,7 @@ from bottomless_server.protocol.tail import HeadsRun
 from bottomless_server.protocol.uploads import Opened
 from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.runtime.base.task_groups import TaskGroup, task_group
 from bottomless_server.stores.put_retries import put_object
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.calls import ManifestCalls
@@ -117,7 +118,7 @@ class FragmentUploads:
             parts.settings.uploader_uploads_in_flight_per_stream,
             parts.settings.uploader_unapplied_count_max,
         )
-        self._group: asyncio.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._tickets: set[int] = set()
         self._uploads: dict[int, asyncio.Task[None]] = {}
         """Tasks that put and register, by the first offsets of their fragments."""
@@ -158,7 +159,7 @@ class FragmentUploads:
 
     async def _cut_and_upload(self, cut: Callable[[], Awaitable[None]]) -> None:
         try:
-            async with asyncio.TaskGroup() as self._group:
+            async with task_group() as self._group:
                 failed = await _failure_of(cut)
         except ExceptionGroup as group:
             # The first is the cause: whatever failed after it was being cancelled already.

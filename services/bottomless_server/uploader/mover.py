@@ -37,6 +37,7 @@ from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.keys import FragmentPlace
 from bottomless.model.limits import MIB
 from bottomless_server.drives.table import DriveTable
+from bottomless_server.runtime.base.task_groups import task_group
 from bottomless_server.stores.put_retries import PUT_WAITS, PutWaits, put_object
 from bottomless_server.uploader.budget import ByteBudget
 from bottomless_server.uploader.core.moving import Copying, Pace, require_as_named
@@ -144,7 +145,7 @@ class Mover:
         """
         copied = Copied()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with task_group() as group:
                 for copying in copies:
                     group.create_task(self._copy(copying, copied))
         except ExceptionGroup as errors:

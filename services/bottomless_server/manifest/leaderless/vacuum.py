@@ -30,6 +30,7 @@ from bottomless_server.leaderless.instance import WalInstance
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.metrics import WalCounts
 from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.runtime.base.task_groups import task_group
 from bottomless_server.stores import wal
 from bottomless_server.stores.notes_of_dead import note_for_dead
 from bottomless_server.stores.wal_check import Unchecked
@@ -100,7 +101,7 @@ class Vacuum:
                     bugs.append(error)
                     return 0
 
-        async with asyncio.TaskGroup() as group:
+        async with task_group() as group:
             reclaims: list[asyncio.Task[int]] = []
             for instance, record in instances.items():
                 if isinstance(record, Corrupt):

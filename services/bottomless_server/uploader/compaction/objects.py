@@ -16,6 +16,7 @@ from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.keys import WAL_PREFIX, parse_wal_key, wal_key
 from bottomless.formats.wal import WalDirectory, decode_directory, decode_wal
 from bottomless.model.names import Uid
+from bottomless_server.runtime.base.task_groups import task_group
 from bottomless_server.uploader.compaction.core.waiting import Place, WaitingObjects
 
 log = structlog.get_logger(__name__)
@@ -74,7 +75,7 @@ async def fetch(drive: Drive, places: Sequence[Place]) -> Fetched:
             except Unavailable as error:
                 log.warning("no WAL object now", **place._asdict(), error=str(error))
 
-    async with asyncio.TaskGroup() as gets:
+    async with task_group() as gets:
         for place in places:
             gets.create_task(fetch_one(place))
     return fetched

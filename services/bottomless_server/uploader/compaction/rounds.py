@@ -27,6 +27,7 @@ from bottomless.model.names import StreamId, Uid
 from bottomless_server.coordination.base import Coordination
 from bottomless_server.leaderless.tail import shard_of
 from bottomless_server.protocol.compaction import Compacted
+from bottomless_server.runtime.base.task_groups import task_group
 from bottomless_server.stores.releases import release
 from bottomless_server.uploader.compaction.core.waiting import Left, Place, WaitingObjects
 from bottomless_server.uploader.compaction.metrics import RoundCounts
@@ -132,12 +133,12 @@ class Rounds:
         # In turn: those that this round does not come to are the first of the next one.
         failed = filter(self._streams.has_failed, streams)
         again = dict.fromkeys(sorted(failed, key=self._streams.aside.was_until))
-        async with asyncio.TaskGroup() as runs:
+        async with task_group() as runs:
             for stream_id in streams:
                 if stream_id not in again:
                     runs.create_task(compact(stream_id))
         until = self._clock_ms() + AGAIN_MS
-        async with asyncio.TaskGroup() as runs:
+        async with task_group() as runs:
             for stream_id in again:
                 runs.create_task(compact(stream_id, until))
         return done
