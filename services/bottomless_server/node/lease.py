@@ -242,15 +242,14 @@ class NodeLease:
     async def give_up(self) -> None:
         """Give the lease up at once, for a process that is about to end without anything else.
 
-        A renewal that is under way comes first, or the lease might be taken after it was given up.
+        A renewal that is under way comes first, or the lease might be taken after it was given up. The
+        node stays in the index, as one that was killed does: streams still name it, and an operator who
+        looks for it finds it away and can have it emptied.
         """
         self.fence()
         async with self._renewing:
             with suppress(StoreError):
                 await self._coordination.release(*self._key_and_value())
-        if self._announced:
-            with suppress(StoreError):
-                await withdraw(self._coordination, self.node.node_id)
 
     async def _keep(self) -> float:
         await wait_for(self._slept, self._bounds.renew_ms / 1000)

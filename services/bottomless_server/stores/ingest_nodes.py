@@ -4,10 +4,10 @@ bottomless:nodes      node ids, each with NUL and the address of its internal li
 
 An entry says where a node is and nothing of whether it lives: that is what its lease says
 (`node_key`). A node enters itself when it takes its lease and takes itself out when it stops;
-one that was killed stays in, without a lease, until it is back, or until an operator has had it emptied. Nothing depends on an entry
-but who is asked: a wrong one costs a question that nobody answers. What a node says of itself beside
-that (node_facts.py) is written and removed with its entry, and so goes the mark of an operator who has
-it emptied.
+one that was killed, or ended since its directory was gone, stays in, without a lease, until it is back,
+or until an operator has had it emptied. Nothing depends on an entry but who is asked: a wrong one costs
+a question that nobody answers. What a node says of itself beside that (node_facts.py) is written and
+removed with its entry, and so goes the mark of an operator who has it emptied.
 """
 
 from typing import Final, NamedTuple

@@ -102,7 +102,14 @@ _ADVICE_BY_CODE: Final = {
         "nothing is lost: a node that has everything goes on by itself, "
         "as `bottomless replicas status` shows"
     ),
-    Code.DRIVE_UNKNOWN: "`bottomless drives ls` shows the drives, `bottomless drives add` registers one",
+    Code.DRIVE_UNKNOWN: (
+        "`bottomless drives ls` shows the drives, `bottomless drives add` registers one that "
+        "BOTTOMLESS_DRIVES of the services names"
+    ),
+    Code.PARTITION_OF_SUPER_STREAM: (
+        "say it of the super stream, whose name is this one without the number: `bottomless super update` "
+        "changes all partitions, `bottomless super rm` deletes them"
+    ),
     Code.OFFSET_REGRESSION: "--allow-regression stores it all the same",
 }
 

@@ -56,7 +56,9 @@ def _verify(
         accepted = client.verify_manifest(stream, checksums=checksums)
         report = finish(client, accepted, output, wait=wait)
     if report is not None and not report["sound"]:
-        tell(f"{stream} has {report['fault_count']} faults; tell the operator")
+        count = report["fault_count"]
+        what = "1 fault" if count == 1 else f"{count} faults"
+        tell(f"{stream} has {what}: docs/runbooks.md says under Verifying a stream what each means")
         raise typer.Exit(1)
 
 
@@ -66,6 +68,6 @@ def _branches(entries: list[Mapping[str, Any]], level: int) -> Iterator[str]:
         sums = [
             f"{entry[name]} {name}" for name in ("fragments", "records", "bytes") if name in entry
         ]
-        named = [str(entry[name]) for name in ("id", "reason") if name in entry]
+        named = [str(entry[name]) for name in ("drive", "id", "reason") if entry.get(name)]
         yield "  ".join([f"{'  ' * level}{entry['kind']}", offsets, *sums, *named])
         yield from _branches(entry.get("entries") or [], level + 1)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _BAR_SIZE: Final = 24
 _NOTHING: Final = "nothing is to be moved"
+_NO_TIERS: Final = f"{_NOTHING}: the stream has no tiers"
+_FRAGMENTS: Final = "`bottomless fragments ls` shows where fragments begin and end"
 _POLL_SECONDS: Final = 0.05
 _POLL_SECONDS_MAX: Final = 2.0
 _AGAIN_SECONDS: Final = 30.0
@@ -120,7 +122,7 @@ def _preview(context: typer.Context, stream: Stream, output: Output = Form.TABLE
     elif told["waiting"]:
         show_list(told["waiting"], _WAITING, output)
     else:
-        line(_NOTHING if has_tiers else f"{_NOTHING}: the stream has no tiers")
+        line(_NOTHING if has_tiers else _NO_TIERS)
     if output is Form.TABLE:
         _tell_damaged(told)
 
@@ -146,6 +148,7 @@ def _apply(
             output,
             wait=wait,
             left_of=lambda _: _fragments_in(client.preview_tiers(stream)["waiting"]),
+            nothing=lambda: _NOTHING if "tiers" in client.describe(stream) else _NO_TIERS,
         )
 
 
@@ -168,7 +171,17 @@ def _move(
         return client.move_fragments(stream, from_offset, to_offset, drive)
 
     with open_client(context) as client:
-        _enter(client, stream, enter, output, wait=wait)
+        _enter(
+            client,
+            stream,
+            enter,
+            output,
+            wait=wait,
+            nothing=lambda: (
+                f"{_NOTHING}: no fragment lies whole between these offsets that is not on {drive}, or "
+                f"on its way, already; {_FRAGMENTS}"
+            ),
+        )
 
 
 def _promote(
@@ -190,6 +203,10 @@ def _promote(
             lambda: client.promote_fragments(stream, from_offset, to_offset),
             output,
             wait=wait,
+            nothing=lambda: (
+                f"{_NOTHING}: no fragment lies whole between these offsets that is not in the first "
+                f"tier, promoted or on its way already; {_FRAGMENTS}"
+            ),
         )
 
 
@@ -229,9 +246,10 @@ def _enter(
     output: Form,
     *,
     wait: bool,
+    nothing: Callable[[], str],
     left_of: Callable[[Item], int] = _left_of,
 ) -> None:
-    """Enter moves and show them; with `wait` go on until nothing is left to enter or under way.
+    """Enter moves and show them, or say why there are none; with `wait` go on until all have ended.
 
     What is left is asked for before the waiting: of a stream that is written a policy wants more
     each minute, and who waited for that too would wait for ever.
@@ -248,7 +266,7 @@ def _enter(
     if left:
         tell(f"{left} fragments are left, for which there was no room yet")
     if output is Form.TABLE and not moves:
-        line(_NOTHING)
+        line(nothing())
     else:
         show_list(moves, _MOVES[:-1], output)
 

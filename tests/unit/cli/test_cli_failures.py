@@ -18,6 +18,7 @@ from bottomless.cli.hints import hint_for
 from bottomless.client.problems import CLASSES
 from bottomless.errors import (
     Code,
+    Exists,
     Fault,
     InvalidRequest,
     NotFound,
@@ -100,7 +101,10 @@ def test_a_manifest_that_is_not_sound_is_exit_code_1(cli: CommandLine, running: 
     result = cli.run("manifest", "verify", "damaged")
 
     assert (result.exit_code, "fragment-missing" in result.stdout) == (1, True)
-    assert result.stderr == "bottomless: damaged has 1 faults; tell the operator\n"
+    assert result.stderr == (
+        "bottomless: damaged has 1 fault: docs/runbooks.md says under Verifying a stream what each "
+        "means\n"
+    )
 
 
 class Stranger(BaseHTTPRequestHandler):
@@ -158,7 +162,11 @@ def test_where_nothing_is_served_the_address_may_be_that_of_one_service() -> Non
         ("replicas rm", Code.HOME_LIVE, "`bottomless replicas move`"),
         ("tiers give-up", Code.NOT_FOUND, "`bottomless tiers show` lists the moves"),
         ("drives retire", Code.DRIVE_IN_USE, "`bottomless tiers move` moves it away"),
+        ("drives retire", Code.DRIVE_IN_USE, "`bottomless super update --tiers`"),
         ("drives lost", Code.DRIVE_IN_USE, "`bottomless drives retire`"),
+        ("replicas move", Code.NOT_OWNER, "append to it first"),
+        ("replicas add", Code.NOT_OWNER, "append to it first"),
+        ("admin takeover", Code.HOME_LIVE, "`bottomless replicas status`"),
         ("nodes evacuate", Code.NOT_FOUND, "`bottomless nodes ls`"),
     ],
 )
@@ -170,6 +178,11 @@ def test_what_to_do_after_a_refusal_depends_on_the_command(
     assert said in told
     # It is one part of a line whose parts are divided so.
     assert "; " not in told
+
+
+def test_who_may_not_change_a_partition_is_told_of_its_super_stream() -> None:
+    refused = Exists("the stream is a partition", code=Code.PARTITION_OF_SUPER_STREAM)
+    assert "`bottomless super update` changes all partitions" in sentence_of(refused)
 
 
 def test_what_the_code_says_enough_of_has_no_hint_of_its_own() -> None:

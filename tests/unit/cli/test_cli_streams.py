@@ -157,6 +157,7 @@ def test_the_manifest_is_shown_and_found_sound(cli: CommandLine) -> None:
         "fragment"
     ] * 2
     assert "fragment  3..6  4 records" in cli.ok("manifest", "tree", name)
+    assert "  default  0000" in cli.ok("manifest", "tree", name)
     assert cli.json("manifest", "verify", name, "--checksums")["result"]["sound"] is True
 
 

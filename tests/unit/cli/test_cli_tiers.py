@@ -121,3 +121,33 @@ def test_what_the_server_does_not_enter_is_not_asked_for_again_and_again(tmp_pat
 
     assert "7 fragments are left" in _apply(tmp_path, moving)[1]
     assert moving.evaluated == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("move", "s", "21", "25", "cold"), "no fragment lies whole between these offsets"),
+        (("move", "s", "21", "25", "cold"), "not on cold, or on its way, already"),
+        (("move", "s", "21", "25", "cold"), "`bottomless fragments ls`"),
+        (("promote", "s", "21", "25"), "not in the first tier, promoted or on its way already"),
+        (("apply", "s"), "the stream has no tiers"),
+    ],
+)
+def test_where_nothing_is_to_be_moved_it_is_told_why(
+    tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    nothing = orjson.dumps({"moves": [], "left": {"fragments": 0}})
+    with standing_in(lambda _: (200, nothing, OURS)) as server:
+        told = CommandLine(server.url, tmp_path).ok("tiers", *words)
+        listed = CommandLine(server.url, tmp_path).ok("tiers", *words, "-o", "name")
+    assert told.startswith("nothing is to be moved: ")
+    assert said in told
+    assert listed == ""
+
+
+def test_a_policy_that_wants_nothing_moved_is_not_told_to_be_missing(tmp_path: Path) -> None:
+    nothing = orjson.dumps({"moves": [], "tiers": [{"drive": "default"}]})
+    with standing_in(lambda _: (200, nothing, OURS)) as server:
+        assert CommandLine(server.url, tmp_path).ok("tiers", "apply", "s") == (
+            "nothing is to be moved\n"
+        )

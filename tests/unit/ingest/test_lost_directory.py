@@ -27,6 +27,7 @@ from bottomless_server.node.directory_watch import (
 )
 from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.node.lease import REAL_CLOCKS, LeaseBounds, NodeLease
+from bottomless_server.stores.ingest_nodes import known_nodes
 from bottomless_server.stores.streams import node_key
 from unit.ingest.harness import IngestHarness
 from unit.ingest.replica_services import ThreeServices
@@ -57,7 +58,13 @@ def test_a_directory_is_lost_when_two_looks_in_a_row_do_not_find_it(
 class Node:
     """A directory, a lease and their watch; the process ends only as a number in a list."""
 
-    def __init__(self, path: Path, coordination: MemoryCoordination | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        coordination: MemoryCoordination | None = None,
+        *,
+        announced: bool = False,
+    ) -> None:
         self.path = path
         self.ends: list[int] = []
         self.coordination = coordination or MemoryCoordination(lambda: 0)
@@ -69,7 +76,7 @@ class Node:
             REAL_CLOCKS,
             LASTING,
             lambda *_: None,
-            announced=False,
+            announced=announced,
         )
         self.watch = DirectoryWatch([self], self.ends.append)
 
@@ -179,6 +186,19 @@ async def test_a_renewal_that_is_under_way_does_not_take_the_lease_after_it_was_
     await asyncio.gather(renewing, giving)
     assert not await node.is_held()
     assert not node.lease.is_live()
+
+
+async def test_a_node_that_ended_without_its_directory_is_listed_as_away(tmp_path: Path) -> None:
+    """Streams name it still: an operator finds it, and can have it emptied."""
+    node = Node(tmp_path / "ingest", announced=True)
+    await node.open()
+    shutil.rmtree(node.path)
+    await node.look()
+    assert node.ends == [EXIT_DIRECTORY_LOST]
+    assert not await node.is_held()
+    known = await known_nodes(node.coordination)
+    assert [(one.node_id, one.state) for one in known] == [(node.directory.node_id, "away")]
+    node.directory.close()
 
 
 async def test_without_the_watch_a_node_lives_on_without_its_directory(

@@ -93,6 +93,14 @@ async def test_a_stream_is_given_to_nobody_who_lacks_something_or_does_not_live(
     assert harness.owners.given == []
 
 
+async def test_a_stream_that_no_node_holds_is_given_to_nobody_and_that_is_what_is_said() -> None:
+    harness = await a_harness(home=None, owner_url=None, dirty=False)
+    async with running(harness) as service:
+        refused = await service.public.post("/v1/admin/streams/orders/owner", json={"node": B})
+    assert (refused.status_code, refused.json()["code"]) == (503, "not-owner")
+    assert harness.owners.given == []
+
+
 async def an_operation(service: Service, answer: httpx.Response) -> dict[str, Any]:
     """What became of an operation."""
     assert answer.status_code == 202, answer.text

@@ -13,17 +13,17 @@ leaves:
 
 from typing import Final
 
-from bottomless.errors import Code, Exists, Fault, Fenced, InvalidRequest, Unavailable
+from bottomless.errors import Code, Exists, Fault, Fenced, InvalidRequest
 from bottomless.model.limits import REPLICA_COUNT_MAX
 from bottomless.model.names import NodeId
-from bottomless.model.stream import NOBODY, StreamRecord
+from bottomless.model.stream import StreamRecord
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.preconditions import require_no_partition
 from bottomless_server.manifest.common.owners import NodeAt
 from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, Failed
 from bottomless_server.manifest.registry.registry import Registry
-from bottomless_server.manifest.streams.replicas import look_at_nodes
+from bottomless_server.manifest.streams.replicas import look_at_nodes, require_owner
 from bottomless_server.protocol.members import MemberChange
 from bottomless_server.stores.ingest_nodes import note_left_on
 from bottomless_server.stores.operations import Operation
@@ -91,20 +91,6 @@ def require_replicas(record: StreamRecord) -> None:
     """
     if record.config.leaderless:
         raise _refused("leaderless", "a leaderless stream has no replicas")
-
-
-def require_owner(record: StreamRecord) -> None:
-    """Refuse a stream that no node holds now.
-
-    Raises:
-        Unavailable
-    """
-    if record.home in (None, NOBODY) or record.owner_url is None:
-        raise Unavailable(
-            "no node holds the stream now: its nodes are chosen with its next append",
-            code=Code.NOT_OWNER,
-            retry_after_seconds=1,
-        )
 
 
 def register_member_changes(operations: Operations, registry: Registry) -> None:

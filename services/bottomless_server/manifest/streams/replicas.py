@@ -129,15 +129,30 @@ def role_of(record: StreamRecord, node: NodeId, *, live: bool) -> str:
     return "in-sync" if node in record.in_sync else "catching-up"
 
 
+def require_owner(record: StreamRecord) -> None:
+    """Refuse a stream that no node holds now.
+
+    Raises:
+        Unavailable
+    """
+    if record.home in (None, NOBODY) or record.owner_url is None:
+        raise Unavailable(
+            "no node holds the stream now: its nodes are chosen with its next append",
+            code=Code.NOT_OWNER,
+            retry_after_seconds=1,
+        )
+
+
 async def check_new_owner(context: Context, record: StreamRecord, node: NodeId) -> None:
     """Refuse early what the owner would refuse.
 
     Raises:
         Fenced: `not-in-sync`.
-        Unavailable
+        Unavailable: `not-owner` of a stream that no node holds; or coordination does not answer.
     """
     if node == record.home:
         return
+    require_owner(record)
     if node not in record.in_sync or await context.coordination.get(node_key(node)) is None:
         raise not_in_sync()
 
