@@ -138,6 +138,7 @@ from bottomless_server.protocol.replica import (
     encode_opening,
 )
 from bottomless_server.stores import generation
+from bottomless_server.stores.going import decode_going, encode_going
 from bottomless_server.stores.operations import decode_operation
 
 T = TypeVar("T")
@@ -467,6 +468,11 @@ DECODERS = {
     "queue start record": Decoder(
         and_back(decode_start, encode_start),
         encode_start(StartRecord(QUEUE_START, noted=True)),
+        unsealed,
+    ),
+    "what is going": Decoder(
+        and_back(decode_going, lambda going: encode_going(going) or b"[]"),
+        b'[[0,"default/a.fragment"],[7,"default/b.fragment"]]',
         unsealed,
     ),
     "drives": Decoder(

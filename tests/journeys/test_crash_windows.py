@@ -105,6 +105,7 @@ def test_there_is_a_journey_for_every_point_of_these_steps() -> None:
         "manifest.queue-",
         "manifest.tiers.",
         "manifest.drives.",
+        "manifest.deleter.after-claim",
         "uploader.move.",
         "queues.",
         *HELD_BY_AN_UPLOADER,

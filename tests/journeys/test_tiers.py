@@ -65,11 +65,12 @@ POINTS_OF_MOVES: Final = (
     "uploader.move.after-claim",
     "uploader.move.after-copies",
     "uploader.move.after-finish",
+    "manifest.deleter.after-claim",
 )
 
 
 def test_there_is_a_death_at_every_point_of_a_move() -> None:
-    of_moves = ("manifest.tiers.", "uploader.move.")
+    of_moves = ("manifest.tiers.", "uploader.move.", "manifest.deleter.after-claim")
     assert {point for point in POINTS if point.startswith(of_moves)} == set(POINTS_OF_MOVES)
 
 

@@ -13,6 +13,7 @@ from bottomless.formats.stream_record import decode_record, encode_record
 from bottomless.model.names import FullName, StreamId, parse_stream_name, parse_tenant
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import Changes, Coordination, Member, Values
+from bottomless_server.stores.going import going_key
 from bottomless_server.stores.rebuild_step import RebuildStep
 from bottomless_server.stores.streams import (
     STREAMS_KEY,
@@ -68,7 +69,8 @@ async def discard_stream(
     key = stream_key(stream_id)
     value = await coordination.get(key)
     told = None if value is None else name_in(value)
-    empty: dict[str, bytes | None] = {key: None, producers_key(stream_id): None}
+    beside = producers_key(stream_id), going_key(stream_id)
+    empty: dict[str, bytes | None] = dict.fromkeys((key, *beside))
     gone = Changes(empty, (), [Member(STREAMS_KEY, stream_id.encode("ascii"), False)])
     watched = [key, *step.watched]
     if told is not None:

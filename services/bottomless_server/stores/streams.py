@@ -12,6 +12,7 @@ bottomless:deletes                 object keys, by the time from which they may 
 bottomless:deletes-failing         those of them that failed, by the time when they first did
 bottomless:deletes:{number}        the same two of each other drive than the first
 bottomless:deletes-failing:{number}
+bottomless:going:{stream_id}       fragments whose deletion may be under way: going.py
 
 Indexes, each changed in the transaction that changes what it speaks of:
 
@@ -47,6 +48,7 @@ from bottomless_server.coordination.base import Changes, Decide, Due, Member, Ro
 from bottomless_server.core.not_found import only_a_super_stream, stream_not_found
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.stores.config_mark import CONFIGS_KEY, new_config_mark
+from bottomless_server.stores.going import going_key
 from bottomless_server.stores.name_values import holder_in, stream_in
 
 T = TypeVar("T")
@@ -357,8 +359,11 @@ class Streams:
         """Remove the record of a stream of which nothing else is left."""
         key = stream_key(record.stream_id)
         named = Named(record.name, record.stream_id).member()
+        values: dict[str, bytes | None] = {key: None, producers_key(record.stream_id): None}
+        if record.drives:
+            values[going_key(record.stream_id)] = None
         gone = Changes(
-            {key: None, producers_key(record.stream_id): None},
+            values,
             (),
             [
                 Member(names_key(StreamState.DELETING, record.tenant), named, False),

@@ -9,8 +9,11 @@ In this order; after a crash at any step the same again goes on:
 2. Roots in which fragments on the drive are gaps, each by one EXEC, as many as it takes: a walk makes a
    bounded number of groups anew. What is whole on another drive is named there instead: the source of a
    move that waits for its grace, or a copy of a move away from the drive that did not come to its end.
-   Both wait to be deleted, and the deleter leaves alone what the manifest names (`removal/deleter.py`). Before such an EXEC groups and a root are there that nobody names, as
-   after any publish that came to nothing. Groups that are displaced go after the grace, each as one object.
+   Both wait to be deleted, and the deleter leaves alone what the manifest names (`removal/deleter.py`).
+   What is going already (`removal/claims.py`) is not named: its deletion may be under way, and lands when
+   it lands. Where it is still there its bytes are put on drive 0 under a key of their own, and named there. Before such an EXEC
+   there are such copies, groups and a root that nobody names, as after any publish that came to nothing; the
+   same again names the copies. Groups that are displaced go after the grace, each as one object.
 
 Nothing is deleted from the drive, and nothing waits for it.
 """
@@ -22,19 +25,26 @@ from typing import NamedTuple
 import numpy as np
 import structlog
 
-from bottomless.formats.keys import stream_prefix
+from bottomless.drives.base import ObjectMissing
+from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import FragmentPlace, fragment_place, stream_prefix
 from bottomless.guards import guard
-from bottomless.model.manifest import Node
+from bottomless.model.drive import DEFAULT_NUMBER
+from bottomless.model.fragment import FragmentInfo
+from bottomless.model.manifest import Node, fragment_info
 from bottomless.model.names import StreamId, Uid, uid_from_bytes
 from bottomless.model.stream import StreamRecord, StreamState, drives_under_way
 from bottomless.model.tiers import Move
 from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.other_drives import drives_of
+from bottomless_server.manifest.mutators.moves import new_copy
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.delete_queue import copies_target, parse_delete_target
 from bottomless_server.manifest.tree.core.events import Edit, LoseDrive
 from bottomless_server.manifest.tree.core.planning import seal_node
+from bottomless_server.stores.going import going_key, unnameable
+from bottomless_server.stores.put_retries import put_object
 from bottomless_server.stores.streams import deletes_key
 from bottomless_server.tree.drive_loss import Elsewhere, Lost, lose
 from bottomless_server.tree.retention import Totals
@@ -130,16 +140,21 @@ async def whole_elsewhere(
     context: Context, record: StreamRecord, entries: Sequence[np.void]
 ) -> dict[Uid, Elsewhere]:
     """Where the bytes of fragments are on drives that are not lost. Each object was put whole, and was
-    compared with its checksum when it was copied.
+    compared with its checksum when it was copied. Of what is going a copy is made.
 
     Raises:
-        DriveUnavailable, DriveRefused: one of the drives does not say.
+        DriveUnavailable, DriveRefused, DriveAmbiguous: one of the drives does not say.
+        Corrupt: what is going cannot be read.
     """
+    # Before the drives are listed: what is claimed later than this finds the drive lost, and stays; what is
+    # not claimed any more is gone by then (`removal/claims.py`).
+    going = unnameable(await context.coordination.get(going_key(record.stream_id)))
     sizes = {uid_from_bytes(one["uid"].tobytes()): int(one["object_size"]) for one in entries}
     first = min(int(one["first_offset"]) for one in entries)
     last = max(int(one["first_offset"]) for one in entries)
     place = f"{stream_prefix(record.stream_id, record.tenant)}data/"
     found: dict[Uid, Elsewhere] = {}
+    leaving: dict[Uid, FragmentPlace] = {}
     for number in await drives_of(context, record):
         async for facts in context.drives.of(number).list(place, f"{place}{first:020d}"):
             target = parse_delete_target(facts.object_key.encode("ascii", "replace"), number)
@@ -148,8 +163,40 @@ async def whole_elsewhere(
             if target.first_offset > last:
                 break
             if facts.size == sizes.get(target.uid):
-                found.setdefault(target.uid, Elsewhere(number, target.copy))
+                if target.place in going:
+                    leaving.setdefault(target.uid, target.place)
+                else:
+                    found.setdefault(target.uid, Elsewhere(number, target.copy))
+    for entry in entries:
+        info = fragment_info(entry)
+        if info.uid in leaving and info.uid not in found:
+            saved = await _copied_anew(context, record, info, leaving[info.uid])
+            found |= {} if saved is None else {info.uid: saved}
     return found
+
+
+async def _copied_anew(
+    context: Context, record: StreamRecord, info: FragmentInfo, going: FragmentPlace
+) -> Elsewhere | None:
+    """Put the bytes of an object that is going on drive 0, which has room for what is new and is never
+    retired; None where it is gone by now, or damaged.
+
+    Raises:
+        DriveUnavailable, DriveRefused, DriveAmbiguous
+    """
+    try:
+        data = bytes(await context.drives.of(going.drive).get(going.object_key))
+    except ObjectMissing:
+        return None
+    if (len(data), crc32c(data)) != (info.size, info.crc):
+        log.error("what is going of a fragment is damaged", **going._asdict())
+        return None
+    saved = Elsewhere(DEFAULT_NUMBER, new_copy(context.new_uid))
+    seconds = context.settings.manifest_put_seconds
+    copy = info._replace(drive=saved.drive, copy=saved.copy)
+    object_key = fragment_place(record.stream_id, copy, record.tenant).object_key
+    await put_object(context.drive, object_key, [data], info.crc, deadline_seconds=seconds)
+    return saved
 
 
 def _tell(stream_id: StreamId, number: int, lost: Totals, kept: Totals) -> None:

@@ -11,10 +11,12 @@ one stream, in this order; after a crash at any step the members are due again:
    there twice, which is once.
 3. Roots of lost attempts go that lead to any of it (`stray_roots.py`): a rebuild could believe
    them. A crash here leaves what they name.
-4. Objects are deleted, fragments and children before the group that names them: a group
+4. Fragments that could be named again are claimed, of all streams of a pass in one EXEC, and the record
+   is asked once more (`claims.py`). A crash here leaves claims, and members that are due again.
+5. Objects are deleted, fragments and children before the group that names them: a group
    that is gone means that everything below it is gone, or queued.
-5. Uids leave the quarantine, then members leave the queue. An absent object counts as
-   deleted, so that the same again is harmless.
+6. Uids leave the quarantine, then members leave the queue, and claims with them. An absent object
+   counts as deleted, so that the same again is harmless.
 
 Each drive has a queue of its own (`stores/streams.py`), and a pass goes through all of them: what lies
 on a drive that is away is put off, and holds up nothing else; of one that is lost it counts as done. Where
@@ -30,13 +32,14 @@ queue for later (`common/failing_deletes.py`): neither a stream that cannot be r
 cannot be deleted stops what is due of others.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
 import structlog
 
 from bottomless.errors import NotFound, StoreError
+from bottomless.formats.keys import FragmentPlace
 from bottomless.guards import guard
 from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.manifest import Node
@@ -47,6 +50,7 @@ from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.delete_page import fair_page
 from bottomless_server.manifest.common.failing_deletes import FailingDeletes, queue_later
 from bottomless_server.manifest.common.lookup import entry_of
+from bottomless_server.manifest.removal.claims import claim, named_since, settle
 from bottomless_server.manifest.removal.expansion import Expansion, expand
 from bottomless_server.manifest.removal.moved_sources import require_other, unleased
 from bottomless_server.manifest.removal.range_leases import condemn, latest_end, put_off
@@ -80,6 +84,33 @@ class Settled(NamedTuple):
     used: tuple[Due, ...]
     """Members whose places in the queue are used up."""
     failed: tuple[Due, ...]
+
+
+class Look(NamedTuple):
+    """What was found out of the members of one stream."""
+
+    record: StreamRecord | None
+    lost: frozenset[int]
+    """The drives of the stream that were lost."""
+    live: tuple[Due, ...]
+    """Members whose objects are named."""
+    unread: tuple[Due, ...]
+    """Members of which that cannot be told."""
+    members: Mapping[Due, DeleteTarget]
+    """Members whose objects may go."""
+
+    @property
+    def may_be_claimed(self) -> bool:
+        """Whether anything of the stream may be claimed: not of one that was never on another drive."""
+        return self.record is None or bool(self.record.drives)
+
+    @property
+    def to_be_claimed(self) -> dict[Due, FragmentPlace]:
+        """What has to be claimed before it goes: what could be named again instead of a copy of it."""
+        record = self.record
+        if record is None or record.state is not StreamState.ACTIVE or not record.drives:
+            return {}
+        return {due: one.place for due, one in self.members.items() if one.is_fragment}
 
 
 class Deleter:
@@ -135,16 +166,31 @@ class Deleter:
         coordination, failing = self._context.coordination, self._failing[number]
         settled: list[Due] = []
         failed: list[Due] = []
+        looks: dict[StreamId, Look] = {}
         for stream_id, members in self._page(known).items():
             try:
-                one = await self._settle(stream_id, members, now)
+                looks[stream_id] = await self._look(stream_id, members, now)
             except CoordinationUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001  a bug of one stream stops no other
                 self._note_failure(stream_id, error)
-                # It fails as a whole: none of it need be tried before all of it is.
-                mine = {due for due, one in known.items() if one and one.stream_id == stream_id}
-                one = Settled((), tuple(mine))
+                failed += _members_of(stream_id, known)
+        wanted = {
+            stream_id: places
+            for stream_id, look in looks.items()
+            if (places := [*look.to_be_claimed.values()])
+        }
+        claimed = await claim(coordination, wanted)
+        if claimed:
+            await reach("manifest.deleter.after-claim")
+        for stream_id, look in looks.items():
+            try:
+                one = await self._settle(look, claimed.get(stream_id, set()))
+            except CoordinationUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001  a bug of one stream stops no other
+                self._note_failure(stream_id, error)
+                one = Settled((), tuple(_members_of(stream_id, known)))
             settled += one.used
             failed += one.failed
         unknown = [due for due, target in known.items() if target is None]
@@ -154,7 +200,13 @@ class Deleter:
         await failing.put_off([*failed, *unknown], now)
         if settled:
             await reach("manifest.deleter.before-settle")
-        await coordination.settle(settled)
+        used = {due: target for due in settled if (target := known[due]) is not None}
+        gone = {
+            stream_id: places
+            for stream_id, look in looks.items()
+            if look.may_be_claimed and (places := _fragments_of(stream_id, used))
+        }
+        await settle(coordination, settled, gone)
         await failing.done(settled)
         more = len(known) > self._page_count
         if not more:
@@ -207,8 +259,8 @@ class Deleter:
         counts.queued_deletes, counts.failing_deletes = queued, failed
         counts.failing_delete_ms = 0 if since is None else max(0, now - since)
 
-    async def _settle(self, stream_id: StreamId, members: _Members, now: int) -> "Settled":
-        """Do what is due of one stream."""
+    async def _look(self, stream_id: StreamId, members: _Members, now: int) -> "Look":
+        """Find out what of one stream may go."""
         record = await self._record(stream_id)
         lost = await self._lost(record)
         live: list[Due] = []
@@ -227,9 +279,21 @@ class Deleter:
                 kept = await self._named_by_strays(record, members)
                 members = {due: target for due, target in members.items() if due not in kept}
                 unread += kept
-        gone = await self._delete(record, members, lost)
+        return Look(record, lost, tuple(live), tuple(unread), members)
+
+    async def _settle(self, look: "Look", claimed: Collection[FragmentPlace]) -> "Settled":
+        """Do what is due of one stream."""
+        record, members = look.record, look.members
+        unclaimed = [due for due, one in look.to_be_claimed.items() if one not in claimed]
+        members = {due: one for due, one in members.items() if due not in unclaimed}
+        if record is not None and claimed:
+            mine = {due: one for due, one in members.items() if one.place in claimed}
+            named = await named_since(self._context, record, mine, self.reachable)
+            # These are due again: the next look leaves them alone.
+            members = {due: one for due, one in members.items() if due not in named}
+        gone = await self._delete(record, members, look.lost)
         left = [due for due in members if due not in gone]
-        return Settled((*live, *gone), (*unread, *left))
+        return Settled((*look.live, *gone), (*look.unread, *unclaimed, *left))
 
     async def _tell_live(self, record: StreamRecord, live: Sequence[DeleteTarget]) -> None:
         """Tell of what was to be deleted although the manifest names it: a bug, unless it was taken back
@@ -393,6 +457,17 @@ def is_outdated(lost_before: frozenset[int], lost: frozenset[int]) -> bool:
     """Whether a drive of a stream was lost since its manifest was looked at. What was moved may be all
     that is left then, and is looked at once more. Nothing else that was not named is ever named again."""
     return lost_before != lost
+
+
+def _members_of(stream_id: StreamId, known: Mapping[Due, DeleteTarget | None]) -> list[Due]:
+    """All members of a stream: it fails as a whole, and none of it need be tried before all of it is."""
+    return [due for due, one in known.items() if one and one.stream_id == stream_id]
+
+
+def _fragments_of(stream_id: StreamId, members: _Members) -> list[FragmentPlace]:
+    """The fragments of a stream among members that are done."""
+    mine = (one for one in members.values() if one.stream_id == stream_id)
+    return [one.place for one in mine if one.is_fragment]
 
 
 @guard("condemning before a delete")

@@ -9,7 +9,8 @@ What is there after a crash at each step; the operation goes on with the next on
    operation, if it was not entered before the rebuild began, after it.
 2. `streams`: of every stream, a page at a time, what is under way on the drive is given up, and fragments
    that the manifest names there become gaps (`mutators/losing.py`). Reads are told of these, as of the
-   gap of a takeover. A crash leaves some streams done, and the page is done again. Which streams of the
+   gap of a takeover. What waits to be deleted elsewhere is named again, but nothing whose deletion may be under
+   way (`claims.py`). A crash leaves some streams done, and the page is done again. Which streams of the
    page have something there was noted before, so that the result names them all the same; what its sums
    lack then is what was done before the crash.
 3. `supers`: the records of super streams are looked at, a page at a time, for policies that name the

@@ -5,7 +5,8 @@ A lease that is granted once the time of grace is over is no hindrance: its hold
 that names the copy. So a look at the record is enough, and nothing is condemned for it.
 
 The copy is looked at once more before its source goes: until then a disk that came back older has lost
-nothing. Where its drive is lost the source stays, and is named again (`mutators/losing.py`). So it is with
+nothing. Where its drive is lost the source stays, and is named again (`mutators/losing.py`), unless its
+deletion may be under way (`claims.py`). So it is with
 what a collection of garbage finds, with the copies of a move that was given up, and with what a rebuild
 takes for strays: what the manifest names is looked at before anything goes that has the same bytes.
 """
@@ -50,7 +51,7 @@ async def unleased(
     unsure: list[Due] = []
     for due, target in moved.items():
         try:
-            entry = await _entry_of(context, record, root, target)
+            entry = await entry_now(context, record, root, target)
             # What is not named any more was cut, and lies below the floor.
             end = root.first_offset if entry is None else int(entry["next_offset"])
             if entry is not None:
@@ -104,7 +105,7 @@ async def require_other(
         await require_copy(context, record, entry)
 
 
-async def _entry_of(
+async def entry_now(
     context: Context, record: StreamRecord, root: Node, target: DeleteTarget
 ) -> np.void | None:
     """What the manifest says now of a fragment that was moved; None where it names it no more."""

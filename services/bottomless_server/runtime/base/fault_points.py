@@ -49,6 +49,7 @@ POINTS: Final = frozenset(
         "manifest.retention.before-cut",
         "manifest.retention.after-cut",
         "manifest.deleter.after-condemn",
+        "manifest.deleter.after-claim",
         "manifest.deleter.after-delete",
         "manifest.deleter.before-settle",
         "manifest.deletion.after-exec",

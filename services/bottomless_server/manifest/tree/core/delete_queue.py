@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from bottomless.formats.keys import fragment_place, group_key, stream_prefix
+from bottomless.formats.keys import FragmentPlace, fragment_place, group_key, stream_prefix
 from bottomless.guards import guard
 from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.manifest import EntryKind, fragment_info
@@ -90,8 +90,7 @@ class DeleteTarget:
     @property
     def is_unread(self) -> bool:
         """Whether it is a fragment as a whole that no manifest ever named, or several of them."""
-        alone = self.range is None and self.height == 0 and self.is_of_tree
-        return (alone and not self.moved) or self.is_of_copies
+        return (self.is_fragment and not self.moved) or self.is_of_copies
 
     @property
     def is_of_copies(self) -> bool:
@@ -99,11 +98,20 @@ class DeleteTarget:
         return self.copy != 0 and self.uid is None
 
     @property
+    def is_fragment(self) -> bool:
+        """Whether it is one fragment that was not cut, in whatever form."""
+        return self.range is None and self.height == 0 and self.is_of_tree
+
+    @property
     def may_be_named(self) -> bool:
         """Whether it may have the bytes of what the manifest names elsewhere, and be named instead of that:
         all fragments but those that were cut, since a rebuild takes one of two with the same uid for a stray."""
-        alone = self.range is None and self.height == 0 and self.is_of_tree
-        return alone or self.copy != 0
+        return self.is_fragment or self.copy != 0
+
+    @property
+    def place(self) -> FragmentPlace:
+        """The drive and the key of the object."""
+        return FragmentPlace(self.drive, self.object_key)
 
     @property
     def is_of_tree(self) -> bool:

@@ -1,0 +1,346 @@
+"""What is about to be deleted is claimed, and nobody names it again however late its deletion lands."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.drives import register
+from support.guards import remove
+from support.manifest import STREAM
+from support.moving import COLD, GRACE_MS, HOT, Moving, a_moving_stream
+from unit.manifest.test_kept_of_lost_drives import check_all_named_stays, gaps, just_moved
+from unit.manifest.test_lost_drives import NAME, Losing, take_it_away
+
+from bottomless.drives.base import DriveRefused
+from bottomless.errors import Corrupt, StoreError
+from bottomless.formats.checks import crc32c
+from bottomless.formats.keys import FragmentPlace
+from bottomless.model.names import StreamId, Uid
+from bottomless.model.stream import StreamRecord
+from bottomless_server.coordination.base import Changes, Coordination, Due
+from bottomless_server.manifest.common.context import Context
+from bottomless_server.manifest.mutators import losing
+from bottomless_server.manifest.mutators.retention import trim
+from bottomless_server.manifest.removal import claims, deleter
+from bottomless_server.manifest.removal.claims import Places
+from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.stores.going import decode_going, encode_going, going_key
+from bottomless_server.stores.streams import deletes_key
+from bottomless_server.tree.drive_loss import Elsewhere
+
+Meanwhile = Callable[[], Awaitable[object]]
+
+
+def meanwhile(there: Losing, monkeypatch: pytest.MonkeyPatch, happens: Meanwhile) -> None:
+    """The next deletion on drive 0 that takes fragments stands still until something has happened."""
+    drive = there.moving.drive(HOT)
+    delete, left = drive.delete, [happens]
+
+    async def late(object_keys: Sequence[str]) -> dict[str, StoreError]:
+        if left and any(key.endswith(".fragment") for key in object_keys):
+            await left.pop()()
+        return await delete(object_keys)
+
+    monkeypatch.setattr(drive, "delete", late)
+
+
+async def lose_before_it_lands(there: Losing, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A deletion lands when the drive of the copies is lost already; returns what is named and gone."""
+
+    async def lose() -> None:
+        await take_it_away(there)
+        await there.lose()
+
+    meanwhile(there, monkeypatch, lose)
+    there.moving.harness.clock.now += GRACE_MS
+    await Deleter(there.moving.harness.context).make_pass()
+    return sorted(set(await there.moving.named(HOT)) - set(await there.moving.fragments(HOT)))
+
+
+async def test_a_deletion_that_lands_late_takes_nothing_that_is_named_by_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = await just_moved()
+    assert await lose_before_it_lands(there, monkeypatch) == []
+    assert await gaps(there) == []
+    await check_all_named_stays(there.moving)
+
+
+async def test_without_a_claim_a_late_deletion_takes_the_last_copies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def all_of_it(_: Coordination, wanted: Places) -> dict[StreamId, set[FragmentPlace]]:
+        return {stream_id: set(places) for stream_id, places in wanted.items()}
+
+    remove(monkeypatch, "a claim before a delete", all_of_it)
+    assert len(await lose_before_it_lands(await just_moved(), monkeypatch)) == 3
+
+
+async def test_where_what_is_going_is_named_again_a_late_deletion_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "what is going is not named again", lambda _: frozenset())
+    assert len(await lose_before_it_lands(await just_moved(), monkeypatch)) == 3
+
+
+async def test_what_is_gone_or_damaged_when_the_drive_is_lost_becomes_a_gap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = await just_moved()
+    drive, sources = there.moving.drive(HOT), (await there.moving.fragments(HOT))[1:3]
+    delete = drive.delete
+
+    async def lose() -> None:
+        data = bytearray(await drive.get(sources[1]))
+        data[-1] ^= 1
+        await delete(sources)
+        await drive.put(sources[1], [bytes(data)], crc32c(bytes(data)))
+        await take_it_away(there)
+        await there.lose()
+
+    meanwhile(there, monkeypatch, lose)
+    there.moving.harness.clock.now += GRACE_MS
+    await Deleter(there.moving.harness.context).make_pass()
+    assert await gaps(there) == [10, 20]
+    await check_all_named_stays(there.moving)
+
+
+SHELF = 3
+
+
+async def moved_on_after_the_loss() -> tuple[Losing, Meanwhile]:
+    """A move to a drive ends after an operator has said that the drive is lost, and its stream was not told
+    yet. The first drive has a source that is due; what is named in place of it lies on a third one until then."""
+    moving = await a_moving_stream(3, SHELF)
+    await register(moving.harness.drive, SHELF, COLD)
+    await moving.move(0, 20, HOT, SHELF)
+    number = await moving.enter(0, 20, SHELF, COLD)
+    await moving.copy(number)
+    moving.harness.clock.now += GRACE_MS
+    there = Losing(moving)
+    await take_it_away(there)
+    await there.loss.begin(NAME, NAME, "default")
+
+    async def finish_and_lose() -> None:
+        await moving.finish(number)
+        await there.lose()
+
+    return there, finish_and_lose
+
+
+async def named_between_look_and_claim(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is named and gone, where sources are named again before they are claimed."""
+    there, finish_and_lose = await moved_on_after_the_loss()
+    claim = claims.claim
+
+    async def late(
+        coordination: Coordination, wanted: Places
+    ) -> dict[StreamId, set[FragmentPlace]]:
+        await finish_and_lose()
+        monkeypatch.setattr(deleter, "claim", claim)
+        return await claim(coordination, wanted)
+
+    monkeypatch.setattr(deleter, "claim", late)
+    await Deleter(there.moving.harness.context).make_pass()
+    assert await gaps(there) == []
+    return sorted(set(await there.moving.named(HOT)) - set(await there.moving.fragments(HOT)))
+
+
+async def test_what_was_named_before_it_is_claimed_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await named_between_look_and_claim(monkeypatch) == []
+
+
+async def test_without_a_look_after_the_claim_what_is_named_by_then_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> set[Due]:
+        return set()
+
+    remove(monkeypatch, "a look after the claim", nothing)
+    assert len(await named_between_look_and_claim(monkeypatch)) == 2
+
+
+async def claimed_before_the_exec(monkeypatch: pytest.MonkeyPatch) -> tuple[Losing, list[str]]:
+    """What is named and gone, where sources are claimed after the loss of a drive has found them, and before
+    it names them."""
+    there, finish_and_lose = await moved_on_after_the_loss()
+    claim, find = claims.claim, losing.whole_elsewhere
+    looked, found = asyncio.Event(), asyncio.Event()
+
+    async def late(
+        coordination: Coordination, wanted: Places
+    ) -> dict[StreamId, set[FragmentPlace]]:
+        looked.set()
+        await found.wait()
+        return await claim(coordination, wanted)
+
+    async def slow(
+        context: Context, record: StreamRecord, entries: Sequence[np.void]
+    ) -> dict[Uid, Elsewhere]:
+        elsewhere = await find(context, record, entries)
+        found.set()
+        await deleting
+        return elsewhere
+
+    monkeypatch.setattr(deleter, "claim", late)
+    monkeypatch.setattr(losing, "whole_elsewhere", slow)
+    deleting = asyncio.create_task(Deleter(there.moving.harness.context).make_pass())
+    await looked.wait()
+    await finish_and_lose()
+    moving = there.moving
+    return there, sorted(set(await moving.named(HOT)) - set(await moving.fragments(HOT)))
+
+
+async def test_what_the_loss_of_a_drive_has_found_before_it_is_claimed_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, gone = await claimed_before_the_exec(monkeypatch)
+    assert gone == []
+    assert await gaps(there) == []
+    await check_all_named_stays(there.moving)
+
+
+async def test_without_a_look_after_the_claim_what_was_found_is_named_and_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> set[Due]:
+        return set()
+
+    remove(monkeypatch, "a look after the claim", nothing)
+    _, gone = await claimed_before_the_exec(monkeypatch)
+    assert len(gone) == 2
+
+
+async def going_of(moving: Moving) -> frozenset[FragmentPlace]:
+    return decode_going(await moving.harness.coordination.get(going_key(STREAM)))
+
+
+class Died(BaseException):
+    """The end of a process."""
+
+
+@pytest.mark.parametrize(
+    ("step", "left"), [("after-claim", 6), ("after-delete", 3), ("before-settle", 3)]
+)
+async def test_a_deleter_that_died_leaves_a_claim_until_the_next_one_is_done(
+    step: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = (await just_moved()).moving
+
+    async def die(name: str) -> None:
+        if name == f"manifest.deleter.{step}" and await going_of(moving):
+            raise Died
+
+    moving.harness.clock.now += GRACE_MS
+    with monkeypatch.context() as patch:
+        patch.setattr(deleter, "reach", die)
+        with pytest.raises(Died):
+            await Deleter(moving.harness.context).make_pass()
+    assert len(await going_of(moving)) == 3
+    assert len(await moving.fragments(HOT)) == left
+    await moving.delete()
+    await moving.check_all_named_is_there()
+    assert await moving.fragments(HOT) == await moving.named(HOT)
+    assert await moving.harness.coordination.get(going_key(STREAM)) is None
+    assert await moving.harness.coordination.member_count(deletes_key(HOT)) == 0
+
+
+async def test_a_claim_of_what_waits_in_no_queue_goes_with_the_next_ones() -> None:
+    moving = (await just_moved()).moving
+    left = FragmentPlace(HOT, (await moving.fragments(HOT))[0])
+    moving.harness.coordination.write(Changes({going_key(STREAM): encode_going([left])}))
+    await moving.after_the_grace()
+    assert await moving.harness.coordination.get(going_key(STREAM)) is None
+
+
+async def test_what_cannot_be_deleted_stays_claimed_and_others_wait_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(claims, "GOING_COUNT_MAX", 2)
+    moving = (await just_moved()).moving
+    drive, asked = moving.drive(HOT), list[str]()
+
+    async def refuse(object_keys: Sequence[str]) -> dict[str, StoreError]:
+        asked.extend(key for key in object_keys if key.endswith(".fragment"))
+        return {key: DriveRefused("no") for key in object_keys}
+
+    moving.harness.clock.now += GRACE_MS
+    with monkeypatch.context() as patch:
+        patch.setattr(drive, "delete", refuse)
+        await Deleter(moving.harness.context).make_pass()
+    assert {place.object_key for place in await going_of(moving)} == set(asked)
+    assert len(asked) == 2
+    for _ in range(3):
+        await moving.after_the_grace()
+    assert await moving.fragments(HOT) == await moving.named(HOT)
+    assert await going_of(moving) == frozenset()
+
+
+async def test_claims_that_cannot_be_read_keep_what_they_are_about() -> None:
+    there = await just_moved()
+    coordination = there.moving.harness.coordination
+    coordination.write(Changes({going_key(STREAM): b"{}"}))
+    await there.moving.after_the_grace()
+    assert len(await there.moving.fragments(HOT)) == 6
+    await take_it_away(there)
+    operation = await there.lose()
+    assert operation.result is not None
+    assert (operation.result["left_count"], operation.result["fragment_count"]) == (1, 0)
+
+
+async def transactions(moving: Moving, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The keys of each transaction of a pass that has something to do."""
+    coordination, seen = moving.harness.coordination, list[list[str]]()
+    transact = coordination.transact
+
+    async def watched(redis_keys: Sequence[str], *more: Any, **named: Any) -> Any:
+        seen.append([*redis_keys])
+        return await transact(redis_keys, *more, **named)
+
+    moving.harness.clock.now += GRACE_MS
+    with monkeypatch.context() as patch:
+        patch.setattr(coordination, "transact", watched)
+        assert await Deleter(moving.harness.context).make_pass()
+    return seen
+
+
+async def test_a_pass_has_one_transaction_more_for_all_that_it_claims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moving = (await just_moved()).moving
+    seen = await transactions(moving, monkeypatch)
+    assert seen == [[going_key(STREAM)]] * 2  # the second one takes the members out of the queue
+
+
+async def test_of_a_stream_of_one_tier_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving = await a_moving_stream(3)
+    await trim(moving.harness.context, moving.committer, 20, allow_empty=False)
+    seen = await transactions(moving, monkeypatch)
+    assert not [key for keys in seen for key in keys if "going" in key]
+    assert await moving.fragments(HOT) == await moving.named(HOT)
+
+
+async def test_claims_go_with_the_record_of_their_stream() -> None:
+    moving = (await just_moved()).moving
+    left = FragmentPlace(HOT, (await moving.fragments(HOT))[0])
+    moving.harness.coordination.write(Changes({going_key(STREAM): encode_going([left])}))
+    await moving.harness.streams.forget(await moving.harness.record())
+    assert await moving.harness.coordination.get(going_key(STREAM)) is None
+
+
+places = st.builds(FragmentPlace, st.integers(0, 254), st.text("abc/.", min_size=1, max_size=9))
+
+
+@given(st.frozensets(places, max_size=8))
+def test_what_is_going_is_read_as_it_was_written(going: frozenset[FragmentPlace]) -> None:
+    assert decode_going(encode_going(going)) == going
+
+
+@pytest.mark.parametrize("value", [b"", b"{}", b"[1]", b"[[0]]", b'[["0","a"]]', b'[[255,"a"]]'])
+def test_what_is_no_such_value_is_refused(value: bytes) -> None:
+    with pytest.raises(Corrupt):
+        decode_going(value)
