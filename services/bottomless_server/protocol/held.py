@@ -23,6 +23,9 @@ class HeldThere(NamedTuple):
     """Where its log ends (exclusive); what an owner has committed. None of a log without records."""
     failing: tuple[NodeId, ...] = ()
     """Nodes that told the owner last that they cannot store what they are sent; other nodes name none."""
+    stalled: tuple[NodeId, ...] = ()
+    """Nodes that live, lack something, and of which the owner has heard nothing more for so long that another
+    one is to take their place; other nodes name none."""
 
 
 def encode_held(held: HeldThere) -> dict[str, Any]:
@@ -42,5 +45,11 @@ def decode_held(body: Any) -> HeldThere:
         owns=body["owns"] is True,
         epoch=number(body["epoch"]),
         next_offset=None if next_offset is None else number(next_offset),
-        failing=tuple(NodeId(string(node)) for node in body["failing"]),
+        failing=_nodes(body["failing"]),
+        # A node of an older release does not say it.
+        stalled=_nodes(body.get("stalled", ())),
     )
+
+
+def _nodes(said: Any) -> tuple[NodeId, ...]:
+    return tuple(NodeId(string(node)) for node in said)

@@ -115,6 +115,13 @@ def _status(context: typer.Context, stream: Stream, output: Output = Form.TABLE)
         line("no node holds it now: its nodes are chosen with its next append")
     else:
         show_list(nodes, _COLUMNS, output)
+        for one in nodes:
+            # An older release says nothing of it.
+            if one.get("stalled", False):
+                tell(
+                    f"{one['node']} lives and does not catch up: look at its log and its disk, and at the "
+                    "way to it. Another node takes its place by itself, where one lives that may be chosen"
+                )
         if len(nodes) < told["replicas"]:
             tell(
                 f"{len(nodes)} of {told['replicas']} nodes hold it, and no other one has been taken "

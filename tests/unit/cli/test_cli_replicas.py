@@ -62,3 +62,19 @@ def test_what_is_no_id_of_a_node_is_refused_before_anything_is_sent(
     assert (result.exit_code, server.asked) == (1, [])
     assert "(bad-name)" in result.stderr
     assert "`bottomless nodes ls`" in result.stderr
+
+
+def test_who_does_not_catch_up_is_told_beside_the_list(tmp_path: Path) -> None:
+    node = {"in_sync": False, "epoch": 1, "next_offset": 9, "lag": 3, "failing": False, "zone": ""}
+    nodes = [
+        {**node, "node": "a" * 32, "role": "owner"},
+        {**node, "node": "b" * 32, "role": "catching-up", "stalled": True},
+        {**node, "node": "c" * 32, "role": "catching-up", "stalled": False},
+    ]
+    body = orjson.dumps({"replicas": 3, "min_in_sync": 2, "epoch": 1, "nodes": nodes})
+    with standing_in(lambda _: (200, body, OURS)) as server:
+        result = CommandLine(server.url, tmp_path).run("replicas", "status", "s")
+        listed = CommandLine(server.url, tmp_path).run("replicas", "status", "s", "-o", "json")
+    (line,) = result.stderr.splitlines()
+    assert f"{'b' * 32} lives and does not catch up" in line
+    assert listed.stderr == ""

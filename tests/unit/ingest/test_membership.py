@@ -163,6 +163,20 @@ async def test_a_member_that_fell_out_and_does_not_catch_up_goes_after_another_h
     assert await three.next(Holders(A, (A, B, C, D), (A, B, D), 2)) == (A, B, D)
 
 
+async def test_who_does_not_catch_up_is_named_as_such_also_where_nobody_else_could_come() -> None:
+    three = membership(3)
+    out = Holders(A, (A, B, C), (A, B), 2)
+    three.looked([], 1_000, 500, {C: HALF})
+    assert three.stalled(out) == ()
+    three.looked([], 1_500, 500, {C: HALF})
+    assert three.stalled(out) == (C,)
+    assert three.stalled(Holders(A, (A, B, C), (A, B, C), 2)) == ()
+    three.looked([C], 1_600, 500, {C: HALF})
+    assert three.stalled(out) == ()
+    three.looked([], 1_700, 500, {C: Place(0, 600)})
+    assert three.stalled(out) == ()
+
+
 async def test_a_log_whose_end_nobody_knows_for_a_while_has_not_gone_on() -> None:
     """Its node lives, has it opened, and answers no body."""
     three = membership(3, A, B, C, D)

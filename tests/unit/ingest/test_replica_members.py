@@ -10,7 +10,9 @@ from typing import Any
 import httpx
 
 from bottomless.model.config import ReplicationConfig, StreamConfig
+from bottomless.model.names import NodeId
 from bottomless.model.stream import StreamRecord
+from bottomless_server.protocol.held import HELD, decode_held
 from bottomless_server.protocol.members import MEMBERS, MemberChange, encode_members_asked
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
@@ -162,6 +164,32 @@ async def test_a_node_that_lives_and_does_not_catch_up_is_replaced_by_another_on
         assert await three.append(owner, "2") == 2
         await three.until_same_files(owner, free)
         other.harness.files.faults.clear()
+
+
+async def test_an_owner_says_who_does_not_catch_up_where_nobody_can_take_its_place(
+    tmp_path: Path,
+) -> None:
+    async with services(tmp_path, ingest_replica_replace_ms=5_000) as three:
+        owner, b, c = three.nodes
+        assert await three.append(owner, "0") == 0
+        await three.until_all_in_sync()
+
+        async def said() -> tuple[NodeId, ...]:
+            answer = await owner.harness.internal.get(of_stream(HELD, STREAM))
+            return decode_held(answer.json()).stalled
+
+        assert await said() == ()
+        c.harness.files.faults["fdatasync"] += [broken_disk()] * 100_000
+        assert await three.append(owner, "1") == 1
+
+        async def is_named() -> bool:
+            return await said() == (c.node_id,)
+
+        await three.until(is_named)
+        record = await three.record()
+        assert set(record.members) == {one.node_id for one in three.nodes}
+        assert set(record.in_sync) == {owner.node_id, b.node_id}
+        c.harness.files.faults.clear()
 
 
 async def test_the_log_of_a_former_member_goes_once_object_storage_has_all_of_it(

@@ -73,6 +73,10 @@ class Others:
         self.require_enough()
 
     @property
+    def stalled(self) -> tuple[NodeId, ...]:
+        return ()
+
+    @property
     def failing(self) -> tuple[NodeId, ...]:
         return ()
 

@@ -56,7 +56,7 @@ async def test_the_nodes_of_a_stream_are_shown_with_what_each_is_to_it() -> None
 async def test_each_node_that_lives_says_itself_what_it_holds() -> None:
     harness = await a_harness()
     for node, said in (
-        (NODE, HeldThere(True, 1, 70, (C,))),
+        (NODE, HeldThere(True, 1, 70, (C,), (C, D))),
         (B, HeldThere(False, 1, 70)),
         (C, HeldThere(False, 1, 30)),
     ):
@@ -70,6 +70,8 @@ async def test_each_node_that_lives_says_itself_what_it_holds() -> None:
     shown = [(one["epoch"], one["next_offset"], one["lag"]) for one in told["nodes"]]
     assert shown == [(1, 70, 0), (1, 70, 0), (1, 30, 40), (None, None, None)]
     assert [one["failing"] for one in told["nodes"]] == [False, False, True, False]
+    # One without a lease is away, which is all that is to be said of it.
+    assert [one["stalled"] for one in told["nodes"]] == [False, False, True, False]
 
 
 async def test_a_stream_with_one_replica_is_held_by_its_home() -> None:

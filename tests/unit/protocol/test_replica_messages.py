@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import orjson
 import pytest
 from golden.regenerate import golden
 from hypothesis import given
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from bottomless.errors import Corrupt, Unavailable
 from bottomless.formats.chunk import decode_header
 from bottomless.model.limits import OFFSET_MAX
+from bottomless.model.names import NodeId
+from bottomless_server.protocol.held import HeldThere, decode_held, encode_held
 from bottomless_server.protocol.replica import (
     END_COUNT_MAX,
     HEAD_SIZE,
@@ -74,6 +77,14 @@ def test_a_body_has_the_bytes_that_its_table_says() -> None:
 
 
 STREAM_BYTES = bytes.fromhex(str(STREAM).replace("-", ""))
+
+
+def test_what_a_node_holds_is_read_as_it_was_said_also_by_an_older_release() -> None:
+    said = HeldThere(True, 3, 70, (NodeId("b" * 32),), (NodeId("c" * 32),))
+    body = orjson.loads(orjson.dumps(encode_held(said)))
+    assert decode_held(body) == said
+    del body["stalled"]
+    assert decode_held(body) == said._replace(stalled=())
 
 
 def test_the_opening_and_the_answers_are_json() -> None:

@@ -236,6 +236,11 @@ class LocalAppender:
         """Other nodes that said last that they cannot store what they are sent."""
         return () if self._replicas is None else self._replicas.failing
 
+    @property
+    def stalled(self) -> tuple[NodeId, ...]:
+        """Other nodes that live, lack something, and of which nothing more was heard for long."""
+        return () if self._replicas is None else self._replicas.stalled
+
     def oldest_layout(self) -> int:
         """The oldest layout of which parts are taken now; newer than any where that is not known."""
         return self.layout if self.knows_layout() else NO_LAYOUT

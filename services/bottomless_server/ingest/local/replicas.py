@@ -77,6 +77,11 @@ class Replicas(Protocol):
         """Nodes that said last that they cannot store what they are sent."""
         ...
 
+    @property
+    def stalled(self) -> tuple[NodeId, ...]:
+        """Nodes that live, lack something, and of which nothing more was heard for long."""
+        ...
+
     async def all_have(self, end: tuple[int, int], late: Callable[[], None], /) -> None:
         """Return when every node in sync has the log up to a segment and a position in it.
 

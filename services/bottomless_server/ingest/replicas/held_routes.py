@@ -31,8 +31,8 @@ class HeldRoutes:
         found = parse_stream_id(stream_id)
         appender = self._streams.find(found)
         if appender is not None and appender.stopped is None:
-            end, failing = appender.log.committed_next, appender.failing
-            said = HeldThere(True, appender.claim.epoch, end, failing)
+            end, epoch = appender.log.committed_next, appender.claim.epoch
+            said = HeldThere(True, epoch, end, appender.failing, appender.stalled)
         else:
             held = await self._following.held(found)
             said = HeldThere(False, held.epoch, held.next_offset if held.segments else None)

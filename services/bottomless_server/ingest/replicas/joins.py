@@ -73,6 +73,11 @@ class Joins:
         return self._membership.replicas
 
     @property
+    def stalled(self) -> tuple[NodeId, ...]:
+        """Members that live and do not catch up."""
+        return self._membership.stalled(self._counted.holders)
+
+    @property
     def are_begun(self) -> bool:
         """Whether other nodes were asked to follow."""
         return self._task is not None

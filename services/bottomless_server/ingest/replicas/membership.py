@@ -96,6 +96,14 @@ class Membership:
         late = {node for node, since in self._away.items() if now - since >= replace_ms}
         self._going = frozenset(self._asked | late)
 
+    def stalled(self, holders: Holders) -> tuple[NodeId, ...]:
+        """Members that live and do not catch up, whether or not another node could take their place."""
+        return tuple(
+            node
+            for node in holders.members
+            if node in self._stalled and node not in holders.counted
+        )
+
     def is_right(self, holders: Holders) -> bool:
         """Whether as many hold the stream as are to, and all of them are to."""
         lacks = len(holders.members) < self.wanted and self._choose is not None

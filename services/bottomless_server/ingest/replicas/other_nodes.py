@@ -136,6 +136,11 @@ class OtherNodes:
         """Nodes that said last that they cannot store what they are sent."""
         return self._answers.failing
 
+    @property
+    def stalled(self) -> tuple[NodeId, ...]:
+        """Members that live and do not catch up."""
+        return self._joins.stalled
+
     async def all_have(self, end: tuple[int, int], late: Callable[[], None], /) -> None:
         """Return when every node in sync has the log up to a segment and a position in it.
 

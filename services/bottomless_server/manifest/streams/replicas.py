@@ -58,6 +58,7 @@ async def replicas_of(context: Context, record: StreamRecord) -> dict[str, Any]:
                 "next_offset": _end_in(held.get(node)),
                 "lag": lag_of(held.get(node), owner),
                 "failing": owner is not None and node in owner.failing,
+                "stalled": owner is not None and seen[node].live and node in owner.stalled,
             }
             for node in nodes
         ],
