@@ -215,6 +215,33 @@ async def test_without_a_look_after_the_claim_what_was_found_is_named_and_gone(
     assert len(gone) == 2
 
 
+async def test_of_several_that_are_going_one_that_is_whole_is_copied() -> None:
+    moving = await a_moving_stream(3, SHELF)
+    await register(moving.harness.drive, SHELF, COLD)
+    await moving.move(0, 20, HOT, SHELF)
+    await moving.move(0, 20, SHELF, COLD)
+    sources = [
+        FragmentPlace(number, key)
+        for number in (HOT, SHELF)
+        for key in (await moving.fragments(number))[:2]
+    ]
+    moving.harness.coordination.write(Changes({going_key(STREAM): encode_going(sources)}))
+    # One copy of each is damaged.
+    for number, key in sources[1:3]:
+        drive = moving.drive(number)
+        data = bytearray(await drive.get(key))
+        data[-1] ^= 1
+        await drive.delete([key])
+        await drive.put(key, [bytes(data)], crc32c(bytes(data)))
+    there = Losing(moving)
+    await take_it_away(there)
+
+    await there.lose()
+
+    assert await gaps(there) == []
+    await check_all_named_stays(moving)
+
+
 async def going_of(moving: Moving) -> frozenset[FragmentPlace]:
     return decode_going(await moving.harness.coordination.get(going_key(STREAM)))
 

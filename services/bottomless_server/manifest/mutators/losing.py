@@ -11,9 +11,10 @@ In this order; after a crash at any step the same again goes on:
    move that waits for its grace, or a copy of a move away from the drive that did not come to its end.
    Both wait to be deleted, and the deleter leaves alone what the manifest names (`removal/deleter.py`).
    What is going already (`removal/claims.py`) is not named: its deletion may be under way, and lands when
-   it lands. Where it is still there its bytes are put on drive 0 under a key of their own, and named there. Before such an EXEC
-   there are such copies, groups and a root that nobody names, as after any publish that came to nothing; the
-   same again names the copies. Groups that are displaced go after the grace, each as one object.
+   it lands. Where it is still there its bytes are put on drive 0 under a key of their own, and named
+   there. Before such an EXEC there are such copies, groups and a root that nobody names, as after any
+   publish that came to nothing; the same again names the copies. Groups that are displaced go after the
+   grace, each as one object.
 
 Nothing is deleted from the drive, and nothing waits for it.
 """
@@ -154,7 +155,7 @@ async def whole_elsewhere(
     last = max(int(one["first_offset"]) for one in entries)
     place = f"{stream_prefix(record.stream_id, record.tenant)}data/"
     found: dict[Uid, Elsewhere] = {}
-    leaving: dict[Uid, FragmentPlace] = {}
+    leaving: dict[Uid, list[FragmentPlace]] = {}
     for number in await drives_of(context, record):
         async for facts in context.drives.of(number).list(place, f"{place}{first:020d}"):
             target = parse_delete_target(facts.object_key.encode("ascii", "replace"), number)
@@ -164,14 +165,16 @@ async def whole_elsewhere(
                 break
             if facts.size == sizes.get(target.uid):
                 if target.place in going:
-                    leaving.setdefault(target.uid, target.place)
+                    leaving.setdefault(target.uid, []).append(target.place)
                 else:
                     found.setdefault(target.uid, Elsewhere(number, target.copy))
     for entry in entries:
         info = fragment_info(entry)
-        if info.uid in leaving and info.uid not in found:
-            saved = await _copied_anew(context, record, info, leaving[info.uid])
-            found |= {} if saved is None else {info.uid: saved}
+        for place_of_it in leaving.get(info.uid, ()):
+            if info.uid not in found and (
+                saved := await _copied_anew(context, record, info, place_of_it)
+            ):
+                found[info.uid] = saved
     return found
 
 
