@@ -213,7 +213,14 @@ def test_a_damaged_byte_is_an_error_where_it_lies_and_verify_names_it(tmp_path: 
         found = done(client, f"{stream.path}/manifest/verify", {"checksums": True})
     assert not found["sound"]
     assert found["faults"] == [
-        {"kind": "fragment-checksum", "first_offset": 30, "last_offset": 39, "id": hit["id"]}
+        {
+            "kind": "fragment-checksum",
+            "first_offset": 30,
+            "last_offset": 39,
+            "id": hit["id"],
+            "drive": "default",
+            "copy": None,
+        }
     ]
 
 

@@ -73,6 +73,34 @@ async def test_a_drive_that_stays_away_is_told_and_all_else_is_looked_at(
         assert faults_of(found) == [("drive-away", 10, 39), ("fragment-checksum", 50, 59)]
         assert found.result is not None
         assert not found.result["sound"]
+        told = [(one["drive"], one["copy"]) for one in found.result["faults"]]
+        assert told == [(f"d{COLD}", None), ("default", None)]
+
+
+@pytest.mark.parametrize("step_count", [1, verify.STEP_COUNT])
+async def test_of_two_drives_that_are_away_each_is_told(
+    step_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify, "STEP_COUNT", step_count)
+    attic = COLD + 1
+    moving = await a_moving_stream(4, attic)
+    await register(moving.harness.drive, COLD, attic)
+    await moving.move(0, 20)
+    await moving.move(20, 40, target=attic)
+
+    async def away(_: str, *, checksum: bool = False) -> ObjectFacts:
+        del checksum
+        raise DriveUnavailable("it is away")
+
+    for number in (COLD, attic):
+        monkeypatch.setattr(moving.harness.context.drives.marked(number).unmarked, "head", away)
+    operations, begun = await begin(moving.harness, checksums=False)
+
+    found = await after(moving, operations, begun, 3 * WAIT_MS)
+
+    assert faults_of(found) == [("drive-away", 0, 19), ("drive-away", 20, 39)]
+    assert found.result is not None
+    assert [one["drive"] for one in found.result["faults"]] == [f"d{COLD}", f"d{attic}"]
 
 
 async def test_a_drive_that_is_back_soon_enough_is_looked_at(

@@ -58,4 +58,9 @@ async def test_what_is_lost_from_where_it_was_moved_to_is_missing(
         await moving.drive(COLD).delete([(await moving.named(COLD))[2]])
 
     before_head(moving, HOT, move_all_and_lose_one, monkeypatch)
-    assert places(await report(moving.harness)) == [("fragment-missing", 20, 29)]
+    found = await report(moving.harness)
+    assert places(found) == [("fragment-missing", 20, 29)]
+    # It is the copy that is missing, and that is where to put it back.
+    (fault,) = found["faults"]
+    assert fault["drive"] == f"d{COLD}"
+    assert (await moving.named(COLD))[2].endswith(f".{fault['copy']}.fragment")

@@ -21,7 +21,7 @@ After a crash the step that was under way is done again.
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +44,7 @@ from bottomless_server.manifest.operations.operations import Operations
 from bottomless_server.manifest.operations.steps import Again, Done, described
 from bottomless_server.manifest.streams.away_drives import LOOK_AGAIN_MS, AwayDrives
 from bottomless_server.manifest.streams.super_faults import super_faults
+from bottomless_server.manifest.streams.tier_description import DriveNames, drive_names
 from bottomless_server.manifest.tree.core.adoption_check import footer_piece
 from bottomless_server.manifest.tree.reachability import load_group
 from bottomless_server.manifest.tree.resolver import load_root
@@ -75,10 +76,14 @@ class Fault:
     first_offset: int
     next_offset: int
     object_id: str | None = None
+    drive: str | None = None
+    """Name of the drive of a fragment; None of anything else, and of a drive that the settings do not have."""
+    copy: int = 0
+    """Of a fragment that was moved, which copy of it. Another copy at the same offsets is another fault."""
 
-    def goes_on(self, next_offset: int) -> bool:
-        """Whether it begins where another one ends (exclusive)."""
-        return self.first_offset == next_offset
+    def goes_on(self, next_offset: int, drive: str | None) -> bool:
+        """Whether it begins where another one ends (exclusive), on the same drive."""
+        return self.first_offset == next_offset and self.drive == drive
 
     def described(self) -> dict[str, Any]:
         return {
@@ -86,6 +91,8 @@ class Fault:
             "first_offset": self.first_offset,
             "last_offset": self.next_offset - 1,
             "id": self.object_id,
+            "drive": self.drive,
+            "copy": f"{self.copy:016x}" if self.copy else None,
         }
 
 
@@ -103,9 +110,9 @@ def _joined(found: Iterable[Fault]) -> Iterator[Fault]:
         if (
             held is not None
             and held.kind == fault.kind == _AWAY
-            and fault.goes_on(held.next_offset)
+            and fault.goes_on(held.next_offset, held.drive)
         ):
-            held = Fault(_AWAY, held.first_offset, fault.next_offset)
+            held = Fault(_AWAY, held.first_offset, fault.next_offset, drive=held.drive)
             continue
         if held is not None:
             yield held
@@ -139,11 +146,11 @@ class _VerifyStep:
         self._entries: int | None = progress.get("tail_entries")
         self._before = dict(progress)
         self._away = AwayDrives(progress.get(_AWAY_NOTED, {}))
-        self._tenant = ""
+        self._tenant, self._drives = "", DriveNames({})
 
     async def run(self) -> Again | Done:
         record = await self._context.streams.load(self._stream_id)
-        self._tenant = record.tenant
+        self._tenant, self._drives = record.tenant, drive_names(self._context, record)
         try:
             record, root = await load_root(self._context, record)
         except Corrupt as error:
@@ -200,9 +207,11 @@ class _VerifyStep:
     def _note(self, found: list[Fault]) -> None:
         if found and self._faults and self._fault_count == len(self._faults):
             last = self._faults[-1]
-            if last["kind"] == found[0].kind == _AWAY and found[0].goes_on(last["last_offset"] + 1):
+            # A release before this one noted no drive.
+            ends = last["last_offset"] + 1, last.get("drive")
+            if last["kind"] == found[0].kind == _AWAY and found[0].goes_on(*ends):
                 # Told as one, so that it leaves room for others.
-                first = replace(found[0], first_offset=int(last["first_offset"]), object_id=None)
+                first = Fault(_AWAY, last["first_offset"], found[0].next_offset, drive=ends[1])
                 del self._faults[-1]
                 self._fault_count -= 1
                 found = [first, *found[1:]]
@@ -325,7 +334,10 @@ class _VerifyStep:
         drive = self._context.drives.of(place.drive)
 
         def fault(kind: str) -> Fault:
-            return Fault(kind, info.first_offset, info.next_offset, info.fragment_id)
+            lies_on = self._drives.name(place.drive)
+            return Fault(
+                kind, info.first_offset, info.next_offset, info.fragment_id, lies_on, info.copy
+            )
 
         try:
             if (await drive.head(place.object_key)).size != info.size:
