@@ -10,6 +10,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.testing import capture_logs
 from support.asgi import client_of, on_tcp
 from support.guards import remove
 from support.raw_server import NOTHING, Asked, RawServer, Script, raw_server
@@ -26,6 +27,8 @@ from bottomless_server.node.forwarding import Forwarding
 from bottomless_server.node.kept_body import KEPT_SIZE_MAX, KeptBody
 from bottomless_server.node.room import MemoryRoom
 from bottomless_server.protocol.forwarding import ACTOR, TENANT
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.tail import LOCATE, LocateAsked
 from bottomless_server.runtime.base.principal import note_principal
 from bottomless_server.runtime.http.app import wrap
 from bottomless_server.runtime.http.tracing import Requests
@@ -183,6 +186,23 @@ async def test_what_was_passed_on_is_not_passed_on_again(
     assert refused.json()["outcome"] == "none"
     shown = await other.internal.get(PRODUCERS, headers=headers)
     assert problem(shown) == (503, "not-owner")
+
+
+async def test_a_node_that_is_asked_for_the_tail_of_another_one_writes_no_line_each_time(
+    nodes: tuple[IngestHarness, IngestHarness],
+) -> None:
+    """Uploader and reader ask each second while nobody owns a stream, and say themselves what they wait for."""
+    _, other = nodes
+    asked = LocateAsked(0)
+    with capture_logs() as logs:
+        assert problem(await other.chunks(0)) == (503, "not-owner")
+        located = await other.internal.get(of_stream(LOCATE, STREAM), params=asked.params())
+        assert problem(located) == (503, "not-owner")
+    assert logs == []
+    with capture_logs() as logs:
+        headers = {TENANT.decode(): TENANT_DEFAULT}
+        await other.internal.get(PRODUCERS, headers=headers)
+    assert [line["event"] for line in logs] == ["request failed"]
 
 
 async def test_nobody_outside_can_say_who_they_are(

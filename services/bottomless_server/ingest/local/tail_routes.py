@@ -1,10 +1,14 @@
 """The internal listener: what the uploader, manifest and the reader ask of a tail."""
 
+from collections.abc import Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
+from starlette.types import Scope
 
+from bottomless.errors import Code, StoreError
 from bottomless.model.names import parse_stream_id
 from bottomless_server.ingest.local.feed import CommitFeed, bounds_of, locate, place_of, read_run
 from bottomless_server.ingest.local.streams import OwnedStreams
@@ -38,6 +42,7 @@ from bottomless_server.runtime.http.app import (
     parse_json,
     parse_query,
     read_body,
+    said_in_log,
 )
 from bottomless_server.runtime.listener.same_user import may_see_files
 
@@ -71,21 +76,24 @@ class Tails:
 
     async def chunks(self, stream_id: str, request: Request) -> Response:
         asked = decode_chunks_asked(parse_query(request.scope, CHUNKS_QUERY))
-        appender = await self.streams.get(parse_stream_id(stream_id))
-        run = await read_run(
-            self._files,
-            self._executor,
-            appender,
-            asked.first_offset,
-            asked.max_bytes,
-            asked.wait_ms / 1000,
-            by_file=bool(asked.by_file) and may_see_files(request.scope),
-        )
+        by_file = bool(asked.by_file) and may_see_files(request.scope)
+        with _told_by_who_asks(request.scope):
+            appender = await self.streams.get(parse_stream_id(stream_id))
+            run = await read_run(
+                self._files,
+                self._executor,
+                appender,
+                asked.first_offset,
+                asked.max_bytes,
+                asked.wait_ms / 1000,
+                by_file=by_file,
+            )
         return Response(run.data, 200, encode_run(run), RUN_MEDIA_TYPE)
 
     async def locate(self, stream_id: str, request: Request) -> Response:
         asked = decode_locate_asked(parse_query(request.scope, LOCATE_QUERY))
-        appender = await self.streams.get(parse_stream_id(stream_id))
+        with _told_by_who_asks(request.scope):
+            appender = await self.streams.get(parse_stream_id(stream_id))
         located = Located(locate(appender, asked.timestamp), bounds_of(appender))
         return message_response(encode_located(located))
 
@@ -93,7 +101,8 @@ class Tails:
         parse_query(request.scope, {})
         body = await read_body(request.scope, request.receive, _PLACES_BODY_SIZE)
         offsets = decode_places_asked(parse_json(body))
-        appender = await self.streams.get(parse_stream_id(stream_id))
+        with _told_by_who_asks(request.scope):
+            appender = await self.streams.get(parse_stream_id(stream_id))
         return message_response(encode_places([place_of(appender, one) for one in offsets]))
 
     async def published(self, stream_id: str, request: Request) -> Response:
@@ -114,6 +123,18 @@ class Tails:
         require_meant(request.scope, self.lease.node.node_id)
         await self.streams.close(parse_stream_id(stream_id))
         return message_response({})
+
+
+@contextmanager
+def _told_by_who_asks(scope: Scope) -> Iterator[None]:
+    """Write no line where this node does not own the stream. Uploader and reader ask for one each second while
+    it has no owner, and say so themselves; this log would be full of lines of which none says what is wrong."""
+    try:
+        yield
+    except StoreError as error:
+        if error.code is Code.NOT_OWNER:
+            said_in_log(scope)
+        raise
 
 
 def create_internal_api(tails: Tails) -> FastAPI:

@@ -79,7 +79,7 @@ class Fault:
     drive: str | None = None
     """Name of the drive of a fragment; None of anything else, and of a drive that the settings do not have."""
     copy: int = 0
-    """Of a fragment that was moved, which copy of it. Another copy at the same offsets is another fault."""
+    """Number of the copy of a fragment that was moved, else 0. Another copy at the same offsets is another fault."""
 
     def goes_on(self, next_offset: int, drive: str | None) -> bool:
         """Whether it begins where another one ends (exclusive), on the same drive."""
