@@ -343,6 +343,8 @@ class ManifestBesideAList(Removing):
             if f != gone and not self.drive(places[f.uid].drive).has(places[f.uid].object_key)
         ]
         assert not missing, f"a rebuild names what is not there: {missing[0]}"
+        removed = [leaf for leaf in leaves if leaf.next_offset <= self.floor]
+        assert not removed, f"removed, and brought back: {removed[0]}"
         lost = [f for f in known if f != gone and not self.is_kept(f, found)]
         assert not lost, f"published, and lost by a rebuild: {lost[0]}"
         doomed = {

@@ -10,16 +10,19 @@ import pytest
 from support.guards import remove
 from support.manifest import STREAM, ManifestHarness
 from support.object_keys import fragment_key, group_key
-from support.rebuilding import a_harness, doomed, firsts, next_owner, publish, rebuild
+from support.rebuilding import a_harness, doomed, firsts, next_owner, publish, put, rebuild
 
+from bottomless.formats.keys import parse_root_key, root_prefix
 from bottomless.model.fragment import FragmentInfo
 from bottomless.model.manifest import EntryKind
 from bottomless.model.names import Uid
 from bottomless_server.manifest.tree.core.rebuild_decision import named_directly
-from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.manifest.tree.resolver import load_root, root_object_key
 
 ROOTS = "what a newer root names at the same offsets"
 FRAGMENTS = "the epoch that a newer root names at the same offsets"
+WHOLE = "roots of a deposed owner, beside a whole one of the next"
+UNREAD = "roots of a deposed owner, beside one that cannot be read"
 
 
 async def after_a_deposed_owner(*firsts_of_it: int, fanout: int = 100) -> ManifestHarness:
@@ -142,3 +145,94 @@ async def test_without_the_look_at_the_epoch_a_deposed_owners_fragment_is_adopte
     await rebuild(harness)
 
     assert [leaf.epoch for leaf in await harness.leaves()] == [1, 1, 1, 1]
+
+
+async def a_hole_in_the_root_of_a_deposed_owner(
+    gone: int,
+) -> tuple[ManifestHarness, list[FragmentInfo]]:
+    """It is of the version of the root that is published, so its owner was deposed before it could be
+    published itself. What was given up then was deleted in part, and the root was put late. Returns what is
+    published."""
+    harness = await a_harness(0, fanout=100)
+    await publish(harness, 10, 20, 30, in_vain=True)
+    given_up = {one.first_offset: one.uid for one in (await harness.record()).intents}
+    await next_owner(harness)
+    await publish(harness, 10, epoch=2)
+    published = await harness.leaves()
+    assert not await harness.drive.delete([fragment_key(STREAM, gone, given_up[gone])])
+    harness.coordination.lose()
+    return harness, published
+
+
+@pytest.mark.parametrize("gone", [10, 20])
+async def test_a_hole_in_the_root_of_a_deposed_owner_makes_it_no_newer_than_what_was_published(
+    gone: int,
+) -> None:
+    harness, published = await a_hole_in_the_root_of_a_deposed_owner(gone)
+
+    result = await rebuild(harness)
+
+    assert result["damaged_streams"] == 0
+    assert (await harness.leaves())[: len(published)] == published
+
+
+async def test_without_that_a_hole_makes_it_newer_than_what_was_published(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, WHOLE, lambda *_: True)
+    harness, published = await a_hole_in_the_root_of_a_deposed_owner(10)
+
+    result = await rebuild(harness)
+
+    assert result["damaged_streams"] == 1
+    assert published[-1] not in await harness.leaves()
+
+
+async def damaged_root_of_the_next_owner() -> tuple[ManifestHarness, list[FragmentInfo]]:
+    """What was published before, and a root of the deposed owner that is of the same version as that of the
+    next one, which cannot be read."""
+    harness = await a_harness(0, fanout=100)
+    before = await harness.leaves()
+    await publish(harness, 10, 20, in_vain=True)
+    await next_owner(harness)
+    await publish(harness, 10, epoch=2)
+    newest = root_object_key(await harness.record())
+    assert not await harness.drive.delete([newest])
+    await put(harness, newest, b"damaged")
+    harness.coordination.lose()
+    return harness, before
+
+
+async def test_where_a_root_cannot_be_read_none_of_an_owner_deposed_before_is_believed() -> None:
+    harness, before = await damaged_root_of_the_next_owner()
+
+    result = await rebuild(harness)
+
+    assert result["damaged"] == ["orders"]
+    assert [leaf.epoch for leaf in await harness.leaves()] == [*(one.epoch for one in before), 2]
+    assert await doomed(harness) == set()
+
+
+async def test_without_that_the_root_of_a_deposed_owner_is_believed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, UNREAD, lambda *_: False)
+    harness, _ = await damaged_root_of_the_next_owner()
+
+    await rebuild(harness)
+
+    assert [leaf.epoch for leaf in await harness.leaves()] == [1, 1, 1]
+
+
+async def test_where_no_other_root_is_left_that_of_a_deposed_owner_is_believed() -> None:
+    harness, _ = await damaged_root_of_the_next_owner()
+    roots = [facts.object_key async for facts in harness.drive.list(root_prefix(STREAM, "default"))]
+    newest = max(key.version for one in roots if (key := parse_root_key(one)) is not None)
+    older = [one for one in roots if (key := parse_root_key(one)) and key.version < newest]
+    assert older
+    assert not await harness.drive.delete(older)
+
+    result = await rebuild(harness)
+
+    assert result["damaged"] == ["orders"]
+    assert [leaf.epoch for leaf in await harness.leaves()] == [1, 1, 1]

@@ -6,19 +6,29 @@ retention, two roots of one version lie there with two floors, and after a loss 
 says which one was published.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from support import guards
 from support.manifest import STREAM, ManifestHarness, a_fragment
+from support.object_keys import fragment_key, group_key
 from support.rebuilding import a_harness, firsts, publish, rebuild
 
 from bottomless.formats.keys import RootKey, root_prefix
 from bottomless.model.manifest import Entries, EntryKind, Node, fragment_entry, no_entries
-from bottomless.model.names import Uid
+from bottomless.model.names import Uid, uid_from_bytes
 from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.tree.committer import Committer
-from bottomless_server.manifest.tree.core.rebuild_decision import RootCandidate, best_of
+from bottomless_server.manifest.tree.core.rebuild_decision import (
+    RootCandidate,
+    RootSeen,
+    best_of,
+)
+from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.tree.rebalance import group_entry
 
+GUARD = "the highest floor of one version, also where something is missing"
 A, B, C, D = (
     fragment_entry(a_fragment(10 * n, 10 * n + 10, uid=Uid("abcd"[n] * 32))) for n in range(4)
 )
@@ -100,3 +110,58 @@ async def test_a_trim_after_a_publish_that_failed_outlives_the_loss_of_coordinat
     assert await lose_and_rebuild(harness) == 20
 
     assert await firsts(harness) == [20, 30]
+
+
+async def trimmed_after_a_publish_that_failed(fanout: int, floor: int = 20) -> ManifestHarness:
+    """Two roots of one version, the longer of which begins at 0, and the other one at `floor`."""
+    harness = await a_harness(0, 10, 20, 30, fanout=fanout)
+    other = await Committer.open(harness.context, STREAM)
+    await publish(harness, 40, in_vain=True)
+    assert await trim(harness.context, other, floor, allow_empty=False) == floor
+    return harness
+
+
+async def lose(harness: ManifestHarness, number: int) -> None:
+    leaf = (await harness.leaves())[number]
+    assert not await harness.drive.delete([fragment_key(STREAM, leaf.first_offset, leaf.uid)])
+
+
+@pytest.mark.parametrize("fanout", [8, 2])
+@pytest.mark.parametrize("gone", [0, 1])
+async def test_a_trim_outlives_a_lost_fragment_and_the_loss_of_coordination(
+    fanout: int, gone: int
+) -> None:
+    """Both roots name it; with the smaller fanout by a group, and of such nothing looks missing."""
+    harness = await trimmed_after_a_publish_that_failed(fanout)
+    await lose(harness, gone)
+
+    assert await lose_and_rebuild(harness) == 20
+
+    assert await firsts(harness) == [20, 30, 40]
+
+
+async def test_where_the_longer_root_cannot_be_cut_it_stays_as_it_is() -> None:
+    """A floor is worth less than records: the group that goes on above it is gone, in both roots."""
+    harness = await trimmed_after_a_publish_that_failed(2, floor=10)
+    _, root = await load_root(harness.context, await harness.record())
+    cut = root.entries[0]
+    assert (cut["kind"], cut["first_offset"], cut["height"]) == (EntryKind.GROUP, 0, 1)
+    group = group_key(STREAM, 0, uid_from_bytes(cut["uid"].tobytes()), 1)
+    assert not await harness.drive.delete([group])
+    # Another process, which has never read it.
+    harness.context = replace(harness.context)
+
+    assert await lose_and_rebuild(harness) == 0
+
+
+async def test_without_that_floor_what_was_trimmed_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def as_it_is(_: object, __: object, one: RootSeen, ___: object) -> RootSeen:
+        return one
+
+    guards.remove(monkeypatch, GUARD, as_it_is)
+    harness = await trimmed_after_a_publish_that_failed(8)
+    await lose(harness, 0)
+
+    assert await lose_and_rebuild(harness) == 0

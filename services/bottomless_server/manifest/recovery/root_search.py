@@ -118,12 +118,17 @@ async def _find_root(
 ) -> FoundRoot:
     home_known = registry.home is not None
     best: RootSeen | None = None
-    passed, unread = no_entries(), False
+    passed, unread, deposed = no_entries(), False, list[RootSeen]()
     for rank in rebuild_decision.equals(candidates):
-        readable = [await _seen(context, registry, key) for key in rank]
-        found = [one for one in readable if one is not None]
-        unread = unread or (best is None and len(found) < len(rank))
-        for one in rebuild_decision.in_order(found, home_known=home_known):
+        readable = {key: await _seen(context, registry, key) for key in rank}
+        found = [one for one in readable.values() if one is not None]
+        if best is None:
+            unread = unread or len(found) < len(rank)
+            owners = [key.epoch for key, one in readable.items() if one is None]
+            deposed += [one for one in found if is_deposed(one, owners)]
+            found = [one for one in found if not is_deposed(one, owners)]
+        for seen in rebuild_decision.in_order(found, home_known=home_known):
+            one = await floored(context, registry, seen, found)
             if best is None:
                 best = one
             elif may_take_its_place(one, best, passed):
@@ -137,14 +142,25 @@ async def _find_root(
                 run = await run_from(context, registry, best.found, passed, away)
                 return FoundRoot(best.found, run, unread)
     if best is None:
+        # Better than nothing: what it was planned for is in it.
+        best = next(iter(rebuild_decision.in_order(deposed, home_known=home_known)), None)
+    if best is None:
         return FoundRoot(None, await run_from(context, registry, None, passed, away), unread)
-    log.critical(
-        "objects that a manifest names are missing",
-        stream_id=registry.stream_id,
-        uids=sorted(best.missing)[:10],
-    )
+    if best.missing:
+        log.critical(
+            "objects that a manifest names are missing",
+            stream_id=registry.stream_id,
+            uids=sorted(best.missing)[:10],
+        )
     run = await run_from(context, registry, best.found, passed, away)
     return FoundRoot(best.found, run, damaged=True)
+
+
+@guard("roots of a deposed owner, beside one that cannot be read")
+def is_deposed(one: RootSeen, unread: Sequence[int]) -> bool:
+    """Whether a later owner has put a root of the same version that cannot be read; `unread` has the
+    epochs of those. Then this one was never published: see `rebuild_decision.may_be_published`."""
+    return one.found.key.epoch < max(unread, default=0)
 
 
 def may_take_its_place(older: RootSeen, best: RootSeen, passed: Entries) -> bool:
@@ -154,6 +170,20 @@ def may_take_its_place(older: RootSeen, best: RootSeen, passed: Entries) -> bool
     return agrees(best.found.root.entries, entries, one_version=one_version) and agrees(
         passed, entries, one_version=False
     )
+
+
+@guard("the highest floor of one version, also where something is missing")
+async def floored(
+    context: Context, registry: StreamRecord, one: RootSeen, rank: Sequence[RootSeen]
+) -> RootSeen:
+    """A root with the highest floor that one of its version and epoch has; as it is where it cannot be cut
+    there, since a floor is worth less than records.
+
+    Raises:
+        DriveUnavailable, DriveRefused: of a group on the way.
+    """
+    highest = rebuild_decision.highest_floor(one, rank)
+    return await cut_as(context, registry, one, highest) or one
 
 
 @guard("the floor of a newer root, in the place of an older one's")

@@ -20,7 +20,9 @@ Coordination is lost, so nobody says which root was published. What is believed,
 - Of roots of one version and one epoch the highest floor is kept, and after its root's end what
   the longest names. A cut that was answered has its root there, and one that was not may have
   happened. The root of an attempt that failed just before the cut has the same version and the
-  lower floor: see decision 71.
+  lower floor: see decision 71. So it is where something is missing of them: see decision 221.
+- No root of an epoch before one of its version, as long as there is another one: its owner was
+  deposed before it could be published.
 - Fragments that go on from its end without a hole, whole, of this stream, of an epoch and a
   time that do not go back, and of none before the epoch that a newer root names there. One after
   a hole never enters the tree: what was in the hole may have been acknowledged, and the home
@@ -207,19 +209,38 @@ def _cut_as(best: RootCandidate, whole: Collection[RootCandidate]) -> RootCandid
     return RootCandidate(cut.key, append_entries(cut.root, rest, best.root.filters))
 
 
+def highest_floor(one: RootSeen, rank: Sequence[RootSeen]) -> RootSeen:
+    """The root that was cut furthest, of those of one version that are of the epoch of `one`."""
+    same = [other for other in rank if other.found.key.epoch == one.found.key.epoch]
+    return max(same, key=lambda other: other.found.root.first_offset, default=one)
+
+
 def in_order(found: Sequence[RootSeen], *, home_known: bool) -> list[RootSeen]:
     """Roots of one version, of which at most two count: the best with a hole, and the best whole.
 
     The one with a hole comes first, as if it were newer: the other one has to hold all of it. If
-    the other one ends in a gap that a fence came before, both do.
+    the other one ends in a gap that a fence came before, both do. One with a hole of an owner that was
+    deposed before it could be published does not count, as long as another one is whole.
     """
     broken = sorted((one for one in found if one.missing), key=lambda one: _rank(one.found))
     whole = [one.found for one in found if not one.missing]
     if not whole:
         return broken[-1:]
     best = best_of(whole, home_known=home_known)
+    broken = [one for one in broken if may_be_published(one.found, whole)]
     there = frozenset[Uid]().union(*(one.there for one in found if not one.missing))
     return [*(_ending_as(one, best) for one in broken[-1:]), RootSeen(best, there)]
+
+
+@guard("roots of a deposed owner, beside a whole one of the next")
+def may_be_published(one: RootCandidate, whole: Collection[RootCandidate]) -> bool:
+    """Whether no later owner has planned a root for the same record: then that record was not replaced
+    before this root's owner was deposed, and could not be replaced by it afterwards.
+
+    A gap that no fence came before proves no later owner.
+    """
+    owners = [other.key.epoch for other in whole if other.fenced or not len(other.gap)]
+    return one.key.epoch >= max(owners, default=0)
 
 
 def _ending_as(seen: RootSeen, best: RootCandidate) -> RootSeen:
