@@ -116,20 +116,53 @@ class ManifestOverDrives(Moving):
     @rule(which=PROCESS, number=SHELVES, share=SHARES, count=st.integers(1, 4))
     def a_drive_is_given_up(self, which: int, number: int, share: int, count: int) -> None:
         """Something lies there, it is gone, and somebody says that it will never be back. Perhaps that is
-        done in part only."""
-        self.whole_move(which, self.piece(share, count), number)
+        done in part only; or within a pass of the deleter, just before what was moved there is deleted."""
+        found = self.piece(share, count)
+        self.whole_move(which, found, number)
+        if share % 2 and self.lost_within_a_pass(which, number):
+            self.events["a drive was given up within a pass of the deleter"] += 1
+            return
         self.shelves[number].is_gone = True
         self.given_up.add(number)
+        if isinstance(self.carried_out(which, number, drive_loss.KIND, self.loss(which)), Done):
+            self.events["a drive was given up"] += 1
+
+    def loss(self, which: int) -> Callable[..., object]:
         context = self.harness.context
         process = cast("Mutators", OneProcess(context, self.committers[which]))
-        step = DriveLoss(context, Operations(context), process, page_count=1).step
-        if isinstance(self.carried_out(which, number, drive_loss.KIND, step), Done):
-            self.events["a drive was given up"] += 1
+        return DriveLoss(context, Operations(context), process, page_count=1).step
+
+    def lost_within_a_pass(self, which: int, number: int) -> bool:
+        """Give a drive up just before a pass of the deleter deletes a fragment; whether it had one to delete."""
+        self.all_is_well_for_a_while()
+        self.harness.clock.now += 2 * HOUR
+        left = [number]
+
+        async def lose() -> None:
+            for one in left[:]:
+                left.remove(one)
+                self.shelves[one].is_gone = True
+                self.given_up.add(one)
+                with suppress(StoreError):
+                    await self.done(one, drive_loss.KIND, self.loss(which))
+
+        first, shelves = self.harness.drive, [self.shelves[one] for one in NUMBERS if one != number]
+        first.before_delete, first.before_delete_of = lose, "/data/"
+        for shelf in shelves:
+            shelf.before_delete = lose
+        self.hours_pass(0)
+        first.before_delete, first.before_delete_of = None, ""
+        for shelf in shelves:
+            shelf.before_delete = None
+        return not left
 
     def carried_out(
         self, which: int, number: int, kind: str, step: Callable[..., object]
     ) -> object:
         """Do an operation on a drive to its end, or until something is in its way."""
+        return self.attempt(which, self.done(number, kind, step))
+
+    async def done(self, number: int, kind: str, step: Callable[..., object]) -> object:
         operation = new_operation(
             f"{next(self.operation_numbers):032x}",
             kind,
@@ -138,16 +171,13 @@ class ManifestOverDrives(Moving):
             arguments={"name": f"d{number}", "number": number},
         )
 
-        async def all_steps() -> object:
-            progress = operation.progress
-            while True:
-                now = replace(operation, progress=progress)
-                outcome = await step(self.harness.context, now)  # type: ignore[misc]
-                if not isinstance(outcome, Again):
-                    return outcome
-                progress = outcome.progress
-
-        return self.attempt(which, all_steps())
+        progress = operation.progress
+        while True:
+            now = replace(operation, progress=progress)
+            outcome = await step(self.harness.context, now)  # type: ignore[misc]
+            if not isinstance(outcome, Again):
+                return outcome
+            progress = outcome.progress
 
     async def lose_coordination(self) -> None:
         self.harness.coordination.lose()

@@ -34,6 +34,7 @@ WAYS = {
     "a drive was retired",
     "a drive was in use",
     "a drive was given up",
+    "a drive was given up within a pass of the deleter",
     "a fragment was lost with its drive",
     "a rebuild passed over a drive",
     "a takeover waited for a drive",

@@ -8,7 +8,11 @@ from typing import Any, Final
 import pytest
 from support.guards import remove
 
+from bottomless.formats.keys import FragmentPlace
+from bottomless.model.names import StreamId
 from bottomless.model.tiers import Move
+from bottomless_server.coordination.base import Coordination
+from bottomless_server.manifest.removal.claims import Places
 from bottomless_server.tree.relocate import Relocation
 from model.guards import Guard
 from model.shelves import HOT
@@ -49,6 +53,10 @@ def _all_of_it(move: Move, _: object) -> Relocation:
     return Relocation(*move[1:5], copy=move.copy, only=None)
 
 
+async def _claimed(_: Coordination, wanted: Places) -> dict[StreamId, set[FragmentPlace]]:
+    return {stream_id: set(places) for stream_id, places in wanted.items()}
+
+
 GUARDS: Final[dict[str, Guard]] = {
     name: _without(name, seed, variant)
     for name, seed, variant in [
@@ -60,6 +68,7 @@ GUARDS: Final[dict[str, Guard]] = {
         ("the leases of what was moved", 0, _no),
         ("the time that a move is left to its session", 0, _yes),
         ("promoted ranges", 0, _none),
+        ("a claim before a delete", 5, _claimed),
         ("a drive that is retired takes nothing new", 0, _at_once),
         ("all drives before a gap", 0, _at_once),
         ("what a rebuild did not see is no garbage", 1, _no),

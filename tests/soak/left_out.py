@@ -246,6 +246,7 @@ LEFT_OUT: Final[Mapping[str, str]] = {
             "the leases of what was moved",
             "the time that a move is left to its session",
             "promoted ranges",
+            "a claim before a delete",
             "a drive that is retired takes nothing new",
             "all drives before a gap",
             "what a rebuild did not see is no garbage",
