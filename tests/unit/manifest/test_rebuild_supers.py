@@ -7,9 +7,10 @@ from support.manifest import Crash, ManifestHarness
 from support.object_keys import registry_key
 from support.rebuilding import agree, put, rebuild
 from unit.manifest.test_super_deletion import Deleting, is_gone, nothing_is_left
+from unit.manifest.test_super_growth import Growing
 from unit.manifest.test_super_registry import NAME, THREE, WEEK, named, super_objects
 
-from bottomless.errors import NotFound, NotServed
+from bottomless.errors import NotFound, NotServed, Outcome, Unavailable
 from bottomless.formats.keys import super_key
 from bottomless.formats.super_record import encode_super_object
 from bottomless.model.config import StreamConfig
@@ -290,3 +291,51 @@ async def test_what_an_older_coordination_says_of_super_streams_is_discarded() -
     for index in (SUPERS_KEY, super_names_key("default")):
         assert await harness.coordination.member_count(index) == 0
     assert (await a_registry(harness).supers.declare(NAME, THREE)).created
+
+
+async def without_a_partition() -> ManifestHarness:
+    """A rebuild found no registry object of one partition any more."""
+    harness = await a_harness()
+    record = await declared(harness)
+    lost = record.partitions[1].stream_id
+    assert not await harness.drive.delete([registry_key(lost, 1)])
+    harness.coordination.lose()
+    await rebuild(harness)
+    return harness
+
+
+async def test_a_super_stream_of_which_a_partition_is_lost_is_used_as_before_and_not_changed() -> (
+    None
+):
+    harness = await without_a_partition()
+    before = await a_registry(harness).supers.find(NAME)
+
+    with pytest.raises(Unavailable) as refused:
+        await a_registry(harness).supers.update(NAME, lambda _: WEEK)
+
+    assert refused.value.outcome is Outcome.NONE
+    assert await a_registry(harness).supers.find(NAME) == before
+
+
+async def test_a_super_stream_of_which_a_partition_is_lost_does_not_begin_to_grow() -> None:
+    harness = await without_a_partition()
+    process = Growing(harness)
+    process.registry.generation = harness.streams.generation or 0
+    before = await process.find()
+
+    with pytest.raises(Unavailable) as refused:
+        await process.grow()
+
+    assert refused.value.outcome is Outcome.NONE
+    assert await a_registry(harness).supers.find(NAME) == before
+
+
+async def test_a_super_stream_of_which_a_partition_is_lost_can_be_deleted() -> None:
+    harness = await without_a_partition()
+    process = Deleting(harness)
+    process.registry.generation = harness.streams.generation or 0
+
+    await process.begin()
+    await process.finish()
+
+    assert await is_gone(harness, NAME)

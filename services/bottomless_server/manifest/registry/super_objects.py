@@ -214,13 +214,17 @@ async def partition_records(
 @guard("all partitions before the super object")
 def require_all(count: int, wanted: int) -> None:
     """Refuse to name partitions of which there is no record, and so perhaps no registry object either:
-    coordination was lost just now, or all of it is being deleted.
+    coordination was lost just now, or all of it is being deleted, or a rebuild has not found them.
 
     Raises:
         Unavailable: fewer were found than are wanted.
     """
     if count < wanted:
-        raise Unavailable("partitions of the super stream are gone from coordination")
+        raise Unavailable(
+            f"{wanted - count} of {wanted} partitions of the super stream are gone from coordination. "
+            "If a rebuild did not bring them back, their registry objects are lost: the super stream is "
+            "used as it is, and can be deleted, but not be changed"
+        )
 
 
 def _as_object(record: SuperRecord) -> SuperRecord:

@@ -41,6 +41,7 @@ from bottomless_server.manifest.registry.super_objects import (
     StreamObjects,
     SuperObjects,
     partition_records,
+    require_all,
 )
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.supers import Supers, room_for_partitions
@@ -115,7 +116,8 @@ class SuperRegistry:
         Raises:
             NotFound: there is no such super stream.
             Corrupt: the record of a partition cannot be read; nothing has changed.
-            Unavailable: the outcome says whether it may be so now.
+            Unavailable: the outcome says whether it may be so now; a partition without a record is an
+                outcome of none.
         """
         configured = ConfigChange(change)
 
@@ -142,9 +144,12 @@ class SuperRegistry:
 
         Raises:
             Corrupt: the record of a partition cannot be read.
+            Unavailable: a partition has no record.
         """
-        async for _ in partition_records(self._context, record):
-            pass
+        count = 0
+        async for records in partition_records(self._context, record):
+            count += len(records)
+        require_all(count, len(record.partitions))
 
     async def admit(self, partition: StreamRecord) -> None:
         """Let a stream be found by its name: of a partition, only when the super object is there.

@@ -3,7 +3,7 @@
 What is there after a crash at each step; the operation goes on with the next one:
 
 1. The records of all partitions are read: of one that cannot be read nobody could tell who owns it, and
-   the growth would never end. Then one EXEC lets the super stream be one that grows, enters the new partitions (records, names, places
+   with one that is gone no super object would be put, so that the growth would never end. Then one EXEC lets the super stream be one that grows, enters the new partitions (records, names, places
    in indexes) and the operation. From here on ingest answers 503 `super-stream-growing`. The super
    record does not name the new partitions, so nobody finds them.
 2. The owner of each older partition says that it takes no part of an older layout any more. One that
@@ -164,7 +164,8 @@ class SuperGrowth:
             Exists: a name of a new partition is taken.
             Overloaded: `quota-exceeded`, or too many operations are under way.
             Corrupt: the record of a partition cannot be read; nothing has begun.
-            Unavailable: `super-stream-growing`; or the outcome says whether it may have grown.
+            Unavailable: `super-stream-growing`; or a partition has no record, and nothing has begun; or
+                the outcome says whether it may have grown.
         """
         before = await self._supers.find(name)
         require_match(if_match, super_etag(before))
