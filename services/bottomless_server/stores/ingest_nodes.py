@@ -175,13 +175,41 @@ async def mark_emptied(coordination: Coordination, node_id: NodeId) -> None:
     Raises:
         As `announce`.
     """
-    marked = Changes({emptied_key(node_id): _encode_left(None)})
-    await coordination.transact([emptied_key(node_id)], lambda _: (marked, None))
+    key = emptied_key(node_id)
+
+    def marked(values: Values) -> tuple[Changes, None]:
+        return Changes({key: _encode_left(None, _additions_in(values[key]))}), None
+
+    await coordination.transact([key], marked)
 
 
-async def note_left_on(coordination: Coordination, node_id: NodeId, left: int | None) -> None:
-    """Note how many streams are left on a node that is emptied, None where that is not known any more;
-    nothing of one that has stopped. Idempotent.
+async def note_left_on(
+    coordination: Coordination, node_id: NodeId, left: int, additions: int | None = None
+) -> bool:
+    """Note how many streams are left on a node that is emptied; nothing of one that has stopped. Idempotent.
+
+    `additions` is what `additions_to` said before they were counted; returns false, and notes nothing, where
+    the node was to hold one more stream since.
+
+    Raises:
+        As `announce`.
+    """
+    key = emptied_key(node_id)
+
+    def noted(values: Values) -> tuple[Changes, bool]:
+        if values[key] is None:
+            return Changes(), True
+        known = _additions_in(values[key])
+        if additions not in (None, known):
+            return Changes(), False
+        return Changes({key: _encode_left(left, known)}), True
+
+    return await coordination.transact([key], noted)
+
+
+async def note_addition(coordination: Coordination, node_id: NodeId) -> None:
+    """Note of a node that is emptied that it is to hold one more stream, so that what is left there is not
+    known any more; nothing of another node.
 
     Raises:
         As `announce`.
@@ -189,23 +217,43 @@ async def note_left_on(coordination: Coordination, node_id: NodeId, left: int | 
     key = emptied_key(node_id)
 
     def noted(values: Values) -> tuple[Changes, None]:
-        return Changes({} if values[key] is None else {key: _encode_left(left)}), None
+        if values[key] is None:
+            return Changes(), None
+        return Changes({key: _encode_left(None, _additions_in(values[key]) + 1)}), None
 
     await coordination.transact([key], noted)
 
 
-def _encode_left(left: int | None) -> bytes:
-    return orjson.dumps({"left": left})
+async def additions_to(coordination: Coordination, node_id: NodeId) -> int:
+    """How often it was noted of a node that is emptied that it is to hold one more stream.
+
+    Raises:
+        CoordinationUnavailable
+    """
+    return _additions_in(await coordination.get(emptied_key(node_id)))
+
+
+def _encode_left(left: int | None, additions: int = 0) -> bytes:
+    return orjson.dumps({"left": left, "additions": additions})
 
 
 def _left_in(mark: bytes | None) -> int | None:
+    left = _members_of(mark).get("left")
+    return left if isinstance(left, int) else None
+
+
+def _additions_in(mark: bytes | None) -> int:
+    additions = _members_of(mark).get("additions")
+    return additions if isinstance(additions, int) else 0
+
+
+def _members_of(mark: bytes | None) -> dict[str, object]:
     # A release before this one wrote no more than that the mark is there.
     try:
         members = orjson.loads(mark or b"null")
     except orjson.JSONDecodeError:
-        return None
-    left = members.get("left") if isinstance(members, dict) else None
-    return left if isinstance(left, int) else None
+        return {}
+    return members if isinstance(members, dict) else {}
 
 
 def _facts_in(value: bytes | None) -> NodeFacts | None:

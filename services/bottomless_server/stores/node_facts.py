@@ -2,7 +2,8 @@
 
 bottomless:node-facts:{node_id}    its address, its zone and its release, as JSON
 bottomless:node-emptied:{node_id}  there if an operator has it emptied: it is chosen for nothing; how
-                                   many streams are left there, as JSON
+                                   many streams are left there, and how often it was to hold one
+                                   more since, as JSON
 
 A node writes it in the transaction in which it enters itself among the nodes, and takes it out with
 that entry. One that was killed leaves it, so it says nothing of whether the node lives: that is what

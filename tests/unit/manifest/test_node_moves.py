@@ -12,6 +12,8 @@ from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import NodeId, StreamId, StreamName, SuperId
 from bottomless.model.stream import PartitionOf, StreamRecord
 from bottomless_server.coordination.base import Changes
+from bottomless_server.manifest.operations.operations import Operations
+from bottomless_server.manifest.operations.steps import Again, Done, Failed
 from bottomless_server.manifest.streams.evacuation import (
     ALONE_AND_AWAY,
     CATCHING_UP,
@@ -28,7 +30,7 @@ from bottomless_server.manifest.streams.evacuation import (
     note_left,
     reason_of,
 )
-from bottomless_server.manifest.streams.node_moves import spreads
+from bottomless_server.manifest.streams.node_moves import EVACUATE, NodeMoves, spreads
 from bottomless_server.node.core.failover import heirs
 from bottomless_server.node.core.placement import Candidate, chosen
 from bottomless_server.node.placement import Placement
@@ -39,10 +41,12 @@ from bottomless_server.stores.ingest_nodes import (
     forget,
     known_nodes,
     mark_emptied,
+    note_addition,
     note_left_on,
     withdraw,
 )
 from bottomless_server.stores.node_facts import NodeFacts, emptied_key
+from bottomless_server.stores.operations import new_operation
 from bottomless_server.stores.streams import node_key
 
 B, C, D = (NodeId(letter * 32) for letter in "bcd")
@@ -189,6 +193,44 @@ async def test_a_node_says_how_much_is_left_while_it_is_emptied_and_is_emptied_a
     await announce(harness.coordination, IngestNode(C, "unix:///c"))
     await note_left_on(harness.coordination, C, 1)
     assert await said(C) == ("live", None)
+
+
+@pytest.mark.parametrize("marked_anew", [False, True])
+async def test_a_pass_in_which_a_node_was_added_to_a_stream_calls_it_not_emptied(
+    marked_anew: bool,
+) -> None:
+    """The pass has gone by that stream, and counts it with the next one alone."""
+    record = held(NODE, B)
+    harness = await a_harness(record)
+    await mark_emptied(harness.coordination, C)
+    moves = NodeMoves(harness.context, Operations(harness.context))
+    operation = new_operation("1" * 32, EVACUATE, 0, tenant="x", arguments={"node": C})
+
+    async def step() -> Again | Done | Failed:
+        nonlocal operation
+        outcome = await moves.evacuate(harness.context, operation)
+        if isinstance(outcome, Again):
+            operation = replace(operation, progress=dict(outcome.progress))
+        return outcome
+
+    async def said() -> tuple[str, int | None]:
+        nodes = await known_nodes(harness.coordination)
+        return next((one.state, one.left) for one in nodes if one.node_id == C)
+
+    assert isinstance(await step(), Again)
+    await note_addition(harness.coordination, C)
+    await harness.streams.update(
+        record.stream_id, lambda one: replace(one, members=(*one.members, C))
+    )
+    if marked_anew:
+        await mark_emptied(harness.coordination, C)
+    # The end of the pass that counted nothing.
+    assert isinstance(await step(), Again)
+    assert await said() == ("emptying", None)
+
+    assert isinstance(await step(), Again)
+    assert isinstance(await step(), Again)
+    assert await said() == ("emptying", 1)
 
 
 async def test_a_node_that_is_emptied_is_chosen_for_nothing_until_it_stops() -> None:

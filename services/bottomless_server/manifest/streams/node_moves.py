@@ -8,7 +8,8 @@ the stream away, or to have a member replaced. What a crash leaves at each step:
                              neither; the next pass asks again, and asking twice changes nothing more
 3. the page is noted         the next step begins after it
 4. a pass has ended          how many streams are left there stands in the mark; the pass that ends next says
-                             it anew, and of a node that was stopped meanwhile nothing is said
+                             it anew, and of a node that was stopped meanwhile nothing is said. A pass in
+                             which somebody added the node to a stream says nothing, and another one follows
 
 An owner that dies forgets whom it was to replace: the next pass asks its heir. Nothing is taken from a
 node before another one has everything.
@@ -40,7 +41,12 @@ from bottomless_server.manifest.streams.evacuation import (
 )
 from bottomless_server.node.core.failover import heirs
 from bottomless_server.node.core.placement import Candidate, chosen
-from bottomless_server.stores.ingest_nodes import forget, known_nodes, note_left_on
+from bottomless_server.stores.ingest_nodes import (
+    additions_to,
+    forget,
+    known_nodes,
+    note_left_on,
+)
 from bottomless_server.stores.operations import Operation
 from bottomless_server.stores.streams import STREAMS_KEY
 
@@ -88,15 +94,21 @@ class NodeMoves:
         nodes = await known_nodes(self._context.coordination)
         live = {one.node_id for one in nodes if one.live}
         free = {one.node_id for one in nodes if one.is_usable} - {node}
+        coordination = self._context.coordination
+        if not progress.get("_after"):
+            progress["_additions"] = await additions_to(coordination, node)
         records = await self._page(progress)
         if records is None:
-            ended = end_pass(progress)
+            ended, now = end_pass(progress), self._context.clock()
             # Before the operation ends: what says that nothing is left there may be stopped.
-            await note_left_on(self._context.coordination, node, ended["left"])
+            additions = progress.get("_additions")
+            if not await note_left_on(coordination, node, ended["left"], additions):
+                # What was to be there since may have been passed by.
+                return Again(ended, now + _PASS_MS)
             if not ended["left"] and node not in live:
                 # No stream counts on it, and it may never come back to take itself out.
-                await forget(self._context.coordination, node)
-            return _next_pass(ended, self._context.clock())
+                await forget(coordination, node)
+            return _next_pass(ended, now)
         held = [(one, leaves(one, node, free, live)) for one in records if is_held_by(one, node)]
         refused = await self._do([(one, move) for one, move in held if isinstance(move, Move)])
         for record, move in held:

@@ -25,7 +25,7 @@ from bottomless_server.manifest.operations.steps import Again, Done, Failed
 from bottomless_server.manifest.registry.registry import Registry
 from bottomless_server.manifest.streams.replicas import look_at_nodes, require_owner
 from bottomless_server.protocol.members import MemberChange
-from bottomless_server.stores.ingest_nodes import note_left_on
+from bottomless_server.stores.ingest_nodes import note_addition
 from bottomless_server.stores.operations import Operation
 
 ADD_REPLICA: Final = "add-replica"
@@ -104,12 +104,14 @@ def register_member_changes(operations: Operations, registry: Registry) -> None:
             try:
                 await check_addition(context, record, node)
                 # Before it holds the stream: who reads "emptied" may take its disk away.
-                await note_left_on(context.coordination, node, None)
+                await note_addition(context.coordination, node)
                 await _ask(context, record, "add", node)
             except (Exists, Fenced, InvalidRequest) as error:
                 return Failed(error)
             record = await registry.load_active(operation.stream_id)
         await registry.ensure_object(record, committed=True)
+        # Once more: an evacuation may have counted since, before it held the stream.
+        await note_addition(context.coordination, node)
         if node in record.in_sync or record.home == node:
             return Done({"node": node, "replicas": record.config.replication.replicas})
         return Again({"catching_up": node}, context.clock() + _LOOK_MS)
