@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -84,6 +84,8 @@ SUPER: Final = {
 SUPER_PRODUCERS: Final = 2
 RECOVER_SECONDS: Final = 240.0
 """After a trouble everything has to be at work again by then, on a machine that does other things."""
+FURTHER_KILLS: Final = 8
+"""So many times the kills of a plan at most, where what it wants does not come."""
 DAMAGE_SECONDS: Final = 5.0
 """An answer about damaged bytes may be so late."""
 
@@ -117,6 +119,8 @@ class Plan:
     streams that lie on disks have three replicas then."""
     losses: int = 0
     """It goes on until so many disks are lost."""
+    wanted: Callable[["Report"], bool] = lambda _: True
+    """It goes on until this is so as well, but for `FURTHER_KILLS` times its kills at most."""
 
     @property
     def make(self) -> type[ChaosDeployment]:
@@ -185,6 +189,17 @@ class Report:
     @property
     def acknowledged(self) -> int:
         return sum(len(each.acknowledged) for each in self.ledgers)
+
+    @property
+    def replayed(self) -> int:
+        """Repeats of unknown outcomes that met what they had stored."""
+        return sum(one.replayed for one in self.ledgers)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether what the plan wants has not come yet, and may come."""
+        kills = self.story.kills.total()
+        return kills < self.plan.kills * FURTHER_KILLS and not self.plan.wanted(self)
 
     def __str__(self) -> str:
         each = self.ledgers
@@ -338,7 +353,11 @@ def _disturb(deployment: ChaosDeployment, load: Load, plan: Plan, report: Report
         disks,
     )
     deck: list[Event] = []
-    while report.story.kills.total() < plan.kills or (disks and disks.count < plan.losses):
+    while (
+        report.story.kills.total() < plan.kills
+        or (disks and disks.count < plan.losses)
+        or report.goes_on
+    ):
         if time.monotonic() - begun > plan.seconds_max or _faults(deployment, report.ledgers):
             return
         deck = deck or chance.sample(plan.troubles, len(plan.troubles))

@@ -16,24 +16,35 @@ from support.s3 import S3Server
 
 from chaos.deployment import INGESTS
 from chaos.events import Event, calm, node_cut_off, second_uploader
-from chaos.run import LOCAL, REPLICATED, Plan, run_chaos
+from chaos.run import FURTHER_KILLS, LOCAL, REPLICATED, Plan, Report, run_chaos
 
-KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "8"))
+KILLS: Final = int(os.environ.get("BOTTOMLESS_TEST_CHAOS_KILLS", "3"))
 SEED: Final = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
 
 
-@pytest.mark.timeout(900 + KILLS * 12)
+def dangerous(report: Report) -> bool:
+    """Whether the ways that are rare were met: the run goes on until they are."""
+    return (
+        report.acknowledged > KILLS * 20
+        and report.replayed > 0
+        and len(report.story.events) >= KILLS // 4
+        and all(whole.counts["stored"] > 0 for whole in report.shared.supers)
+        and all(group.passed_count > 0 for group in report.shared.groups)
+    )
+
+
+@pytest.mark.timeout(900 + KILLS * FURTHER_KILLS * 12)
 def test_nothing_is_lost_doubled_or_skipped_while_everything_is_killed(
     tmp_path: Path, seaweed: S3Server
 ) -> None:
     """H18: `kill -9` of every service at random under strict producers and checking readers."""
-    report = run_chaos(tmp_path / "run", seaweed, Plan(KILLS, SEED))
+    report = run_chaos(tmp_path / "run", seaweed, Plan(KILLS, SEED, wanted=dangerous))
     print(report)
     assert not report.faults
     assert report.story.kills.total() >= KILLS
     assert len(report.story.events) >= KILLS // 4, "too few kinds of trouble"
     assert report.acknowledged > KILLS * 20, "too few appends: the dangerous path did not run"
-    assert sum(one.replayed for one in report.ledgers) > 0, "no repeat met a record of its own"
+    assert report.replayed > 0, "no repeat met a record of its own"
     assert sum(one.fragment_count for one in report.checked) > KILLS, "too few fragments"
     [whole] = report.shared.supers
     assert whole.counts["stored"] > 0, "nothing was stored in the super stream"

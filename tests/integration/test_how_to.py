@@ -26,6 +26,10 @@ SAID, SAID_METRICS = "127.0.0.1:8080", "127.0.0.1:9464"
 SAID_DIRECTORIES = ("/tmp/two-nodes", "/tmp/three-nodes")
 """Where a page names one: with a short path, since sockets are in it."""
 SAID_SEGMENTS = "/srv/copies/__orders_1795722451413973199"
+LEASES_MS = {"replicas": "10000", "back-up": "20000"}
+"""Of pages that wait for the end of one. What the first says of its length is so; the second asks once
+a second whether it has ended, each time with a program that is started, so that a minute of that took eight
+CPU seconds."""
 SEGMENTS = {
     SAID_SEGMENTS: str(ROOT / "tests/golden/rabbitmq"),
     "/srv/copies/rabbit@shop": str(ROOT / "tests/golden/rabbitmq-queues/node"),
@@ -51,12 +55,10 @@ def short_directory() -> Iterator[str]:
 
 
 def settings_for(place: str, page: Path) -> dict[str, str]:
-    """For who starts a server and for who looks for one; on a page that waits for the end of a lease it has
-    the length that the page says."""
-    waits = page.stem == "replicas"
+    """For who starts a server and for who looks for one."""
     return {
         **PATIENT,
-        **({"BOTTOMLESS_INGEST_LEASE_MS": "10000"} if waits else {}),
+        **({"BOTTOMLESS_INGEST_LEASE_MS": LEASES_MS[page.stem]} if page.stem in LEASES_MS else {}),
         "BOTTOMLESS_PORT": place.rpartition(":")[2],
         "BOTTOMLESS_URL": f"http://{place}",
     }
