@@ -18,7 +18,7 @@ from support.server import AllInOne
 
 from bottomless_server.runtime.base.fault_points import EXIT_AT_FAULT_POINT, POINTS
 
-ARMED = Path(__file__).parents[1] / "support" / "armed"
+ARMED = Path(__file__).parents[1] / "support" / "armed.py"
 SETTINGS = {"BOTTOMLESS_FAULT_POINTS": "1"}
 QUEUE = "/v1/queues/jobs"
 FOUNDING = ("manifest.queue-home.after-exec", "manifest.queue-home.after-object")
@@ -64,8 +64,8 @@ def answered(server: AllInOne, method: str, path: str, body: object = None) -> h
 
 def die_at_start(server: AllInOne, point: str) -> None:
     """Let a process begin on the server's directory, and end at a point of its start."""
-    armed = {"PYTHONPATH": str(ARMED), "BOTTOMLESS_TEST_ARMED": point}
-    dying = AllInOne(server.data_dir, {**SETTINGS, **armed})
+    dying = AllInOne(server.data_dir, {**SETTINGS, "BOTTOMLESS_TEST_ARMED": point})
+    dying.program = str(ARMED)
     dying.spawn()
     assert dying.wait_dead() == EXIT_AT_FAULT_POINT, (point, dying.log()[-2000:])
 

@@ -15,6 +15,7 @@ from typing import Self
 import httpx
 
 from support.nursery import Forked, Nursery, nursery
+from support.skewed_clock import SKEW, skewed_nursery
 
 READY = re.compile(r"ready (http://[0-9.]+:[0-9]+)\n")
 READY_SECONDS = 300
@@ -23,6 +24,9 @@ STOP_SECONDS = 240
 
 class Process:
     """One `bottomless serve …`; may be killed and started again with the same arguments."""
+
+    program = "bottomless"
+    """What is forked; the path of a file that does something first, and then is that."""
 
     def __init__(
         self,
@@ -57,9 +61,9 @@ class Process:
         environment = {**os.environ, **self._settings}
         arguments = ["serve", "--port", str(self._port), *self._arguments]
         with self._log_path.open("a") as log:
-            if self._nursery or not (self._prefix or "PYTHONPATH" in self._settings):
-                forking = self._nursery or nursery()
-                self._process = forking.spawn(arguments, environment, log)
+            forking = self._nursery or self._forking()
+            if forking is not None:
+                self._process = forking.spawn(arguments, environment, log, self.program)
                 return
             # What is on that path is to be loaded before the program.
             program = str(Path(sys.executable).parent / "bottomless")
@@ -70,6 +74,14 @@ class Process:
                 text=True,
                 env=environment,
             )
+
+    def _forking(self) -> Nursery | None:
+        """Who has loaded what this process is to begin with; nobody, if it is loaded before the program."""
+        if self._prefix:
+            return None
+        if SKEW in self._settings:
+            return skewed_nursery()
+        return None if "PYTHONPATH" in self._settings else nursery()
 
     def start(self) -> None:
         """Start and wait for the ready line, which must be all that stdout ever carries."""
