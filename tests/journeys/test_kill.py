@@ -24,7 +24,7 @@ from support.waiting import until
 
 from bottomless.formats.checks import crc32c
 
-KILLS = int(os.environ.get("BOTTOMLESS_TEST_KILLS", "8"))
+KILLS = int(os.environ.get("BOTTOMLESS_TEST_KILLS", "4"))
 SEED = int(os.environ.get("BOTTOMLESS_TEST_SEED", "20261121"))
 PRODUCERS = 3
 AWAY_SECONDS = 0.05

@@ -19,7 +19,7 @@ SETTINGS = {
     "BOTTOMLESS_INGEST_SEGMENT_CHUNK_COUNT_MAX": "5",
     "BOTTOMLESS_PAGE_TOKEN_SECRET": "shared by both readers",
 }
-APPENDS = 60
+APPENDS = 20
 
 
 @pytest.fixture(scope="module")
