@@ -230,6 +230,23 @@ async def test_who_did_not_catch_up_is_taken_in_again_where_nobody_else_is_left(
     assert await one.next(Holders(A, (A, B), (A, B), 2)) == (A, B, D)
 
 
+async def test_those_that_did_not_catch_up_come_again_in_their_turn() -> None:
+    """One of them may have been mended since: here E, once it had its turn."""
+    two = membership(2, C, D, E)
+    stuck, others = B, list[NodeId]()
+    for now in range(1_000, 8_000, 1_000):
+        two.looked([], now, 500, {B: HALF, stuck: HALF})
+        two.looked([], now + 500, 500, {B: HALF, stuck: HALF})
+        members = await two.next(Holders(A, tuple(dict.fromkeys((A, B, stuck))), (A,), 1))
+        assert members is not None
+        assert not isinstance(members, Step)
+        if stuck != B:
+            two.forget([stuck])
+        stuck = members[-1]
+        others.append(stuck)
+    assert others == [C, D, E, C, D, E, C]
+
+
 async def test_without_its_guard_a_node_that_does_not_catch_up_is_waited_for_without_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -46,8 +46,8 @@ class Membership:
         """Members that are out of sync, also while they have no lease."""
         self._stalled: frozenset[NodeId] = frozenset()
         """Members that are out of sync, and of which nothing more was heard for too long."""
-        self._tried: set[NodeId] = set()
-        """Nodes that went since they did not catch up: others are chosen first."""
+        self._tried: dict[NodeId, None] = {}
+        """Nodes that went since they did not catch up, the last one last: others are chosen first."""
         self._gives_way = False
 
     def configure(self, config: StreamConfig) -> None:
@@ -66,7 +66,9 @@ class Membership:
 
     def forget(self, gone: Collection[NodeId]) -> None:
         """Note which nodes are no members any more; one that comes again is like any other."""
-        self._tried |= self._stalled.intersection(gone)
+        for node in sorted(self._stalled.intersection(gone)):
+            self._tried.pop(node, None)
+            self._tried[node] = None
         self._asked -= set(gone)
         self._going -= set(gone)
         self._stalled -= set(gone)
@@ -154,8 +156,8 @@ class Membership:
         if self._choose is None:
             return None
         config = self._record.config
-        # Those that did not catch up are chosen again where there is nobody else.
-        for left_out in (self._tried.difference(holders.members), ()):
+        left_out = [node for node in self._tried if node not in holders.members]
+        while True:
             replicas = wanted + len(left_out)
             replication = config.replication.model_copy(update={"replicas": replicas})
             asked = replace(
@@ -164,7 +166,10 @@ class Membership:
             found = await self._choose(asked, (*holders.members, *left_out))
             if found:
                 return (*holders.members, *found)
-        return None
+            if not left_out:
+                return None
+            # Where there is nobody else they come again in their turn: one may have been mended since.
+            del left_out[0]
 
     def _leaving(self, holders: Holders) -> list[NodeId]:
         """Members to be replaced, those first that are in sync: the others go before them."""
