@@ -66,7 +66,7 @@ GUARDS: Final[dict[str, Guard]] = {
         ("the move and its session in the EXEC of a relocation", 0, _yes),
         ("what a mover has copied", 0, _all_of_it),
         ("the leases of what was moved", 0, _no),
-        ("the time that a move is left to its session", 0, _yes),
+        ("the time that a move is left to its session", 3, _yes),
         ("promoted ranges", 0, _none),
         ("a claim before a delete", 5, _claimed),
         ("a drive that is retired takes nothing new", 0, _at_once),
