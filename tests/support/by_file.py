@@ -14,12 +14,13 @@ ONE_SESSION: Final = (
 """Which tests need Spark: one process runs them all, with one session, whose start takes eight CPU
 seconds, and which takes a core for itself."""
 OWN_DRIVERS: Final = (
-    "tests/spark/test_spark_job_mistakes.py",
+    "tests/spark/test_spark_job_mistakes.py::test_a_command_that_succeeds",
     "tests/spark/test_spark_kills.py",
     "tests/spark/test_spark_packaging.py::test_a_command_with_a_master",
     "tests/spark/test_spark_packaging.py::test_the_shell",
 )
-"""Where they start drivers of their own instead."""
+"""Where they start drivers of their own instead. No more than these: each begins by itself, and with a server
+of its own where its file shares one."""
 EACH_APART: Final = (
     "tests/chaos/test_chaos.py",
     "tests/contract_http/test_schemathesis.py",
