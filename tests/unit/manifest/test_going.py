@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.drives import register
+from support.drives import register, take_away
 from support.guards import remove
 from support.manifest import STREAM
 from support.moving import COLD, GRACE_MS, HOT, Moving, a_moving_stream
@@ -28,8 +28,9 @@ from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.removal import claims, deleter
 from bottomless_server.manifest.removal.claims import Places
 from bottomless_server.manifest.removal.deleter import Deleter
+from bottomless_server.manifest.tree.core.delete_queue import moved_member
 from bottomless_server.stores.going import decode_going, encode_going, going_key
-from bottomless_server.stores.streams import deletes_key
+from bottomless_server.stores.streams import deletes_key, stream_key
 from bottomless_server.tree.drive_loss import Elsewhere
 
 Meanwhile = Callable[[], Awaitable[object]]
@@ -112,11 +113,11 @@ async def test_what_is_gone_or_damaged_when_the_drive_is_lost_becomes_a_gap(
 SHELF = 3
 
 
-async def moved_on_after_the_loss() -> tuple[Losing, Meanwhile]:
+async def moved_on_after_the_loss(*others: int) -> tuple[Losing, Meanwhile]:
     """A move to a drive ends after an operator has said that the drive is lost, and its stream was not told
     yet. The first drive has a source that is due; what is named in place of it lies on a third one until then."""
-    moving = await a_moving_stream(3, SHELF)
-    await register(moving.harness.drive, SHELF, COLD)
+    moving = await a_moving_stream(3, SHELF, *others)
+    await register(moving.harness.drive, SHELF, COLD, *others)
     await moving.move(0, 20, HOT, SHELF)
     number = await moving.enter(0, 20, SHELF, COLD)
     await moving.copy(number)
@@ -213,6 +214,144 @@ async def test_without_a_look_after_the_claim_what_was_found_is_named_and_gone(
     remove(monkeypatch, "a look after the claim", nothing)
     _, gone = await claimed_before_the_exec(monkeypatch)
     assert len(gone) == 2
+
+
+FAR = 5
+
+
+async def moved_twice_after_the_claim(
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Losing, list[str]]:
+    """A deleter has claimed what the loss of a drive has named a moment before, and stands still. Another one
+    finds it named; and then it moves elsewhere. Returns what is named and gone once the first one is done,
+    and `FAR` was lost when its deletion lands."""
+    there, finish_and_lose = await moved_on_after_the_loss(FAR)
+    moving, claim = there.moving, claims.claim
+
+    async def late(
+        coordination: Coordination, wanted: Places
+    ) -> dict[StreamId, set[FragmentPlace]]:
+        await finish_and_lose()
+        monkeypatch.setattr(deleter, "claim", claim)
+        claimed = await claim(coordination, wanted)
+        await moving.delete()
+        await moving.move(0, 20, HOT, FAR)
+        return claimed
+
+    async def lose() -> None:
+        await take_away(moving.harness.context.drives, FAR)
+        await Losing(moving).lose(f"d{FAR}", f"d{FAR}")
+
+    monkeypatch.setattr(deleter, "claim", late)
+    meanwhile(there, monkeypatch, lose)
+    await Deleter(moving.harness.context).make_pass()
+    return there, sorted(set(await moving.named(HOT)) - set(await moving.fragments(HOT)))
+
+
+async def test_what_moved_twice_since_it_was_claimed_waits_for_its_new_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, gone = await moved_twice_after_the_claim(monkeypatch)
+    assert gone == []
+    assert len(await there.moving.fragments(HOT)) == 3
+
+
+async def test_without_a_look_at_its_place_in_the_queue_it_goes_though_it_is_the_last_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> set[Due]:
+        return set()
+
+    remove(monkeypatch, "the place in the queue after the claim", nothing)
+    _, gone = await moved_twice_after_the_claim(monkeypatch)
+    assert len(gone) == 2
+
+
+async def found_named_long_ago(
+    monkeypatch: pytest.MonkeyPatch, stands_still: Callable[[Sequence[str]], bool]
+) -> list[str]:
+    """A deleter has found something named, and stands still before it says so to the queue. Meanwhile it moves
+    on, and another deleter claims it. Returns what is named and gone, where `FAR` is lost when that one's
+    deletion lands."""
+    there, finish_and_lose = await moved_on_after_the_loss(FAR)
+    moving, coordination = there.moving, there.moving.harness.coordination
+    await finish_and_lose()
+    sources = [FragmentPlace(HOT, key) for key in (await moving.fragments(HOT))[:2]]
+    coordination.write(Changes({going_key(STREAM): encode_going(sources)}))
+    stands, goes_on, patch = asyncio.Event(), asyncio.Event(), pytest.MonkeyPatch()
+    get_many, transact = coordination.get_many, coordination.transact
+
+    async def until_it_goes_on(redis_keys: Sequence[str]) -> None:
+        if stands_still(redis_keys):
+            patch.undo()
+            stands.set()
+            await goes_on.wait()
+
+    async def late_get(redis_keys: Sequence[str]) -> list[bytes | None]:
+        await until_it_goes_on(redis_keys)
+        return await get_many(redis_keys)
+
+    async def late_transact(redis_keys: Sequence[str], *more: Any) -> Any:
+        await until_it_goes_on(redis_keys)
+        return await transact(redis_keys, *more)
+
+    patch.setattr(coordination, "get_many", late_get)
+    patch.setattr(coordination, "transact", late_transact)
+    standing = asyncio.create_task(Deleter(moving.harness.context).make_pass())
+    waiting = asyncio.create_task(stands.wait())
+    await asyncio.wait({standing, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    assert stands.is_set()
+    await moving.move(0, 20, HOT, FAR)
+    moving.harness.clock.now += GRACE_MS
+
+    async def lose() -> None:
+        goes_on.set()
+        await standing
+        await take_away(moving.harness.context.drives, FAR)
+        await Losing(moving).lose(f"d{FAR}", f"d{FAR}")
+
+    meanwhile(there, monkeypatch, lose)
+    await Deleter(moving.harness.context).make_pass()
+    assert await gaps(there) == []
+    return sorted(set(await moving.named(HOT)) - set(await moving.fragments(HOT)))
+
+
+def before_it_asks_what_is_claimed(redis_keys: Sequence[str]) -> bool:
+    return [*redis_keys] == [going_key(STREAM)]
+
+
+def before_it_takes_the_claim_out(redis_keys: Sequence[str]) -> bool:
+    return [*redis_keys] == [going_key(STREAM), stream_key(STREAM)]
+
+
+@pytest.mark.parametrize(
+    "stands_still", [before_it_asks_what_is_claimed, before_it_takes_the_claim_out]
+)
+async def test_a_deleter_that_comes_late_takes_out_no_claim_of_what_has_moved_on(
+    stands_still: Callable[[Sequence[str]], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await found_named_long_ago(monkeypatch, stands_still) == []
+
+
+async def test_without_a_look_in_that_exec_a_claim_goes_that_is_needed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove(monkeypatch, "what is named in the EXEC that takes its claim out", lambda *_: True)
+    assert len(await found_named_long_ago(monkeypatch, before_it_takes_the_claim_out)) == 2
+
+
+async def test_claims_of_what_is_named_go_with_its_member_or_with_the_next_ones() -> None:
+    there, finish_and_lose = await moved_on_after_the_loss()
+    moving = there.moving
+    await finish_and_lose()
+    # Two wait in the queue; of the third one no member is there.
+    sources = [FragmentPlace(HOT, key) for key in await moving.fragments(HOT)]
+    moving.harness.coordination.write(Changes({going_key(STREAM): encode_going(sources)}))
+    await moving.delete()
+    assert await going_of(moving) == frozenset()
+    assert await moving.fragments(HOT) == await moving.named(HOT)
+    queued = [moved_member(place.object_key) for place in sources]
+    assert await moving.harness.coordination.due_at(deletes_key(HOT), queued) == [None] * 3
 
 
 async def test_of_several_that_are_going_one_that_is_whole_is_copied() -> None:

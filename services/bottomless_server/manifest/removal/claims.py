@@ -9,13 +9,15 @@ ever on another drive than the first, in this order:
 2. `claim`: one EXEC for a pass enters what is to go, of all streams (`stores/going.py`). A crash here leaves
    the claim beside the member of the queue: the next pass of any process claims the same again, which
    changes nothing, and goes on.
-3. The record is asked once more (`named_since`), then the registry of drives (`is_outdated` in
+3. The record is asked once more, and where it has changed the queue (`named_since`), then the registry of drives (`is_outdated` in
    `deleter.py`). What is named by now stays, and so does what has the bytes of something that the manifest
    names on a drive which is lost. A crash here is as before.
 4. Objects are deleted. A crash here: an absent object counts as deleted in the next pass.
-5. `settle`: one EXEC takes the members out of the queue, and the claims with them. So neither is there
-   without the other, but where an earlier release has settled the member, or the queue of a lost drive was
-   forgotten: such a claim goes with the next ones of its stream, or with the stream.
+5. `settle`: one EXEC takes the members out of the queue, and the claims with them. A claim goes only where
+   its object is gone, or its drive is lost, or in an EXEC at which the manifest names it: so one that was
+   entered is there for as long as the object can be deleted by it (docs/decisions/0232). One without a
+   member, as where an earlier release has settled that, or the queue of a lost drive was forgotten, goes with
+   the next ones of its stream by the same rule, or with the stream.
 
 The loss of a drive goes the other way round (`mutators/losing.py`): the registry says it, then the record is
 read, then what is going, then the drives are listed, and then what was found is named, if the record is still
@@ -31,16 +33,28 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import structlog
 
+from bottomless.drives.base import ObjectMissing
 from bottomless.errors import Corrupt, NotFound, StoreError
 from bottomless.formats.keys import FragmentPlace
+from bottomless.formats.stream_record import decode_record
 from bottomless.guards import guard
 from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
-from bottomless_server.coordination.base import Changes, Coordination, Due, Values
+from bottomless_server.coordination.base import (
+    Changes,
+    Coordination,
+    CoordinationUnavailable,
+    Due,
+    Values,
+)
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.removal.moved_sources import entry_now, require_copy
-from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, moved_member
+from bottomless_server.manifest.tree.core.delete_queue import (
+    DeleteTarget,
+    moved_member,
+    parse_delete_target,
+)
 from bottomless_server.manifest.tree.resolver import load_root
 from bottomless_server.stores.going import (
     GOING_COUNT_MAX,
@@ -48,11 +62,13 @@ from bottomless_server.stores.going import (
     encode_going,
     going_key,
 )
-from bottomless_server.stores.streams import deletes_key
+from bottomless_server.stores.streams import deletes_key, stream_key
 
 log = structlog.get_logger(__name__)
 
 Places = Mapping[StreamId, Collection[FragmentPlace]]
+Reachable = Callable[[StreamRecord, Node, DeleteTarget], Awaitable[bool]]
+"""Whether a manifest names an object: `Deleter.reachable`."""
 
 
 @guard("a claim before a delete")
@@ -87,7 +103,7 @@ async def named_since(
     context: Context,
     record: StreamRecord,
     claimed: Mapping[Due, DeleteTarget],
-    reachable: Callable[[StreamRecord, Node, DeleteTarget], Awaitable[bool]],
+    reachable: Reachable,
 ) -> set[Due]:
     """Members that stay by what the manifest names now, where that is not what was looked at before the
     claim, by `record`.
@@ -102,8 +118,10 @@ async def named_since(
     if newer.root == record.root or newer.state is not StreamState.ACTIVE:
         return set()
     newer, root = await load_root(context, newer)
-    kept: set[Due] = set()
+    kept = await requeued_since(context.coordination, claimed)
     for due, target in claimed.items():
+        if due in kept:
+            continue
         try:
             if await reachable(newer, root, target):
                 kept.add(due)
@@ -117,42 +135,69 @@ async def named_since(
     return kept
 
 
-async def settle(coordination: Coordination, settled: Sequence[Due], gone: Places) -> None:
-    """Take members out of their queue, and with them the claims of what is `gone`, in one EXEC.
+@guard("the place in the queue after the claim")
+async def requeued_since(coordination: Coordination, dues: Collection[Due]) -> set[Due]:
+    """Members that are not queued as they were. What was named again meanwhile, and moved once more, has a new
+    time of grace; and another process may have taken its claim out while it was named."""
+    members = [*dues]
+    due_at = await coordination.due_at(members[0].redis_key, [due.member for due in members])
+    return {due for due, at in zip(members, due_at, strict=True) if at != due.due_at}
+
+
+async def settle(
+    context: Context,
+    settled: Sequence[Due],
+    gone: Places,
+    named: Mapping[StreamId, Mapping[Due, DeleteTarget]],
+    reachable: Reachable,
+) -> list[Due]:
+    """Take members out of their queue, and with them the claims of what is `gone`, in one EXEC, but for those
+    that were found `named` and are claimed: these go with their claims, each stream by an EXEC of its own, or
+    stay. Returns those that are out.
 
     Raises:
         CoordinationUnavailable, CoordinationUnknown: the same again is right.
     """
-    keys = [going_key(one) for one in gone]
-    values = await coordination.get_many(keys) if keys else []
+    coordination = context.coordination
+    asked = [*{**gone, **named}]
+    values = await coordination.get_many([going_key(one) for one in asked]) if asked else []
     held = {
         stream_id: going
-        for stream_id, value in zip(gone, values, strict=True)
+        for stream_id, value in zip(asked, values, strict=True)
         if (going := _going(stream_id, value))
     }
     if not held:
         await coordination.settle(settled)
-        return
-    rest = {place for stream_id, going in held.items() for place in going - set(gone[stream_id])}
-    forgotten = await _unqueued(coordination, rest)
+        return [*settled]
+    ended = {stream_id: going & {*gone.get(stream_id, ())} for stream_id, going in held.items()}
+    out = {*settled}
+    for stream_id, going in held.items():
+        mine = named.get(stream_id, {})
+        claimed = {due: one for due, one in mine.items() if one.place in going}
+        out -= {*claimed}
+        others = going - ended[stream_id] - {one.place for one in claimed.values()}
+        unqueued = await _unqueued(coordination, others)
+        ended[stream_id] |= (absent := await _absent(context, unqueued))
+        out |= await _release(context, stream_id, claimed, unqueued - absent, reachable)
+    rest = [due for due in settled if due in out]
 
     def take_out(values: Values) -> tuple[Changes, None]:
         written: dict[str, bytes | None] = {}
-        for stream_id in held:
+        for stream_id, places in ended.items():
             key = going_key(stream_id)
             before = _going(stream_id, values[key])
-            left = None if before is None else before - set(gone[stream_id]) - forgotten
-            if left is not None and left != before:
-                written[key] = encode_going(left)
-        return Changes(written, settled=settled), None
+            if before is not None and before & places:
+                written[key] = encode_going(before - places)
+        return Changes(written, settled=rest), None
 
     await coordination.transact([going_key(one) for one in held], take_out)
+    return rest
 
 
 async def _unqueued(
     coordination: Coordination, places: Collection[FragmentPlace]
 ) -> set[FragmentPlace]:
-    """Objects that wait in no queue: they are gone, or lay on a drive that is lost."""
+    """Objects that wait in no queue."""
     found: set[FragmentPlace] = set()
     for number in {place.drive for place in places}:
         mine = [place for place in places if place.drive == number]
@@ -162,6 +207,78 @@ async def _unqueued(
         both = zip(mine, due_at[: len(mine)], due_at[len(mine) :], strict=True)
         found |= {place for place, alone_at, moved_at in both if alone_at is moved_at is None}
     return found
+
+
+async def _absent(context: Context, places: Collection[FragmentPlace]) -> set[FragmentPlace]:
+    """Objects that are not there any more, or lay on a drive that is lost; no key is used twice."""
+    lost = await context.drive_states.lost({place.drive for place in places})
+    found = {place for place in places if place.drive in lost}
+    for place in {*places} - found:
+        try:
+            await context.drives.of(place.drive).head(place.object_key)
+        except ObjectMissing:
+            found.add(place)
+        except StoreError as error:
+            log.warning("a claim stays for now", **place._asdict(), error=str(error))
+    return found
+
+
+async def _release(
+    context: Context,
+    stream_id: StreamId,
+    members: Mapping[Due, DeleteTarget],
+    unqueued: Collection[FragmentPlace],
+    reachable: Reachable,
+) -> set[Due]:
+    """Take out claims of what the manifest names in this very moment, and the members about it; returns these."""
+    asked: dict[FragmentPlace, Due | None] = {
+        **dict.fromkeys(unqueued),
+        **{one.place: due for due, one in members.items()},
+    }
+    if not asked:
+        return set()
+    try:
+        record, root = await load_root(context, await context.streams.load(stream_id))
+    except NotFound:
+        # The claims went with the record.
+        return {*members}
+    except CoordinationUnavailable:
+        raise
+    except StoreError as error:
+        log.warning("claims stay for now", stream_id=stream_id, error=str(error))
+        return set()
+    named: dict[FragmentPlace, Due | None] = {}
+    for place, due in asked.items():
+        target = parse_delete_target(place.object_key.encode("ascii", "replace"), place.drive)
+        try:
+            if target is not None and await reachable(record, root, target):
+                named[place] = due
+        except StoreError as error:
+            log.warning("a claim stays for now", **place._asdict(), error=str(error))
+    if not named:
+        return set()
+    released = {due for due in named.values() if due is not None}
+    key, record_key = going_key(stream_id), stream_key(stream_id)
+
+    def take_out(values: Values) -> tuple[Changes, set[Due]]:
+        before, value = _going(stream_id, values[key]), values[record_key]
+        if before is None or not is_named_still(context, record, value):
+            return Changes(), set()
+        return Changes({key: encode_going(before - {*named})}, settled=[*released]), released
+
+    return await context.coordination.transact([key, record_key], take_out)
+
+
+@guard("what is named in the EXEC that takes its claim out")
+def is_named_still(context: Context, record: StreamRecord, value: bytes | None) -> bool:
+    """Whether the record in coordination names the root by which something was found named. A claim that went
+    later than that would be missing where it has moved on, and waits to be deleted."""
+    if value is None:
+        return False
+    try:
+        return decode_record(value, context.streams.served).root == record.root
+    except Corrupt:
+        return False
 
 
 def _going(stream_id: StreamId, value: bytes | None) -> frozenset[FragmentPlace] | None:

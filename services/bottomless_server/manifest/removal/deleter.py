@@ -81,8 +81,10 @@ _Members = dict[Due, DeleteTarget]
 class Settled(NamedTuple):
     """The members that are done, and those that failed; all others are queued again for later already."""
 
-    used: tuple[Due, ...]
-    """Members whose places in the queue are used up."""
+    live: tuple[Due, ...]
+    """Members whose objects are named, so that there is nothing to do."""
+    gone: tuple[Due, ...]
+    """Members whose objects are gone."""
     failed: tuple[Due, ...]
 
 
@@ -166,6 +168,7 @@ class Deleter:
         coordination, failing = self._context.coordination, self._failing[number]
         settled: list[Due] = []
         failed: list[Due] = []
+        deleted: dict[StreamId, Sequence[Due]] = {}
         looks: dict[StreamId, Look] = {}
         for stream_id, members in self._page(known).items():
             try:
@@ -190,8 +193,9 @@ class Deleter:
                 raise
             except Exception as error:  # noqa: BLE001  a bug of one stream stops no other
                 self._note_failure(stream_id, error)
-                one = Settled((), tuple(_members_of(stream_id, known)))
-            settled += one.used
+                one = Settled((), (), tuple(_members_of(stream_id, known)))
+            settled += [*one.live, *one.gone]
+            deleted[stream_id] = one.gone
             failed += one.failed
         unknown = [due for due, target in known.items() if target is None]
         if unknown:
@@ -200,13 +204,17 @@ class Deleter:
         await failing.put_off([*failed, *unknown], now)
         if settled:
             await reach("manifest.deleter.before-settle")
-        used = {due: target for due in settled if (target := known[due]) is not None}
-        gone = {
-            stream_id: places
+        named = {
+            stream_id: live
             for stream_id, look in looks.items()
-            if look.may_be_claimed and (places := _fragments_of(stream_id, used))
+            if look.may_be_claimed and (live := _fragments(known, look.live))
         }
-        await settle(coordination, settled, gone)
+        gone = {
+            stream_id: [one.place for one in mine.values()]
+            for stream_id, look in looks.items()
+            if look.may_be_claimed and (mine := _fragments(known, deleted.get(stream_id, ())))
+        }
+        settled = await settle(self._context, settled, gone, named, self.reachable)
         await failing.done(settled)
         more = len(known) > self._page_count
         if not more:
@@ -293,7 +301,7 @@ class Deleter:
             members = {due: one for due, one in members.items() if due not in named}
         gone = await self._delete(record, members, look.lost)
         left = [due for due in members if due not in gone]
-        return Settled((*look.live, *gone), (*look.unread, *unclaimed, *left))
+        return Settled(look.live, tuple(gone), (*look.unread, *unclaimed, *left))
 
     async def _tell_live(self, record: StreamRecord, live: Sequence[DeleteTarget]) -> None:
         """Tell of what was to be deleted although the manifest names it: a bug, unless it was taken back
@@ -464,10 +472,9 @@ def _members_of(stream_id: StreamId, known: Mapping[Due, DeleteTarget | None]) -
     return [due for due, one in known.items() if one and one.stream_id == stream_id]
 
 
-def _fragments_of(stream_id: StreamId, members: _Members) -> list[FragmentPlace]:
-    """The fragments of a stream among members that are done."""
-    mine = (one for one in members.values() if one.stream_id == stream_id)
-    return [one.place for one in mine if one.is_fragment]
+def _fragments(known: Mapping[Due, DeleteTarget | None], dues: Sequence[Due]) -> _Members:
+    """Members that stand for one whole fragment each."""
+    return {due: one for due in dues if (one := known[due]) is not None and one.is_fragment}
 
 
 @guard("condemning before a delete")
