@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from support.drives import register, take_away
 from support.guards import remove
 from support.manifest import STREAM
@@ -435,9 +436,10 @@ async def test_what_cannot_be_deleted_stays_claimed_and_others_wait_for_room(
         return {key: DriveRefused("no") for key in object_keys}
 
     moving.harness.clock.now += GRACE_MS
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, capture_logs() as told:
         patch.setattr(drive, "delete", refuse)
         await Deleter(moving.harness.context).make_pass()
+    assert [one["count"] for one in told if one["event"].startswith("objects wait")] == [1]
     assert {place.object_key for place in await going_of(moving)} == set(asked)
     assert len(asked) == 2
     for _ in range(3):

@@ -294,6 +294,12 @@ class Deleter:
         record, members = look.record, look.members
         unclaimed = [due for due, one in look.to_be_claimed.items() if one not in claimed]
         members = {due: one for due, one in members.items() if due not in unclaimed}
+        if record is not None and unclaimed:
+            log.warning(
+                "objects wait, since as many of their stream are going as may",
+                stream_id=record.stream_id,
+                count=len(unclaimed),
+            )
         if record is not None and claimed:
             mine = {due: one for due, one in members.items() if one.place in claimed}
             named = await named_since(self._context, record, mine, self.reachable)
