@@ -78,8 +78,8 @@ def test_names_come_and_go(files: FileCalls, tmp_path: Path) -> None:
     files.rename(tmp_path / "a", tmp_path / "b")
     write_file(files, tmp_path / "c", b"c")
     files.rename(tmp_path / "c", tmp_path / "b")
-    files.make_dir(tmp_path / "deep" / "er")
-    files.make_dir(tmp_path / "deep" / "er")
+    for path in (tmp_path / "deep", tmp_path / "deep" / "er", tmp_path / "deep" / "er"):
+        files.make_dir(path)
 
     assert sorted(files.names(tmp_path)) == ["b", "deep"]
     assert read_file(files, tmp_path / "b", 10) == b"c"
@@ -100,6 +100,7 @@ def test_names_come_and_go(files: FileCalls, tmp_path: Path) -> None:
         (lambda files, path: files.rename(path / "nothing", path / "b"), FileNotFoundError),
         (lambda files, path: files.remove_dir(path / "full"), OSError),
         (lambda files, path: files.fsync_dir(path / "nothing"), FileNotFoundError),
+        (lambda files, path: files.make_dir(path / "no" / "way"), FileNotFoundError),
     ],
 )
 def test_what_cannot_be_done_is_refused(

@@ -121,7 +121,8 @@ class PowerLossDisk:
         self._errors = _Errors()
         self._chance = random.Random(1)
         self._next_fd = 1_000_000
-        self.make_dir(root)
+        for path in (*reversed(root.parents), root):
+            self.make_dir(path)
         for change in self._journal:
             change.keep()
         self._journal = []
@@ -280,14 +281,10 @@ class PowerLossDisk:
         return len(self.file(fd).data)
 
     def make_dir(self, path: Path) -> None:
-        missing = []
-        while self._find(path) is None:
-            missing.append(path)
-            path = path.parent
-        for fresh in reversed(missing):
-            self.before("make_dir", fresh)
-            parent = self._directory(fresh.parent)
-            self._change(_Renaming(None, (parent, fresh.name, _Directory(fresh))))
+        if self._find(path) is None:
+            self.before("make_dir", path)
+            parent = self._directory(path.parent)
+            self._change(_Renaming(None, (parent, path.name, _Directory(path))))
 
     def remove_dir(self, path: Path) -> None:
         self.before("remove_dir", path)

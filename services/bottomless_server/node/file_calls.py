@@ -68,7 +68,8 @@ class FileCalls(Protocol):
     def size(self, fd: int) -> int: ...
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory unless it is there."""
+        """Make a directory unless it is there, in one that is there: where the directory of a node is gone,
+        nothing is made at its path that would be taken for it."""
         ...
 
     def remove_dir(self, path: Path) -> None:
@@ -139,7 +140,7 @@ class RealFileCalls:
         return os.fstat(fd).st_size
 
     def make_dir(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True)
 
     def remove_dir(self, path: Path) -> None:
         path.rmdir()

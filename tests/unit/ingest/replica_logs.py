@@ -56,7 +56,8 @@ class OwnerLog:
         self.epoch = 0
         self.published_next = 0
         self.ends: tuple[EpochEnd, ...] = ()
-        self.disk.make_dir(stream_dir(ROOT, stream_id))
+        for path in (streams_dir(ROOT), stream_dir(ROOT, stream_id)):
+            self.disk.make_dir(path)
         self.claim()
 
     def claim(self) -> None:

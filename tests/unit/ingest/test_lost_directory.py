@@ -14,8 +14,10 @@ from support.guards import remove
 from support.waiting import eventually
 
 from bottomless.errors import Unavailable
+from bottomless.model.segment import Checkpoint
 from bottomless_server.coordination.base import Hold
 from bottomless_server.coordination.memory import MemoryCoordination
+from bottomless_server.ingest.replicas.opening import LogFiles
 from bottomless_server.node import directory_watch
 from bottomless_server.node.core.lost_directory import AGAIN_SECONDS, DirectoryLooks, Seen
 from bottomless_server.node.data_directory import DataDirectory
@@ -29,7 +31,7 @@ from bottomless_server.node.file_calls import RealFileCalls
 from bottomless_server.node.lease import REAL_CLOCKS, LeaseBounds, NodeLease
 from bottomless_server.stores.ingest_nodes import known_nodes
 from bottomless_server.stores.streams import node_key
-from unit.ingest.harness import IngestHarness
+from unit.ingest.harness import STREAM, IngestHarness
 from unit.ingest.replica_services import ThreeServices
 
 LASTING = LeaseBounds(lease_ms=3_600_000, margin_ms=500, renew_ms=3_600_000)
@@ -345,3 +347,23 @@ async def test_a_node_that_follows_confirms_nothing_without_its_directory(
     assert in_sync - {follower.node_id} == {owner.node_id, other.node_id}
     assert (follower.node_id in in_sync) is not guarded
     await three.aclose()
+
+
+def test_an_opening_makes_nothing_at_the_path_of_a_directory_that_is_gone(tmp_path: Path) -> None:
+    """Who brings it back finds its path free, and what is acknowledged meanwhile lies nowhere else."""
+    files = LogFiles(RealFileCalls(), tmp_path / "ingest", STREAM)
+    nothing = Checkpoint(STREAM, 0, 0, 0, 0, 1, 0, 0, 0)
+    with pytest.raises(FileNotFoundError):
+        files.note(nothing)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_new_stream_makes_nothing_at_the_path_of_a_directory_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    made = await IngestHarness(tmp_path / "ingest").declare()
+    await made.start()
+    shutil.rmtree(made.data_dir)
+    assert (await made.append("0")).json()["code"] == "storage-failed"
+    assert not made.data_dir.exists()
+    await made.aclose()

@@ -81,9 +81,10 @@ class LogFiles:
         """Write a checkpoint, into a directory that is made if need be.
 
         Raises:
-            OSError: the old one is still there.
+            OSError: the old one is still there; or the directory of the node is gone.
         """
-        make_dir_durable(self.calls, self.directory)
+        self.calls.make_dir(self.directory)
+        self.calls.fsync_dir(self.directory.parent)
         replace_file(self.calls, self.directory / CHECKPOINT_NAME, encode_checkpoint(checkpoint))
 
     def remove(self, firsts: Sequence[int]) -> None:
