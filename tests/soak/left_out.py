@@ -295,6 +295,14 @@ _CHEAPER: Final[Mapping[str, Mapping[str, str]]] = {
             "[both are back]"
         ),
     },
+    "tests/spark/test_spark_stream.py": {
+        "test_a_query_over_a_leaderless_stream_is_one_over_a_local_stream": (
+            "tests/spark/test_spark_source.py::test_a_leaderless_stream_is_read_as_a_local_one_is"
+        ),
+        "test_a_query_that_was_stopped_goes_on_where_it_was": (
+            "::test_a_query_that_died_in_a_batch_does_that_batch_again_with_the_same_records"
+        ),
+    },
     "tests/spark/test_spark_super.py": {
         "test_all_partitions_are_one_dataframe": (
             "::test_a_query_goes_on_in_each_partition_and_finds_new_ones"
@@ -318,6 +326,10 @@ _CHEAPER: Final[Mapping[str, Mapping[str, str]]] = {
         "test_an_export_to_s3_that_broke_off_goes_on_with_its_position[iceberg]": ("[parquet]"),
     },
     "tests/spark/test_spark_sink.py": {
+        "test_a_second_run_with_the_same_txn_id_writes_nothing[leaderless]": "[local]",
+        "test_a_batch_that_died_around_its_commit_is_written_once_when_it_is_cut_otherwise[leaderless-after]": (
+            "[local-after]"
+        ),
         "test_every_column_is_written_and_read_back[leaderless]": ("[local]"),
         "test_rows_of_many_tasks_become_one_append_in_the_order_of_partitions[leaderless]": (
             "[local]"
