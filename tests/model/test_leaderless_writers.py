@@ -10,7 +10,9 @@ from unit.ingest.leaderless.harness import Stores
 from model.leaderless_producers import ProducerWorld
 from model.leaderless_writers import World
 
-SEEDS: Final = int(os.environ.get("BOTTOMLESS_MODEL_WRITERS", "4"))
+SEEDS: Final = int(os.environ.get("BOTTOMLESS_MODEL_WRITERS", "2"))
+FURTHER: Final = 6
+"""So many seeds more at most, where none before met all that is to be met: any change makes other stories."""
 
 
 def run(seed: int, *, sync: bool = False) -> World:
@@ -26,17 +28,22 @@ def run(seed: int, *, sync: bool = False) -> World:
 @pytest.mark.parametrize("sync", [False, True])
 def test_whatever_happens_a_stream_is_what_was_acknowledged(*, sync: bool) -> None:
     events: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    names = {"acknowledged", "killed", "deleted", "slept", "store begun anew"}
+    for seed in range(SEEDS + FURTHER):
+        if seed >= SEEDS and names <= events.keys():
+            break
         events += run(seed, sync=sync).events
-    names = ("acknowledged", "killed", "deleted", "slept", "store begun anew")
-    assert all(events[name] > 0 for name in names)
+    assert names <= events.keys()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_whatever_happens_each_record_of_a_producer_is_stored_once() -> None:
     # Of a node that was killed some calls are never made, which their end complains about.
     events: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    names = {"acknowledged", "killed", "slept"}
+    for seed in range(SEEDS + FURTHER):
+        if seed >= SEEDS and names <= events.keys():
+            break
         world = ProducerWorld(seed)
         try:
             world.run()
@@ -44,4 +51,4 @@ def test_whatever_happens_each_record_of_a_producer_is_stored_once() -> None:
             while Stores.opened:
                 Stores.opened.pop().close()
         events += world.events
-    assert all(events[name] > 0 for name in ("acknowledged", "killed", "slept"))
+    assert names <= events.keys()
