@@ -24,6 +24,8 @@ from bottomless.model.names import StreamId
 from bottomless_server.coordination.base import Changes, Coordination, Due, Values
 
 OPERATIONS_KEY: Final = "bottomless:operations"
+FOREVER: Final = 2**52
+"""Later than anything is queued for."""
 _ID_PREFIX: Final = "op_"
 _ID: Final = re.compile(r"op_[0-9a-f]{32}", re.ASCII)
 
@@ -142,6 +144,31 @@ class OperationStore:
         if operation.tenant != tenant:
             raise operation_not_found()
         return operation
+
+    async def listed(
+        self, tenant: str, before: str | None, count: int
+    ) -> tuple[list[Operation], str | None]:
+        """The operations of a tenant among the `count` newest ids before an id, None for the newest of all;
+        and the id before which the next ones are, None after the last. What cannot be read is left out.
+
+        Ids sort by the time at which they were made, and all of them are read: their number has a bound.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        number = await self._coordination.member_count(OPERATIONS_KEY)
+        dues = await self._coordination.due(OPERATIONS_KEY, FOREVER, number) if number else []
+        ids = sorted((due.member.decode("ascii") for due in dues), reverse=True)
+        ids = [one for one in ids if before is None or one < before]
+        page = ids[:count]
+        values = await self._coordination.get_many([operation_key(one) for one in page])
+        found: list[Operation] = []
+        for value in values:
+            with suppress(Corrupt):
+                if value is not None:
+                    found.append(decode_operation(value))
+        after = page[-1] if len(ids) > count else None
+        return [one for one in found if one.tenant == tenant], after
 
     async def enter(self, operation: Operation) -> None:
         """Enter a new operation, due at once."""

@@ -1,12 +1,13 @@
 """Operations: the state of work that was accepted, and waiting for its end."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from bottomless.cli.examples import examples
-from bottomless.cli.output import Form, Output, show
+from bottomless.cli.output import Column, Form, Output, show, show_list
 from bottomless.cli.session import open_client
 from bottomless.cli.waiting import wait_for
 
@@ -19,11 +20,29 @@ Wait = Annotated[
 ]
 
 
+class State(StrEnum):
+    """What becomes of an operation."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+_COLUMNS: Final = [
+    Column("OPERATION", lambda item: item["operation_id"]),
+    Column("KIND", lambda item: item["kind"]),
+    Column("STATE", lambda item: item["state"]),
+    Column("CREATED", lambda item: item["created_at"]),
+]
+
+
 def add_to(app: typer.Typer) -> None:
     """Add `operations` with its commands to the command line."""
     group = typer.Typer(
         help="Work that was accepted and continues by itself.", no_args_is_help=True
     )
+    group.command("ls", epilog=examples("operations ls", "operations ls --state running"))(_list)
     group.command(
         "show",
         epilog=examples(
@@ -32,6 +51,19 @@ def add_to(app: typer.Typer) -> None:
         ),
     )(_show)
     app.add_typer(group, name="operations")
+
+
+def _list(
+    context: typer.Context,
+    state: Annotated[
+        State | None, typer.Option(help="Only those in this state.", show_default=False)
+    ] = None,
+    output: Output = Form.TABLE,
+) -> None:
+    """List operations, the newest first; finished ones are kept for seven days."""
+    with open_client(context) as client:
+        listed = client.list_operations(state=None if state is None else state.value)
+        show_list(listed, _COLUMNS, output)
 
 
 def finish(

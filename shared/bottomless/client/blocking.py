@@ -301,6 +301,7 @@ class Client:
     compact_queue_store = _waits(AsyncClient.compact_queue_store)
     take_over_queues = _waits(AsyncClient.take_over_queues)
     take_over = _waits(AsyncClient.take_over)
+    list_operations = _iterates(AsyncClient.list_operations)
     operation = _waits(AsyncClient.operation)
     wait_for_operation = _waits(AsyncClient.wait_for_operation)
 

@@ -5,7 +5,7 @@ Most of them answer with an operation: work that was accepted and continues by i
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from bottomless.client.address import (
@@ -266,6 +266,14 @@ class UpkeepCalls(Wire):
     async def return_lease(self, name: str, lease_id: str) -> None:
         """End a lease; what it protected may be deleted."""
         await self._send("DELETE", lease_path(name, lease_id))
+
+    def list_operations(self, *, state: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """List the operations of the tenant, the newest first, also finished ones during seven days.
+
+        `state` leaves out those in another one of `pending`, `running`, `succeeded` and `failed`. What an
+        operation has done so far, and its result, `operation` shows.
+        """
+        return self._list("/v1/operations", {} if state is None else {"state": state})
 
     async def operation(self, operation_id: str) -> dict[str, Any]:
         """Show the state of an operation."""

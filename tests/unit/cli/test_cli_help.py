@@ -80,6 +80,7 @@ def test_the_commands_are_these() -> None:
         "nodes ls",
         "nodes rebalance",
         "offsets",
+        "operations ls",
         "operations show",
         "produce",
         "producers get",

@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from support.command_line import CommandLine
 from support.server import AllInOne
+from support.stand_in import OURS, standing_in
 
 from bottomless.cli.waiting import SILENT_SECONDS, Narrator
 
@@ -105,3 +107,19 @@ def test_ctrl_c_ends_the_waiting_and_not_the_work(deployment: AllInOne, tmp_path
     assert waiting.wait(240) == 130
     assert waiting.communicate() == (b"", b"")
     assert cli.ok("ls", "--deleting", "-o", "name") == "staying\n"
+
+
+def test_operations_are_listed_and_those_in_one_state(tmp_path: Path) -> None:
+    item = {"kind": "rebalance", "stream_id": None, "created_at": "2026-11-28T12:00:00.000Z"}
+    items = [{**item, "operation_id": f"op_{digit * 32}", "state": "running"} for digit in "ba"]
+    body = orjson.dumps({"items": items, "next_page_token": None})
+    with standing_in(lambda _: (200, body, OURS)) as server:
+        cli = CommandLine(server.url, tmp_path)
+        table = cli.ok("operations", "ls").splitlines()
+        names = cli.ok("operations", "ls", "--state", "running", "-o", "name").splitlines()
+        wrong = cli.run("operations", "ls", "--state", "done")
+    assert table[0].split() == ["OPERATION", "KIND", "STATE", "CREATED"]
+    assert table[1].split() == [f"op_{'b' * 32}", "rebalance", "running", item["created_at"]]
+    assert names == [f"op_{'b' * 32}", f"op_{'a' * 32}"]
+    assert [("state=running" in asked.path) for asked in server.asked] == [False, True]
+    assert wrong.exit_code == 2

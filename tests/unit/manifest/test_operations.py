@@ -18,6 +18,7 @@ from bottomless_server.stores.operations import (
     OPERATIONS_KEY,
     Operation,
     OperationState,
+    OperationStore,
     decode_operation,
     operation_key,
     operation_lease_key,
@@ -511,3 +512,42 @@ async def test_a_queue_entry_without_its_operation_goes(harness: OperationsHarne
 def test_what_is_no_operation_is_refused(data: bytes) -> None:
     with pytest.raises(Corrupt):
         decode_operation(data)
+
+
+async def begun_by(harness: OperationsHarness, *tenants: str) -> list[str]:
+    """Ids of operations that were begun one after the other, a millisecond apart."""
+    operations, ids = harness.process(), list[str]()
+    for tenant in tenants:
+        harness.manifest.clock.now += 1
+        begun = await operations.begin("count", tenant=tenant, arguments={"to": 1})
+        ids.append(begun.operation_id)
+    return ids
+
+
+async def test_operations_of_a_tenant_are_listed_the_newest_first_a_page_at_a_time() -> None:
+    harness = OperationsHarness()
+    first, _, third, fourth = await begun_by(harness, "a", "b", "a", "a")
+    store = OperationStore(harness.manifest.context.coordination)
+
+    newest, before = await store.listed("a", None, 2)
+    assert [one.operation_id for one in newest] == [fourth, third]
+    assert before == third
+    # That of another tenant takes its place on the page, and is not shown.
+    oldest, before = await store.listed("a", before, 2)
+    assert ([one.operation_id for one in oldest], before) == ([first], None)
+    assert await store.listed("c", None, 10) == ([], None)
+
+
+async def test_an_operation_that_cannot_be_read_is_not_listed_and_hides_no_other() -> None:
+    harness = OperationsHarness()
+    first, second, third = await begun_by(harness, "a", "a", "a")
+    coordination = harness.manifest.coordination
+    coordination.write(Changes({operation_key(second): b"{"}))
+
+    found, before = await OperationStore(coordination).listed("a", None, 10)
+    assert ([one.operation_id for one in found], before) == ([third, first], None)
+
+
+async def test_without_an_operation_nothing_is_listed() -> None:
+    store = OperationStore(OperationsHarness().manifest.context.coordination)
+    assert await store.listed("a", None, 10) == ([], None)

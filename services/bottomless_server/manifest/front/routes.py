@@ -63,7 +63,7 @@ def public_api(
     add_super_routes(api, context, registry, growth, super_deletions, paging)
     add_consumer_routes(api, context, registry, bounds, snapshots, paging)
     add_group_routes(api, context, registry, bounds, groups, watch, paging)
-    add_operation_routes(api, operations)
+    add_operation_routes(api, operations, paging)
     add_index_routes(api)
     add_discovery_routes(api, context)
     add_retention_routes(api, context, registry, mutators, operations)

@@ -13,6 +13,7 @@ from typing import Final
 from bottomless.errors import Corrupt
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.stores.operations import (
+    FOREVER,
     OPERATIONS_KEY,
     Operation,
     decode_operation,
@@ -23,8 +24,6 @@ FAR_MS: Final = 2 * 60_000
 """No step is put off for longer than a minute."""
 _LOOK_MS: Final = 60_000
 _READ_COUNT: Final = 512
-_FOREVER: Final = 2**52
-"""Later than anything is queued for."""
 
 
 class FarOperations:
@@ -46,7 +45,7 @@ class FarOperations:
             return []
         far = self._context.clock() + FAR_MS
         count = await coordination.member_count(OPERATIONS_KEY)
-        dues = await coordination.due(OPERATIONS_KEY, _FOREVER, count) if count else []
+        dues = await coordination.due(OPERATIONS_KEY, FOREVER, count) if count else []
         members = [due.member for due in dues if due.due_at > far]
         self._finished.intersection_update(members)
         unknown = [member for member in members if member not in self._finished]

@@ -11,6 +11,7 @@ from bottomless.errors import Corrupt, Overloaded
 from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.stores.operations import (
+    FOREVER,
     OPERATIONS_KEY,
     OperationStore,
     decode_operation,
@@ -22,8 +23,6 @@ _FORGET_COUNT: Final = 64
 """Forgotten at once, so that not every new operation looks for one."""
 _FULL_MS: Final = 1_000
 """How long nobody looks again after none of so many was finished."""
-_FOREVER: Final = 2**52
-"""Later than anything is queued for."""
 
 
 class OperationRoom:
@@ -59,7 +58,7 @@ class OperationRoom:
         """Some of those that were finished first. Others are due before them as a rule, and
         however many these are, they do not hide them."""
         coordination, now = self._context.coordination, self._context.clock()
-        dues = await coordination.due(OPERATIONS_KEY, _FOREVER, count)
+        dues = await coordination.due(OPERATIONS_KEY, FOREVER, count)
         dues.sort(key=lambda due: (due.due_at <= now, due.due_at))
         for begin in range(0, len(dues), _READ_COUNT):
             page = dues[begin : begin + _READ_COUNT]

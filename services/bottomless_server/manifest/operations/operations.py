@@ -149,6 +149,16 @@ class Operations:
         """
         return await self._store.find_of(tenant, operation_id)
 
+    async def listed(
+        self, tenant: str, before: str | None, count: int
+    ) -> tuple[list[Operation], str | None]:
+        """A page of a tenant's operations, as `OperationStore.listed` has it.
+
+        Raises:
+            CoordinationUnavailable
+        """
+        return await self._store.listed(tenant, before, count)
+
     def wake(self) -> None:
         """Look at the queue now."""
         self._news.set()
