@@ -247,9 +247,11 @@ class ManifestBesideAList(Removing):
         self, which: int, deposed: int, count: int, pick: int
     ) -> None:
         """The publish of one owner dies, the next one publishes at the same offsets, and then one
-        fragment of that is lost."""
+        fragment of that is lost; or one of what the first owner had put."""
         self.all_is_well_for_a_while()
+        before = set(self.put)
         self.upload(deposed, which, register=True)
+        unpublished = [info for uid, info in self.put.items() if uid not in before]
         self.harness.coordination.faults = [Fault.UNAVAILABLE]
         self.time_comes(which)
         self.harness.coordination.faults = []
@@ -261,6 +263,8 @@ class ManifestBesideAList(Removing):
         if leaves := self.quietly(self.harness.leaves())[-count:]:
             self.imagine(leaves[pick % len(leaves)])
             self.events["a fragment was lost where a deposed owner had put another"] += 1
+        for info in unpublished:
+            self.imagine(info)
 
     def imagine(self, gone: FragmentInfo | None, under_way: Pass | None = None) -> None:
         """Coordination is lost, and perhaps a fragment, and everything is put back afterwards."""
@@ -360,6 +364,7 @@ class ManifestBesideAList(Removing):
             others = [
                 leaf
                 for leaf in leaves
+                if gone in known
                 if leaf.first_offset < gone.next_offset and gone.first_offset < leaf.next_offset
                 if not isinstance(leaf, FragmentInfo) or leaf.epoch != gone.epoch
             ]
