@@ -208,6 +208,7 @@ VERSIONLESS = {
     "tail entry",
     "held member",
     "known value",
+    "what is going",
     # Its version is that of the fragment.
     "fragment filters",
     # What nodes say to each other: they refuse it in words of their own, or have a path for each
