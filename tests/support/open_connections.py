@@ -3,6 +3,7 @@
 import os
 import socket
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from support.waiting import eventually
@@ -11,11 +12,11 @@ from support.waiting import eventually
 def connection_count(port: int) -> int:
     """Count the sockets of this process whose other end has this port, also those that are being closed."""
     count = 0
-    for name in os.listdir("/proc/self/fd"):
+    for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+            if not descriptor.readlink().name.startswith("socket:"):
                 continue
-            with socket.socket(fileno=os.dup(int(name))) as one:
+            with socket.socket(fileno=os.dup(int(descriptor.name))) as one:
                 count += one.getpeername()[1:2] == (port,)
     return count
 
