@@ -13,11 +13,11 @@ async def test_a_connection_is_waited_for_that_is_closed_with_bytes_on_its_way()
         await reader.read()
         writer.close()
 
-    async with await asyncio.start_server(serve, "127.0.0.1", 0, limit=1) as server:
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
         assert connection_count(port) == 0
         _, writer = await asyncio.open_connection(host, port)
-        writer.write(bytes(64 << 20))
+        writer.write(bytes(32 << 20))
         writer.close()
         waiting = asyncio.create_task(all_closed(f"http://{host}:{port}"))
         for _ in range(20):
