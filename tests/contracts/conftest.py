@@ -10,7 +10,6 @@ import pytest
 from support.fault_coordination import FaultCoordination
 from support.fault_drive import FaultDrive
 from support.moto_server import running_moto
-from support.open_connections import all_closed
 from support.s3 import BUCKET, CREDENTIALS, S3Server
 from support.valkey import another_client, running_valkey
 from support.wire import Wire
@@ -44,9 +43,6 @@ async def drive(request: pytest.FixtureRequest) -> AsyncIterator[Drive]:
     made = DRIVES[request.param](request)
     yield made
     await made.aclose()
-    if isinstance(made, S3Drive):
-        server: S3Server = request.getfixturevalue(request.param.partition("-")[0])
-        await all_closed(server.endpoint)
 
 
 @pytest.fixture(scope="session")
