@@ -16,6 +16,7 @@ from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.core.failing import FailingLogs
 from bottomless_server.node.core.failover import heirs
 from bottomless_server.node.core.ownership import OwnedElsewhere
+from bottomless_server.stores.streams import node_key
 from unit.ingest.harness import STREAM, IngestHarness, broken_disk
 from unit.ingest.replica_services import Node, ThreeServices
 
@@ -275,16 +276,65 @@ async def test_a_member_whose_log_is_damaged_leaves_the_stream_to_one_that_has_i
     await patient.until_same_files(b, c)
 
 
+async def held_with_a_damaged_log_of_the_heir(three: ThreeServices) -> tuple[Node, Node]:
+    """An owner, and the only other one that lives, whose log is damaged; it is in sync and is not let go,
+    since three are to have each record, and its owner has asked it to open that log."""
+    a, b, c = await filled(three)
+    await set_floor(three, 3)
+    await three.cut_off(c)
+    await restarted_with_a_damaged_log(three, b, in_a_chunk=True)
+    appending = asyncio.create_task(a.append("held"))
+    appender = a.harness.service.streams.find(STREAM)
+    assert appender is not None
+
+    async def is_refused() -> bool:
+        is_alone = await three.first.coordination.get(node_key(c.node_id)) is None
+        return b.node_id in appender.failing and is_alone
+
+    await three.until(is_refused)
+    giving = asyncio.create_task(a.harness.service.replicas.transfers.step_down(STREAM))
+    while not (giving.done() and appending.done()):
+        await three.step()
+    await giving
+    return a, b
+
+
+async def set_floor(three: ThreeServices, min_in_sync: int) -> None:
+    """So many are to have a record before it is acknowledged."""
+    floor = StreamConfig(replication=ReplicationConfig(replicas=3, min_in_sync=min_in_sync))
+    await three.first.streams.update(STREAM, lambda record: replace(record, config=floor))
+    for node in three.nodes:
+        await node.harness.service.configs.take_up()
+
+
+async def test_a_member_whose_log_is_damaged_gives_a_stream_back_that_it_is_given(
+    patient: ThreeServices,
+) -> None:
+    """Its record names this node as the home before it is claimed."""
+    a, b = await held_with_a_damaged_log_of_the_heir(patient)
+    assert await patient.until_owned_by(a, b) is a
+    # Whoever may be let go is filled again.
+    await set_floor(patient, 1)
+    await patient.append(a, "last")
+    await patient.until_same_files(a, b)
+    assert (await patient.values(a))[::4] == [b"first of all", b"last"]
+
+
+@pytest.mark.parametrize("is_given", [False, True])
 async def test_without_its_guard_a_member_goes_on_with_a_log_that_is_damaged(
-    three: ThreeServices, monkeypatch: pytest.MonkeyPatch
+    patient: ThreeServices, monkeypatch: pytest.MonkeyPatch, is_given: bool
 ) -> None:
     remove(
         monkeypatch,
         "the checksums of a log before another node goes on with it",
         lambda *_: False,
     )
-    b, _ = await began_alone_with_a_damaged_log(three)
-    assert await three.until_owned_by(b) is b
+    if is_given:
+        a, b = await held_with_a_damaged_log_of_the_heir(patient)
+        assert await patient.until_owned_by(a, b) is b
+    else:
+        b, _ = await began_alone_with_a_damaged_log(patient)
+        assert await patient.until_owned_by(b) is b
 
 
 async def test_a_stream_that_was_given_to_a_node_that_dies_at_once_is_gone_on_with(

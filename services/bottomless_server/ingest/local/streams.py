@@ -215,6 +215,7 @@ class OwnedStreams:
 
     def note_followed(self, stream_id: StreamId) -> None:
         """What lies here of a stream is made by another node from now on: damage is not for ever."""
+        self._sound.note_followed(stream_id)
         self._forget_damage(stream_id)
 
     def _forget_damage(self, stream_id: StreamId) -> None:
@@ -258,6 +259,8 @@ class OwnedStreams:
         """
         await self._opening.ended(stream_id)
         self.others.forget(stream_id)
+        if not self.owns(stream_id):
+            self._sound.note_others(stream_id)
         return await self.get(stream_id)
 
     async def _opened(self, stream_id: StreamId) -> LocalAppender:
@@ -296,6 +299,7 @@ class OwnedStreams:
         except StoreError as error:
             if isinstance(error, OwnedElsewhere):
                 self.others.note(stream_id, error.owner_url)
+                self._sound.note_others(stream_id)
             if self.claim_failed is not None and found.record is not None and found.record.members:
                 self.claim_failed(stream_id, error)
             is_known = stream_id in self._damaged or isinstance(error, NotFound | OwnedElsewhere)
@@ -306,6 +310,7 @@ class OwnedStreams:
                 self._unopened.add(stream_id, self._context.clocks.elapsed())
             raise
         self._open[stream_id] = appender
+        self._sound.note_owned(stream_id)
         self._unopened.drop(stream_id)
         self._context.tell_time()
         self._context.tracking_room.join(appender.tracking, appender.log.last_timestamp)
@@ -410,6 +415,7 @@ class OwnedStreams:
     def note_given(self, stream_id: StreamId, owner_url: str) -> None:
         """Pass on from now on what is asked of a stream that another node was made the owner of."""
         self.others.note(stream_id, owner_url)
+        self._sound.note_others(stream_id)
         self._failing.drop(stream_id)
         if stream_id in self._damaged:
             self._left_to_owners.add(stream_id)
