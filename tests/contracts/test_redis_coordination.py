@@ -18,7 +18,7 @@ from support.reply_eater import ReplyEater, reply_eater
 from support.valkey import another_client, command
 
 from bottomless.errors import Outcome
-from bottomless_server.coordination import redis
+from bottomless_server.coordination import redis_exchanges
 from bottomless_server.coordination.base import (
     Changes,
     Coordination,
@@ -27,7 +27,10 @@ from bottomless_server.coordination.base import (
     Due,
     Values,
 )
-from bottomless_server.coordination.redis import Command, RedisCoordination
+from bottomless_server.coordination.redis import RedisCoordination
+from bottomless_server.coordination.redis_commands import Command
+from bottomless_server.coordination.redis_exchanges import RedisExchanges
+from bottomless_server.coordination.silence import Silence
 from bottomless_server.manifest.common.held_lease import held_lease
 
 NEVER = 3_600.0
@@ -164,8 +167,8 @@ async def test_who_asks_a_server_that_is_silent_is_told_so_soon(
 ) -> None:
     """Requests waited for 28 seconds while Redis was away: for a new connection, and once more for each
     question."""
-    monkeypatch.setattr(redis, "FIRST_WORD_SECONDS", 0.05)
-    monkeypatch.setattr(redis, "CONNECT_SECONDS", NEVER)
+    monkeypatch.setattr(redis_exchanges, "FIRST_WORD_SECONDS", 0.05)
+    monkeypatch.setattr(redis_exchanges, "CONNECT_SECONDS", NEVER)
     async with silent_server(tmp_path) as (silent, _):
         for call in (silent.get("a"), set_value(silent, b"1"), silent.hold("a", b"1", 1)):
             with pytest.raises(CoordinationUnavailable) as raised:
@@ -205,7 +208,7 @@ def waited(*heard_at: float, has_said: bool = True) -> float:
     the first word; the store is heard of at these times."""
 
     async def wait() -> float:
-        silence, loop = redis.Silence(4.0, 7.0), asyncio.get_running_loop()
+        silence, loop = Silence(4.0, 7.0), asyncio.get_running_loop()
         if has_said:
             silence.hear()
         began = loop.time()
@@ -433,20 +436,20 @@ async def test_members_are_settled_beside_others_that_write_their_queue_without_
     once."""
     written = 0
 
-    class Crowded(RedisCoordination):
-        async def _exchange(
+    class Crowded(RedisExchanges):
+        async def exchange(
             self, connection: AbstractConnection, commands: Sequence[Command]
         ) -> list[Any]:
             nonlocal written
             written += 1
             other = Due("queue", b"other %d" % written, 7)
             await direct.transact(["a"], lambda _: (Changes(queued=[other]), None))
-            return await super()._exchange(connection, commands)
+            return await super().exchange(connection, commands)
 
     dues = [Due("queue", b"%d" % number, number) for number in range(600)]
     await direct.transact(["a"], lambda _: (Changes(queued=dues), None))
     await direct.transact(["a"], lambda _: (Changes(queued=[dues[3]._replace(due_at=4_000)]), None))
-    crowded = Crowded.connect(valkey_url)
+    crowded = RedisCoordination(Crowded.connect(valkey_url))
     await crowded.settle(dues)
     await crowded.aclose()
     left = await direct.due("queue", 9_999, 9_999)

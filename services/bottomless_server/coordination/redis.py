@@ -11,19 +11,12 @@ On the server after a crash of this process: before EXEC arrived, nothing of the
 transaction; after it, all of it, synced before the reply (`appendfsync always`).
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from itertools import groupby
-from typing import Any, Final, Self, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self, TypeVar
 
-from redis.asyncio.connection import AbstractConnection, BlockingConnectionPool
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
 from bottomless_server.coordination.base import (
-    Changes,
     CoordinationConflict,
     CoordinationUnavailable,
     CoordinationUnknown,
@@ -33,45 +26,23 @@ from bottomless_server.coordination.base import (
     Room,
     StoreRun,
 )
+from bottomless_server.coordination.redis_commands import (
+    Command,
+    hold_of,
+    holding,
+    settling,
+    writing,
+)
+from bottomless_server.coordination.redis_exchanges import (
+    ANSWER_SECONDS,
+    RedisExchanges,
+    unavailable,
+    unless_refused,
+)
 
 T = TypeVar("T")
 
-Word: TypeAlias = str | bytes | int
-Command: TypeAlias = tuple[Word, ...]
-
-CONNECTION_COUNT_MAX: Final = 16
-"""Transactions at the same time; more wait, for at most the connect timeout."""
-ANSWER_SECONDS: Final = 10.0
-"""Longer than any fsync that is worth waiting for."""
-CONNECT_SECONDS: Final = 5.0
-SILENT_SECONDS: Final = 4.0
-"""After so long without a word from the store, to anybody in this process, nobody waits for it whose call
-has changed nothing: whoever asked for something is to hear of it within seconds."""
-FIRST_WORD_SECONDS: Final = 10.0
-"""How long silence is borne before the first word of all: the process starts then, nobody waits for an
-answer of it, and a store that starts beside it on a slow machine is no reason to end."""
-_LATE_SECONDS: Final = 0.5
-"""A timer that fires so late tells that this process stood still: the store may have answered."""
 CONFLICT_COUNT_MAX: Final = 16
-
-_SETTLE: Final = """
-for place, queue in ipairs(KEYS) do
-    local member, due_at = ARGV[2 * place - 1], ARGV[2 * place]
-    local queued = redis.call('ZSCORE', queue, member)
-    if queued and tonumber(queued) == tonumber(due_at) then
-        redis.call('ZREM', queue, member)
-    end
-end
-"""
-_HOLD: Final = """
-local before = redis.call('GET', KEYS[1])
-if not before or before == ARGV[1] then
-    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-end
-return before
-"""
-_SETTLE_COUNT: Final = 256
-"""Members of one run of it: nobody else is served meanwhile."""
 
 _WANTED: Final = {
     "appendonly": "yes",
@@ -91,58 +62,20 @@ def sure_age_ms(told_seconds: int) -> int:
 class RedisCoordination:
     """Made by `connect`. Calls may run at the same time."""
 
-    def __init__(
-        self,
-        pool: BlockingConnectionPool,
-        connects: "Connects",
-        answer_seconds: float,
-        *,
-        accept_unsafe: bool = False,
-    ) -> None:
-        self._pool = pool
-        self._connects = connects
-        self._answer_seconds = answer_seconds
+    def __init__(self, exchanges: RedisExchanges, *, accept_unsafe: bool = False) -> None:
+        self._exchanges = exchanges
         self._accept_unsafe = accept_unsafe
-        self._silence = Silence(
-            min(SILENT_SECONDS, answer_seconds), min(FIRST_WORD_SECONDS, answer_seconds)
-        )
-        connects.heard = self._silence.hear
-        self._deadline: float | None = None
-        self._waits: set[asyncio.Timeout] = set()
-        """Timeouts of calls that wait for the server, so that `hurry` reaches them."""
-        self._idle: list[AbstractConnection] = []
-        """Connections that nobody uses, and that the pool believes to be in use: to give one back to it
-        and to take it out again costs more than a command does."""
-        self._waiting = 0
-        """How many wait for the pool."""
 
     @classmethod
     def connect(
         cls, url: str, *, accept_unsafe: bool = False, answer_seconds: float = ANSWER_SECONDS
     ) -> Self:
         """Prepare for `redis://`, `rediss://` or `unix:///path?db=0`; connections open when needed."""
-        connects = Connects()
-        pool = BlockingConnectionPool.from_url(
-            url,
-            redis_connect_func=connects.connected,
-            max_connections=CONNECTION_COUNT_MAX,
-            timeout=CONNECT_SECONDS,
-            # Given one, redis-py writes under `asyncio.wait_for`, which of Python 3.11 loses a
-            # cancellation that comes when the write is done: a task that was to end goes on.
-            # The limit is `_in_time` instead.
-            socket_timeout=None,
-            socket_connect_timeout=CONNECT_SECONDS,
-            retry=Retry(NoBackoff(), 0),
-            # RESP2: no pushed messages between replies, no move to another address.
-            protocol=2,
-            health_check_interval=0,
-        )
-        return cls(pool, connects, answer_seconds, accept_unsafe=accept_unsafe)
+        return cls(RedisExchanges.connect(url, answer_seconds), accept_unsafe=accept_unsafe)
 
     @property
     def connected_count(self) -> int:
-        # A server that ends ends its connections, and redis-py opens another without a word.
-        return self._connects.count
+        return self._exchanges.connected_count
 
     async def get(self, redis_key: str) -> bytes | None:
         (value,) = await self._ask(("GET", redis_key))
@@ -169,7 +102,7 @@ class RedisCoordination:
             if room is not None:
                 count, score = replies[1:]
                 room.check(changes, count, score is not None)
-            return _commands(changes), value
+            return writing(changes), value
 
         watched: list[str] = [*redis_keys]
         reads: list[Command] = [("MGET", *redis_keys)]
@@ -183,9 +116,8 @@ class RedisCoordination:
         raise CoordinationConflict("others changed the same keys at every attempt")
 
     async def hold(self, redis_key: str, value: bytes, ttl_ms: int) -> Hold:
-        # In one exchange instead of two: leases are renewed all the time, and the rule is the port's.
-        (before,) = await self._run_script(("EVAL", _HOLD, 1, redis_key, value, ttl_ms))
-        return _hold_of(_bytes_or_none(before), value)
+        (before,) = await self._run_script(holding(redis_key, value, ttl_ms))
+        return hold_of(_bytes_or_none(before), value)
 
     async def release(self, redis_key: str, value: bytes) -> None:
         def decide(replies: list[Any]) -> tuple[list[Command], None]:
@@ -214,7 +146,7 @@ class RedisCoordination:
     async def settle(self, dues: Sequence[Due]) -> None:
         # Not by WATCH: others write into a queue all the time, and each of their members would
         # be a conflict with all of ours.
-        for command in _settling(dues):
+        for command in settling(dues):
             await self._run_script(command)
 
     async def due_at(self, redis_key: str, members: Sequence[bytes]) -> list[int | None]:
@@ -278,18 +210,10 @@ class RedisCoordination:
                 )
 
     def hurry(self, seconds: float) -> None:
-        if self._deadline is not None:
-            return
-        self._deadline = asyncio.get_running_loop().time() + seconds
-        for wait in self._waits:
-            ends = wait.when()
-            assert ends is not None
-            # Not earlier than it would be anyhow: one that is over already cannot be set any more.
-            if self._deadline < ends:
-                wait.reschedule(self._deadline)
+        self._exchanges.hurry(seconds)
 
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        await self._exchanges.aclose()
 
     async def _until_written(
         self,
@@ -305,23 +229,23 @@ class RedisCoordination:
 
     async def _run_script(self, command: Command) -> list[Any]:
         """Run what changes its keys at one moment, whoever else writes them; its reply."""
-        async with self._connection() as connection:
+        async with self._exchanges.connection() as connection:
             try:
-                replies = await self._exchange(connection, [command])
+                replies = await self._exchanges.exchange(connection, [command])
             except (RedisError, OSError) as error:
                 raise CoordinationUnknown("the coordination store did not answer") from error
             try:
-                return _unless_refused(replies)
+                return unless_refused(replies)
             except ResponseError as error:
-                raise _unavailable(error) from error
+                raise unavailable(error) from error
 
     async def _ask(self, *commands: Command) -> list[Any]:
         """Replies to commands that only read."""
-        async with self._connection() as connection:
+        async with self._exchanges.connection() as connection:
             try:
-                return _unless_refused(await self._look(connection, commands))
+                return unless_refused(await self._exchanges.look(connection, commands))
             except (RedisError, OSError) as error:
-                raise _unavailable(error) from error
+                raise unavailable(error) from error
 
     async def _attempt(
         self,
@@ -335,12 +259,12 @@ class RedisCoordination:
         EXEC is sent also where nothing is to be written: it tells whether what was read
         at one time was true at one time.
         """
-        async with self._connection() as connection:
+        async with self._exchanges.connection() as connection:
             try:
-                replies = await self._look(connection, [("WATCH", *redis_keys), *reads])
-                _unless_refused(replies)
+                replies = await self._exchanges.look(connection, [("WATCH", *redis_keys), *reads])
+                unless_refused(replies)
             except (RedisError, OSError) as error:
-                raise _unavailable(error) from error
+                raise unavailable(error) from error
             # What this raises ends the attempt; the connection is then closed, which
             # also ends the watch, cheaper to get right than UNWATCH.
             writes, value = decide(replies[1:])
@@ -348,171 +272,12 @@ class RedisCoordination:
             if not connection.is_connected:
                 raise CoordinationUnavailable("the connection was closed")
             try:
-                replies = await self._exchange(connection, [("MULTI",), *writes, ("EXEC",)])
+                replies = await self._exchanges.exchange(
+                    connection, [("MULTI",), *writes, ("EXEC",)]
+                )
             except (RedisError, OSError) as error:
                 raise CoordinationUnknown("the coordination store did not answer EXEC") from error
             return _executed(replies), value
-
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[AbstractConnection]:
-        """One connection; closed, not reused, unless the block ends without an exception."""
-        connection = await self._taken()
-        try:
-            yield connection
-        except BaseException:
-            await asyncio.shield(connection.disconnect(nowait=True))
-            await asyncio.shield(self._pool.release(connection))
-            raise
-        if self._waiting:
-            await asyncio.shield(self._pool.release(connection))
-        else:
-            self._idle.append(connection)
-
-    async def _taken(self) -> AbstractConnection:
-        """A connection that is open: one that lies idle, or the pool's next one.
-
-        Raises:
-            CoordinationUnavailable
-        """
-        while self._idle:
-            connection = self._idle.pop()
-            if await _is_usable(connection):
-                return connection
-            await asyncio.shield(self._pool.release(connection))
-        self._waiting += 1
-        try:
-            # A place in the pool, the connection, and what redis-py says and asks first.
-            async with self._in_time(2 * CONNECT_SECONDS + self._answer_seconds) as wait:
-                with self._silence.ending(wait):
-                    taken: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-                    return taken
-        except (RedisError, OSError) as error:
-            raise _unavailable(error) from error
-        finally:
-            self._waiting -= 1
-
-    async def _look(self, connection: AbstractConnection, commands: Sequence[Command]) -> list[Any]:
-        """Replies to commands that change nothing: not waited for where the store is silent."""
-        async with self._in_time(self._answer_seconds) as wait:
-            with self._silence.ending(wait):
-                return await self._replies(connection, commands)
-
-    async def _exchange(
-        self, connection: AbstractConnection, commands: Sequence[Command]
-    ) -> list[Any]:
-        """Replies to commands that may change something: who gives up does not know what became of it."""
-        async with self._in_time(self._answer_seconds):
-            return await self._replies(connection, commands)
-
-    async def _replies(
-        self, connection: AbstractConnection, commands: Sequence[Command]
-    ) -> list[Any]:
-        """Send commands at once and read all their replies; a refusal is a reply like others."""
-        try:
-            await connection.send_packed_command(connection.pack_commands(commands))
-        except RuntimeError as error:
-            # What uvloop says of a connection that the other side has reset meanwhile.
-            raise ConnectionResetError("the connection is closed") from error
-        replies: list[Any] = []
-        for _ in commands:
-            try:
-                replies.append(await connection.read_response())
-            except ResponseError as error:
-                replies.append(error)
-        self._silence.hear()
-        return replies
-
-    @asynccontextmanager
-    async def _in_time(self, seconds: float) -> AsyncIterator[asyncio.Timeout]:
-        """Wait for the server no longer than so, and than `hurry` allows; the TimeoutError is an
-        OSError."""
-        ends = asyncio.get_running_loop().time() + seconds
-        if self._deadline is not None:
-            ends = min(ends, self._deadline)
-        async with asyncio.timeout_at(ends) as wait:
-            self._waits.add(wait)
-            try:
-                yield wait
-            finally:
-                self._waits.discard(wait)
-
-
-class Silence:
-    """Knows when the store was heard of last, and ends waits for one that says nothing."""
-
-    def __init__(self, seconds: float, first_seconds: float) -> None:
-        """`first_seconds`: how long it may be silent before it has said anything."""
-        self._seconds = seconds
-        self._first_seconds = first_seconds
-        self._heard_at: float | None = None
-
-    def hear(self) -> None:
-        """Note that the store has said something."""
-        self._heard_at = asyncio.get_running_loop().time()
-
-    @contextmanager
-    def ending(self, wait: asyncio.Timeout) -> Iterator[None]:
-        """End a wait, for the length of a block, once the store has been silent for too long.
-
-        A store that is slow with one answer, and not with others, is waited for on.
-        """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        timer: list[asyncio.TimerHandle] = []
-
-        def borne_from(began: float) -> float:
-            heard_at = self._heard_at
-            if heard_at is None:
-                return began + self._first_seconds
-            return max(began, heard_at) + self._seconds
-
-        def look(due: float) -> None:
-            now = loop.time()
-            until = borne_from(now if now - due > _LATE_SECONDS else began)
-            if until > now:
-                timer[0] = loop.call_at(until, look, until)
-            elif not wait.expired():
-                ends = wait.when()
-                wait.reschedule(now if ends is None else min(ends, now))
-
-        first = borne_from(began)
-        timer.append(loop.call_at(first, look, first))
-        try:
-            yield
-        finally:
-            timer[0].cancel()
-
-
-class Connects:
-    """Counts the connections of one pool."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.heard: Callable[[], None] | None = None
-        """Told of each connection that the store has welcomed."""
-
-    async def connected(self, connection: AbstractConnection) -> None:
-        """Say what redis-py says first on a new connection, and count it before anything is asked."""
-        self.count += 1
-        await connection.on_connect()
-        if self.heard is not None:
-            self.heard()
-
-
-async def _is_usable(connection: AbstractConnection) -> bool:
-    """Whether a connection that lay idle is as it was: the server has not ended it, and nothing is
-    there to be read, which would be taken for the reply to what is sent next."""
-    try:
-        return connection.is_connected and not await connection.can_read()
-    except (RedisError, OSError):
-        return False
-
-
-def _unless_refused(replies: list[Any]) -> list[Any]:
-    for reply in replies:
-        if isinstance(reply, ResponseError):
-            raise reply
-    return replies
 
 
 def _executed(replies: list[Any]) -> bool:
@@ -530,68 +295,6 @@ def _executed(replies: list[Any]) -> bool:
     return True
 
 
-def _settling(dues: Sequence[Due]) -> list[Command]:
-    commands: list[Command] = []
-    for start in range(0, len(dues), _SETTLE_COUNT):
-        page = dues[start : start + _SETTLE_COUNT]
-        members = [word for due in page for word in (due.member, due.due_at)]
-        keys = [due.redis_key for due in page]
-        commands.append(("EVAL", _SETTLE, len(keys), *keys, *members))
-    return commands
-
-
-def _commands(changes: Changes) -> list[Command]:
-    """What writes these changes: few commands, since each is a reply to read, and a step of EXEC."""
-    present: list[Word] = []
-    for key, value in changes.values.items():
-        if value is not None:
-            present += (key, value)
-    absent = [key for key, value in changes.values.items() if value is None]
-    commands: list[Command] = []
-    if present:
-        commands.append(("MSET", *present))
-    if absent:
-        commands.append(("DEL", *absent))
-    commands += _settling(changes.settled)
-    queued = _by_key((due.redis_key, (due.due_at, due.member)) for due in changes.queued)
-    # GT: a member that is queued again waits for the later time.
-    commands += [("ZADD", key, "GT", *words) for key, words in queued.items()]
-    for due in changes.requeued:
-        # Together: its time, or one later than it is queued for, whichever is later.
-        commands.append(("ZADD", due.redis_key, "GT", due.due_at - 1, due.member))
-        commands.append(("ZINCRBY", due.redis_key, 1, due.member))
-    # One score for all members of an index: Redis then orders them by their bytes.
-    for there, members in groupby(changes.members, lambda one: one.present):
-        if there:
-            words_of = _by_key((one.redis_key, (0, one.member)) for one in members)
-            commands += [("ZADD", key, *words) for key, words in words_of.items()]
-        else:
-            words_of = _by_key((one.redis_key, (one.member,)) for one in members)
-            commands += [("ZREM", key, *words) for key, words in words_of.items()]
-    return commands
-
-
-def _by_key(pairs: Iterable[tuple[str, tuple[Word, ...]]]) -> dict[str, list[Word]]:
-    """The words of one command for each key, in the order in which they come."""
-    found: dict[str, list[Word]] = {}
-    for key, words in pairs:
-        found.setdefault(key, []).extend(words)
-    return found
-
-
-def _hold_of(before: Any, value: bytes) -> Hold:
-    if before is None:
-        return Hold.TAKEN
-    return Hold.RENEWED if before == value else Hold.REFUSED
-
-
 def _bytes_or_none(value: Any) -> bytes | None:
     assert value is None or isinstance(value, bytes)
     return value
-
-
-def _unavailable(error: Exception) -> CoordinationUnavailable:
-    if isinstance(error, ResponseError):
-        # It answers, and will answer the same again: a right is missing, or a key is not ours.
-        return CoordinationUnavailable("the coordination store refused a command", retryable=False)
-    return CoordinationUnavailable("the coordination store does not answer")

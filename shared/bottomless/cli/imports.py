@@ -15,9 +15,9 @@ import typer
 from bottomless.cli.examples import examples
 from bottomless.cli.failures import tell
 from bottomless.cli.interrupts import Interrupted, interrupts
+from bottomless.cli.outages import RETRY_SECONDS, LongWait, told_by_an_owner
 from bottomless.cli.output import Form, Output, line, show
 from bottomless.cli.progress import progress
-from bottomless.cli.sending import RETRY_SECONDS
 from bottomless.cli.session import open_client
 from bottomless.cli.stream_names import checked_stream, complete_stream
 from bottomless.errors import StoreError
@@ -131,8 +131,9 @@ def _rabbitmq(
         _tell_found(segments, cutter, output, directory.resolve().name)
         return
     assert stream is not None
-    with open_client(context) as client:
-        importer = Importer(client, stream, producer_of(directory))
+    waits = LongWait()
+    with open_client(context, on_retry=waits.note) as client:
+        importer = Importer(client, stream, waits, producer_of(directory))
         importer.begin()
         if 0 < importer.start < segments.first_offset:
             tell(
@@ -146,9 +147,10 @@ def _rabbitmq(
 class Importer:
     """Appends the parts of one import, and knows how far it has come."""
 
-    def __init__(self, client: "Client", stream: str, producer: str) -> None:
+    def __init__(self, client: "Client", stream: str, waits: LongWait, producer: str) -> None:
         self._client = client
         self.stream = stream
+        self._waits = waits
         self._producer = producer
         self._epoch = 0
         self.start = 0
@@ -159,8 +161,11 @@ class Importer:
         """The stream's next offset, after the last append."""
 
     def begin(self) -> None:
-        """Fence older runs, and learn how far they came."""
-        known = self._client.raise_producer_epoch(self.stream, self._producer)
+        """Fence older runs, and learn how far they came, from the owner of the stream, which is
+        waited for as with an append."""
+        known = told_by_an_owner(
+            self._waits, lambda: self._client.raise_producer_epoch(self.stream, self._producer)
+        )
         self._epoch = known["epoch"]
         self.start = 0 if known["last_seq"] is None else known["last_seq"] + 1
 
@@ -172,15 +177,16 @@ class Importer:
         """
         from bottomless.client.encoding import FRAMES  # noqa: PLC0415
 
-        stored = self._client.append_transaction(
-            self.stream,
-            part.body,
-            FRAMES,
-            producer=self._producer,
-            epoch=self._epoch,
-            number=part.number,
-            retry_seconds=RETRY_SECONDS,
-        )
+        with self._waits.told(f"the answer to {_records(part.record_count)}"):
+            stored = self._client.append_transaction(
+                self.stream,
+                part.body,
+                FRAMES,
+                producer=self._producer,
+                epoch=self._epoch,
+                number=part.number,
+                retry_seconds=RETRY_SECONDS,
+            )
         self.count += part.record_count
         self.next_offset = stored.next_offset
 

@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from bottomless.cli.failures import tell
-from bottomless.errors import StoreError
+from bottomless.errors import Code, StoreError, Unavailable
 
 
 class Outage:
@@ -85,3 +85,32 @@ def long_wait(what: str, since: str, error: StoreError | None) -> str:
     """Say what is waited for since when, and the last failure if there was one."""
     why = "" if error is None else f": {error.message} ({error.code}); sent again"
     return f"waiting for {what} since {since}{why}"
+
+
+RETRY_SECONDS: Final = 60.0
+"""How long one append is tried, and how long an owner is waited for before the first one."""
+
+_OWNER_COMES: Final = frozenset({Code.NOT_OWNER, Code.NOT_ENOUGH_REPLICAS})
+"""The server answers, and the stream has no owner now that could: one comes by itself."""
+
+_LOOK_SECONDS: Final = 0.5
+"""How soon an owner is asked for again, where the answer does not say."""
+
+
+def told_by_an_owner(waits: LongWait, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what `ask` returns, which is called again while the stream has no owner that could answer.
+
+    Raises:
+        StoreError: no owner came within `RETRY_SECONDS`, or `ask` failed for another reason.
+    """
+    until = time.monotonic() + RETRY_SECONDS
+    with waits.told("an owner of the stream"):
+        while True:
+            try:
+                return ask()
+            except Unavailable as error:
+                pause = error.retry_after_seconds or _LOOK_SECONDS
+                if error.code not in _OWNER_COMES or time.monotonic() + pause > until:
+                    raise
+                waits.note(error)
+            time.sleep(pause)

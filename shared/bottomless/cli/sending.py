@@ -4,27 +4,17 @@ Only for a producer with numbers does the client send a batch again whose outcom
 since the server then knows what it has; otherwise it stops rather than store records twice.
 """
 
-import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bottomless.cli.outages import LongWait
+from bottomless.cli.outages import RETRY_SECONDS, LongWait, told_by_an_owner
 from bottomless.cli.super_names import is_super_stream
-from bottomless.errors import Code, Denied, NotFound, Unavailable
+from bottomless.errors import Code, Denied, NotFound
 
 if TYPE_CHECKING:
     from bottomless.client import Client
-
-RETRY_SECONDS: Final = 60.0
-"""How long one batch is tried, and how long an owner is waited for before the first one."""
-
-_OWNER_COMES: Final = frozenset({Code.NOT_OWNER, Code.NOT_ENOUGH_REPLICAS})
-"""The server answers, and the stream has no owner now that could: one comes by itself."""
-
-_LOOK_SECONDS: Final = 0.5
-"""How soon an owner is asked for again, where the answer does not say."""
 
 
 class Sender:
@@ -64,22 +54,9 @@ class Sender:
         self._fence(self.producer, self._client.raise_producer_epoch)
 
     def _fence(self, producer: str, raised: Callable[[str, str], dict[str, Any]]) -> None:
-        known = self._told_by_an_owner(lambda: raised(self._stream, producer))
+        known = told_by_an_owner(self._waits, lambda: raised(self._stream, producer))
         self._epoch = known["epoch"]
         self.sequence = 0 if known["last_seq"] is None else known["last_seq"] + 1
-
-    def _told_by_an_owner(self, ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        until = time.monotonic() + RETRY_SECONDS
-        with self._waits.told("an owner of the stream"):
-            while True:
-                try:
-                    return ask()
-                except Unavailable as error:
-                    pause = error.retry_after_seconds or _LOOK_SECONDS
-                    if error.code not in _OWNER_COMES or time.monotonic() + pause > until:
-                        raise
-                    self._waits.note(error)
-                time.sleep(pause)
 
     def send(self, body: bytes, media_type: str, count: int) -> None:
         """Append a body of `count` records.

@@ -6,9 +6,10 @@ from typing import Any
 import orjson
 import pytest
 from support.command_line import CommandLine
+from support.rabbitmq import GOLDEN
 from support.stand_in import OURS, Answer, Asked, standing_in
 
-from bottomless.cli import outages, sending
+from bottomless.cli import outages
 from bottomless.client import AsyncClient
 from bottomless.errors import Code, StoreError, Unavailable
 
@@ -193,7 +194,7 @@ def test_a_producer_with_numbers_that_cannot_begin_otherwise_says_so_at_once(
 def test_a_producer_with_numbers_waits_for_no_longer_than_for_a_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(outages, "RETRY_SECONDS", 0.0)
     (tmp_path / "lines").write_text("one\n")
     with standing_in(lambda _: (503, NOBODY, OURS)) as server:
         result = CommandLine(server.url, tmp_path).run(
@@ -201,6 +202,20 @@ def test_a_producer_with_numbers_waits_for_no_longer_than_for_a_batch(
         )
     assert (result.exit_code, "not-owner" in result.stderr) == (5, True)
     assert len(server.asked) == 1
+
+
+def test_an_import_waits_for_an_owner_before_its_first_append(tmp_path: Path) -> None:
+    told = {"epoch": 1, "last_seq": None, "first_offset": 0, "next_offset": 1, "count": 1}
+
+    def answer(asked: Asked) -> Answer:
+        if len(server.asked) == 1:
+            return 503, NOBODY, OURS
+        return 200, orjson.dumps({**told, "duplicates": 0, "timestamp": None}), OURS
+
+    with standing_in(answer) as server:
+        CommandLine(server.url, tmp_path).ok("import", "rabbitmq", GOLDEN, "--stream", "s")
+    ends = [asked.path.rpartition("/")[2] for asked in server.asked]
+    assert ends[:3] == ["epoch", "epoch", "records"]
 
 
 def test_what_a_producer_waits_for_is_said_with_the_last_failure() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from unit.ingest.harness import ROUTE, STREAM, IngestHarness, arrow, problem
 from unit.ingest.leaderless.nodes import LeaderlessNode, ServedNode, two_served
+from unit.ingest.staging import FRAMES, SETTINGS, STAGE, STAGED, body_of
 from unit.ingest.test_producer_appends import ARROW, PRODUCERS
-from unit.ingest.test_staged import FRAMES, SETTINGS, STAGE, STAGED, body_of
 
 
 class Profile:

@@ -39,7 +39,7 @@ from bottomless_server.ingest.records.conditions import FromProducer
 from bottomless_server.ingest.staged import batches as staged_module
 from bottomless_server.ingest.staged import commits as staged_commits
 from unit.ingest.harness import NAME, ROUTE, STREAM, IngestHarness
-from unit.ingest.test_staged import commit, stage, staged_of
+from unit.ingest.staging import commit, stage, staged_of
 
 SETTINGS: dict[str, Any] = {"ingest_group_bytes_max": 4 * KIB}
 PADDING = "x" * 3 * KIB

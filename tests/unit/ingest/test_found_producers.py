@@ -16,8 +16,8 @@ from bottomless_server.drives.memory import MemoryDrive
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.waiting_changes import StateChange
 from unit.ingest.harness import NAME, IngestHarness, RecordedFiles
+from unit.ingest.staging import LARGE, commit, stage
 from unit.ingest.test_rounds_of_replicas import Others
-from unit.ingest.test_staged import LARGE, commit, stage
 from unit.ingest.test_staged_replicas import SETTINGS, SlowDrive
 
 KNOWN = "what is known of producers, shown once all in sync have it"

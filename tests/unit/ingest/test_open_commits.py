@@ -21,7 +21,7 @@ from bottomless_server.ingest.producers.tracking_room import TrackingRoom
 from bottomless_server.ingest.records.conditions import Conditions, FromProducer
 from bottomless_server.ingest.records.intake import Append
 from unit.ingest.harness import IngestHarness, problem
-from unit.ingest.test_staged import LARGE, SETTINGS, commit, cut_off, stage
+from unit.ingest.staging import LARGE, SETTINGS, commit, cut_off, stage
 
 HOUR_MS = 3_600_000
 KEEP_MS = 100

@@ -8,7 +8,7 @@ from support.guards import remove
 
 from bottomless_server.ingest.staged import batches as staged_module
 from unit.ingest.harness import STREAM, IngestHarness, problem
-from unit.ingest.test_staged import (
+from unit.ingest.staging import (
     LARGE,
     SETTINGS,
     begun_by_an_earlier_build,

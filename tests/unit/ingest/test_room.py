@@ -17,7 +17,7 @@ from bottomless_server.ingest.settings import IngestSettings
 from bottomless_server.node.core.admission import Admission
 from bottomless_server.node.room import BodyReservation
 from unit.ingest.harness import ROUTE, STREAM, IngestHarness, problem
-from unit.ingest.test_staged import commit, stage
+from unit.ingest.staging import commit, stage
 
 ONE, TWO = StreamId("one"), StreamId("two")
 

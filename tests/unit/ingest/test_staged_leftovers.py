@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bottomless.model.stream import StreamRecord, StreamState
 from unit.ingest.harness import INTERNAL, STREAM, IngestHarness
+from unit.ingest.staging import KEEP_MS, SETTINGS, cut_off, files, stage, staged_of, sweep
 from unit.ingest.test_leftovers import leftovers
-from unit.ingest.test_staged import KEEP_MS, SETTINGS, cut_off, files, stage, staged_of, sweep
 
 
 async def test_what_was_staged_for_a_deleted_stream_goes_with_its_log(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from bottomless_server.ingest.staged.commit_appends import CommitAppends
 from bottomless_server.ingest.staged.object_batches import ObjectBatches
 from unit.ingest.harness import NAME, STREAM, IngestHarness, problem
 from unit.ingest.replica_services import Node, ThreeServices
-from unit.ingest.test_staged import LARGE, body_of, commit, cut_off, files, raise_epoch, stage
+from unit.ingest.staging import LARGE, body_of, commit, cut_off, files, raise_epoch, stage
 
 LATE_MS: Final = 300_000
 """After so long callers are told that an outcome is unknown: no busy machine takes that long."""

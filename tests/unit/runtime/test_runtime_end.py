@@ -13,7 +13,7 @@ from bottomless_server.runtime.base.end import end_tasks
 SERVICES = Path(__file__).parents[3] / "services" / "bottomless_server"
 
 ALLOWED: dict[tuple[str, str], str] = {
-    ("coordination/redis.py", "ending"): "a timer, no task",
+    ("coordination/silence.py", "ending"): "a timer, no task",
     (
         "drives/answering.py",
         "_in_time",

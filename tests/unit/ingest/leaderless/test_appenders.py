@@ -20,9 +20,9 @@ from bottomless_server.stores.streams import stream_key
 from bottomless_server.stores.tail_keys import tail_key
 from unit.ingest.harness import ROUTE, STREAM, problem
 from unit.ingest.leaderless.nodes import GENERATION, LeaderlessNode
+from unit.ingest.staging import FRAMES, STAGE, body_of
 from unit.ingest.test_both_profiles import Profile
 from unit.ingest.test_producer_appends import PRODUCERS
-from unit.ingest.test_staged import FRAMES, STAGE, body_of
 
 OTHER = StreamId("0198d2a4-5b1e-7c3a-9a51-0f7e6f0d2cff")
 
