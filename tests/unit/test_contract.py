@@ -9,7 +9,7 @@ import yaml
 
 from openapi import endpoints, routing
 from openapi.__main__ import outputs
-from openapi.bundle import OPENAPI, PUBLIC, read
+from openapi.bundle import OPENAPI, PUBLIC, bundled, read
 from openapi.endpoints import Refused, compile_documents
 
 GROWN: Final = "/v1/streams/{s}/peaks"
@@ -149,6 +149,32 @@ def test_every_operation_says_what_a_refused_credential_is_answered(name: str) -
         for status, answer in (("401", "Unauthenticated"), ("403", "Forbidden")):
             reference = said.members["responses"].get(status, {}).get("$ref", "")
             assert reference.endswith(f"/{answer}"), (said.path, said.method, status)
+
+
+def test_an_example_of_what_may_be_left_out_takes_no_record_from_an_answer() -> None:
+    """`/docs` sends each example as it stands: a read that somebody tries there asked for records with
+    the key `cust-9` alone, and showed none."""
+    contract = bundled(*PUBLIC)
+    shared = {
+        f"#/components/parameters/{name}": one
+        for name, one in contract["components"]["parameters"].items()
+    }
+    told = {
+        (path, parameter["name"])
+        for path, item in contract["paths"].items()
+        for name, operation in item.items()
+        if name != "parameters"
+        for parameter in (shared.get(p.get("$ref"), p) for p in operation.get("parameters", []))
+        if parameter["in"] == "query" and not parameter.get("required")
+        if {"example", "examples"} & {*parameter, *parameter["schema"]}
+    }
+    records = "/v1/streams/{s}/records"
+    # Of the last one a key, or its bytes, has to be said.
+    assert told == {
+        (records, "offset"),
+        (records, "limit"),
+        ("/v1/super-streams/{s}/route", "key"),
+    }
 
 
 def test_text_beside_the_marks_stays_and_missing_marks_are_told() -> None:
