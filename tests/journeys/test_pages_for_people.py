@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from support.browser import chromium
+from support.contract import Stream, new_stream
 from support.devtools import Tab, a_tab
 from support.server import AllInOne
+from support.waiting import until
 
 SECRET: Final = "0123456789abcdef" * 4
 ROOT_KEY: Final = f"sk_root_{SECRET}"
@@ -68,6 +70,51 @@ async def test_the_page_shows_the_streams_and_a_line_for_each_thing_to_do(
     assert [line for line in lines if "DELETE" in line] == [
         f"curl -X DELETE {plain.url}/v1/streams/NAME"
     ]
+
+
+async def test_the_page_shows_on_which_drives_a_stream_lies_and_which_node_holds_it(
+    tmp_path: Path,
+) -> None:
+    chromium()
+    (tmp_path / "shelf").mkdir()
+    shelf = {"number": 1, "url": (tmp_path / "shelf").as_uri()}
+    settings = {
+        "BOTTOMLESS_DRIVES": json.dumps({"shelf": shelf}),
+        "BOTTOMLESS_UPLOADER_MOVE_INTERVAL_MS": "200",
+    }
+    with AllInOne(tmp_path / "data", settings) as server, server.client() as client:
+        stream = new_stream(client, {"fragment": {"max_age_ms": 100}})
+        for value in ("a", "b"):
+            stream.append(value)
+            stream.wait_uploaded()
+        assert client.post("/v1/admin/drives", json={"name": "shelf"}).status_code == 200
+        moved = {"from_offset": 0, "to_offset": 1, "drive": "shelf"}
+        assert client.post(f"{stream.path}/moves", json=moved).status_code == 202
+        until(lambda: records_by_drive(stream) == [1, 1], what="a fragment on each drive")
+        async with a_tab(tmp_path / "profile") as tab:
+            await tab.open(f"{server.url}/")
+            await tab.until("!document.getElementById('places').hidden")
+            name, drives, nodes, shares = await tab.value(PLACES)
+            assert tab.failures() == []
+        [node] = client.get(f"{stream.path}/replicas").json()["nodes"]
+    assert name == stream.name
+    assert [line.partition(" ")[0] for line in drives] == ["default", "shelf"]
+    assert all(", 1 record, the newest of them " in line for line in drives)
+    assert (sum(shares), min(shares) > 0) == (pytest.approx(1), True)
+    assert nodes == [f"{node['node']} owns it, up to offset 2"]
+
+
+PLACES: Final = """(() => {
+  const lines = id => [...document.querySelectorAll(`#${id} li`)].map(
+    line => [...line.childNodes].map(each => each.textContent).filter(text => text !== "").join(" "));
+  const shares = [...document.querySelectorAll("meter")].map(one => one.value / one.max);
+  return [document.getElementById("places-name").textContent, lines("drives"), lines("nodes"), shares];
+})()"""
+
+
+def records_by_drive(stream: Stream) -> list[int]:
+    told = stream.client.get(f"{stream.path}/tiers").json()
+    return [drive["records"] for drive in told["drives"]] if not told["moves"] else []
 
 
 async def test_without_a_key_the_page_shows_no_stream_and_a_key_is_kept_in_memory_alone(

@@ -63,6 +63,7 @@ function rowOf(name, values) {
     choose(name);
     picked = true;
     showLines();
+    showPlaces();
   });
   row.append(document.createElement("td"));
   row.firstChild.append(pick);
@@ -142,6 +143,73 @@ async function listStreams(mine) {
     choose(names[0]);
     showLines();
   }
+  if (names.length > 0) showPlaces();
+  else show("places", false);
+}
+
+async function showPlaces() {
+  const [mine, name] = [turn, chosen];
+  if (name === null) return;
+  const path = "/v1/streams/" + encodeURIComponent(name);
+  const answers = await Promise.all(["", "/tiers", "/replicas"].map(end => ask(path + end))).catch(() => null);
+  if (mine !== turn || name !== chosen) return;
+  const known = answers !== null && answers.every(answer => answer.status === 200);
+  show("places", known);
+  if (!known) return;
+  const [stream, tiers, replicas] = answers.map(answer => answer.body);
+  by("places-name").textContent = name;
+  by("drives").replaceChildren(...drivesOf(tiers));
+  show("held", stream.profile !== "leaderless");
+  by("nodes").replaceChildren(...nodesOf(replicas));
+}
+
+function item(head, ...rest) {
+  const made = document.createElement("li");
+  made.append(element("code", head, {}), ...rest);
+  return made;
+}
+
+const quiet = text => element("span", text, {className: "quiet"});
+const fault = text => element("span", text, {className: "fault"});
+const counted = (count, what) => count.toLocaleString("en") + " " + what + (count === 1 ? "" : "s");
+
+function drivesOf(tiers) {
+  const total = tiers.drives.reduce((sum, drive) => sum + drive.bytes, tiers.several.bytes);
+  const bar = bytes => Object.assign(document.createElement("meter"), {max: Math.max(total, 1), value: bytes});
+  const line = (head, sums, more) =>
+    item(head, bar(sums.bytes), quiet(bytes(sums.bytes) + ", " + counted(sums.records, "record") + more));
+  const lines = tiers.drives.map(drive => line(
+    drive.drive ?? "drive " + drive.number, drive,
+    drive.last_timestamp === null ? "" : ", the newest of them " + age(drive.last_timestamp)));
+  if (tiers.several.fragments > 0) lines.push(line("several drives", tiers.several, ""));
+  const range = one => "offsets " + one.from_offset + " to " + one.to_offset;
+  for (const move of tiers.moves)
+    lines.push(item(move.to_drive ?? "?", quiet(range(move) + " are on their way here from " + (move.from_drive ?? "?"))));
+  for (const one of tiers.damaged)
+    lines.push(item(one.drive ?? "?", fault(range(one) + " are damaged here, and were not moved")));
+  return lines.length > 0 ? lines : [element("li", "Nothing yet.", {className: "quiet"})];
+}
+
+const ROLES = {owner: "owns it", "in-sync": "in sync", "catching-up": "catching up", away: "away"};
+
+function nodesOf(replicas) {
+  const lines = replicas.nodes.map(node => {
+    const zone = node.zone ? ", zone " + node.zone : "";
+    const end = node.next_offset === null ? "" : ", up to offset " + node.next_offset.toLocaleString("en");
+    const lag = node.lag ? ", lacks " + counted(node.lag, "record") : "";
+    const made = item(node.node, quiet(ROLES[node.role] + zone + end + lag));
+    if (node.failing) made.append(fault("its disk takes nothing"));
+    if (node.stalled) made.append(fault("does not catch up"));
+    return made;
+  });
+  if (lines.length === 0)
+    return [element("li", "On no node now: one is chosen with the next append.", {className: "quiet"})];
+  if (lines.length < replicas.replicas) {
+    const few = document.createElement("li");
+    few.append(fault(lines.length + " of " + replicas.replicas + " nodes hold it"));
+    lines.push(few);
+  }
+  return lines;
 }
 
 function askForKey() {
@@ -160,7 +228,7 @@ function forget() {
   by("rows").replaceChildren();
   by("count").textContent = "";
   [chosen, picked] = [null, false];
-  for (const id of ["list", "empty", "more", "key-given", "fault", "unreadable"]) show(id, false);
+  for (const id of ["list", "places", "empty", "more", "key-given", "fault", "unreadable"]) show(id, false);
 }
 
 function showLines() {
@@ -179,6 +247,8 @@ function showLines() {
     ["Take up to 16 MB of records as Arrow, for pandas, Polars or DuckDB", `curl '${stream}/records?offset=first&max_bytes=16777216' -H 'Accept: application/vnd.apache.arrow.stream' -o records.arrows${who}`],
     ["Remember how far a consumer has come, and go on from there", `curl -X PUT ${stream}/consumers/billing/offset${who}${json}'{"next_offset": 1}'\ncurl '${stream}/records?offset=stored&consumer=billing'${who}`],
     ["See where a stream begins and ends, and how it is configured", `curl ${stream}/offsets${who}\ncurl ${stream}${who}`],
+    ["See on which drives its bytes lie, and which nodes hold what is newest", `curl ${stream}/tiers${who}\ncurl ${stream}/replicas${who}`],
+    ["Have three nodes hold what is not in object storage yet, where there are three", `curl -X PATCH ${named} -H 'If-Match: *'${who}${json}'{"replication": {"replicas": 3}}'`],
     ["Keep a week, and at most 20 GB", `curl -X PATCH ${named} -H 'If-Match: *'${who}${json}'{"retention": {"max_age": "7D", "max_bytes": 20000000000}}'`],
     ["List the streams", `curl ${location.origin}/v1/streams${who}`],
     ["Delete a stream, with all its records", `curl -X DELETE ${named}${who}`],
