@@ -12,7 +12,8 @@ ever on another drive than the first, in this order:
 3. The record is asked once more, and where it has changed the queue (`named_since`), then the registry of drives (`is_outdated` in
    `deleter.py`). What is named by now stays, and so does what has the bytes of something that the manifest
    names on a drive which is lost. A crash here is as before.
-4. Objects are deleted. A crash here: an absent object counts as deleted in the next pass.
+4. Roots of lost attempts that name them go, and then the objects. A crash here: an absent object counts as
+   deleted in the next pass.
 5. `settle`: one EXEC takes the members out of the queue, and the claims with them. A claim goes only where
    its object is gone, or its drive is lost, or in an EXEC at which the manifest names it: so one that was
    entered is there for as long as the object can be deleted by it (docs/decisions/0232). One without a

@@ -9,10 +9,11 @@ one stream, in this order; after a crash at any step the members are due again:
    nobody can lease it. What a lease holds goes back into the queue for later.
 2. Groups below a group that is to be deleted go into the queue themselves. A crash here: they are
    there twice, which is once.
-3. Roots of lost attempts go that lead to any of it (`stray_roots.py`): a rebuild could believe
-   them. A crash here leaves what they name.
-4. Fragments that could be named again are claimed, of all streams of a pass in one EXEC, and the record
+3. Fragments that could be named again are claimed, of all streams of a pass in one EXEC, and the record
    is asked once more (`claims.py`). A crash here leaves claims, and members that are due again.
+4. Roots of lost attempts go that lead to any of it (`stray_roots.py`): a rebuild could believe
+   them. A crash here leaves what they name. Not before step 3: until then the newest root may name a source
+   again, since the drive of its copy was lost after the look.
 5. Objects are deleted, fragments and children before the group that names them: a group
    that is gone means that everything below it is gone, or queued.
 6. Uids leave the quarantine, then members leave the queue, and claims with them. An absent object
@@ -283,10 +284,6 @@ class Deleter:
             members = await condemned(self._context, record, members, now)
             members, unsure = await unleased(self._context, record, members, now)
             unread += unsure
-            if record.state is StreamState.ACTIVE:
-                kept = await self._named_by_strays(record, members)
-                members = {due: target for due, target in members.items() if due not in kept}
-                unread += kept
         return Look(record, lost, tuple(live), tuple(unread), members)
 
     async def _settle(self, look: "Look", claimed: Collection[FragmentPlace]) -> "Settled":
@@ -400,6 +397,10 @@ class Deleter:
         """Delete what members stand for, of a stream of which these drives were lost at the look."""
         # All are of one queue, and so on one drive.
         number = next((target.drive for target in members.values()), DEFAULT_NUMBER)
+        members = await self._not_outdated(record, members, lost_before)
+        if record is not None and record.state is StreamState.ACTIVE:
+            kept = await self._named_by_strays(record, members)
+            members = {due: target for due, target in members.items() if due not in kept}
         if await self._context.drive_states.lost([number]):
             # What lay there is gone, or nothing to anybody.
             if record is not None:
@@ -422,9 +423,8 @@ class Deleter:
             if below.drive not in lost
         ]
         await queue_later(self._context.coordination, queued)
-        if is_outdated(lost_before, await self._lost(record)):
-            # What was moved may be named again by now, where its copy was lost with a drive.
-            done = {due: one for due, one in done.items() if not members[due].may_be_named}
+        members = await self._not_outdated(record, members, lost_before)
+        done = {due: one for due, one in done.items() if due in members}
         failed = await self._delete_keys(
             number, [key for one in done.values() for key in one.first]
         )
@@ -440,6 +440,15 @@ class Deleter:
         if record is not None:
             await self._release(record, {members[due].uid for due in gone})
         return gone
+
+    async def _not_outdated(
+        self, record: StreamRecord | None, members: _Members, lost_before: frozenset[int]
+    ) -> _Members:
+        """Members that may go though drives were lost since the look: what was moved may be named again by
+        now, where its copy was lost with one of them."""
+        if not is_outdated(lost_before, await self._lost(record)):
+            return members
+        return {due: one for due, one in members.items() if not one.may_be_named}
 
     async def _delete_keys(self, number: int, object_keys: Sequence[str]) -> set[str]:
         """Delete objects of one drive; returns the keys of those that are still there, or may be."""

@@ -14,7 +14,10 @@ leads to is nothing that a root may add any more:
 - a group that no manifest names: it came into the queue with the EXEC of a later attempt, or after
   garbage collection had raised the version of the record, so the version for which the root was
   planned is gone; and each plan has groups of its own;
-- what a move displaced: the root was planned before the EXEC of the relocation;
+- what a move displaced: the root was planned before the EXEC of the relocation; or, where the drive of a
+  copy was lost, to name its source again, and then it is published, or may be. So fragments of a move are
+  claimed first, and the record and the registry of drives are asked once more (`claims.py`): after that no
+  root that names one of them is published, or comes to be;
 - offsets that retention or trim removed: the root was planned before the EXEC that removed them, or
   it would begin after them, so its version is gone too.
 
