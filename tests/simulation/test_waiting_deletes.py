@@ -52,9 +52,21 @@ async def test_a_group_waits_with_the_larger_one_that_it_came_to_lie_in() -> Non
 
     waiting = await objects_waiting(drive, [part(large, 10, 30)])
 
-    puts = (large, small, other, middle, last)
-    assert waiting == {put.object_key for put in puts}, "the front has to be gone by now"
+    puts = (large, small, other, front, middle, last)
+    assert waiting == {put.object_key for put in puts}, (
+        "what is left of the front goes with the last part"
+    )
     assert objects_named([part(small, 0, 10)]) <= waiting
+
+
+async def test_what_lies_before_a_part_that_is_not_the_last_has_to_be_gone() -> None:
+    drive = MemoryDrive()
+    front, middle, last = a_piece(0, 10), a_piece(10, 20), a_piece(20, 30)
+    group = await put_group(drive, 1, front, middle, last)
+
+    waiting = await objects_waiting(drive, [part(group, 10, 20)])
+
+    assert waiting == {group.object_key, middle.object_key}
 
 
 async def test_what_lies_past_the_end_of_a_part_does_not_wait() -> None:

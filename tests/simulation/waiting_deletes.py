@@ -18,8 +18,8 @@ async def objects_waiting(drive: MemoryDrive, members: Iterable[bytes]) -> set[s
     """Return the keys of all objects that go, whole or in part, with one of the members.
 
     Of a group these are the ones below it that lie in the offsets of which the member speaks: what
-    an earlier member spoke of has to be gone by now. Nothing of it may be due yet, so that it does
-    not change meanwhile.
+    an earlier member spoke of has to be gone by now, unless that waits for longer than the last part of the
+    group, with which all below it goes. Nothing of it may be due yet, so that it does not change meanwhile.
     """
     found: set[str] = set()
     left = [target for member in members if (target := parse_delete_target(member)) is not None]

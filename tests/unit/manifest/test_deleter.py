@@ -1,6 +1,12 @@
 """The deleter takes what is due and not reachable, and nothing else."""
 
+from collections.abc import Awaitable, Callable
+
+import pytest
+from support.drives import register
+from support.guards import remove
 from support.manifest import STREAM, ManifestHarness, a_record, damage_a_neighbour
+from support.moving import COLD, HOT, Moving, a_moving_stream
 from support.object_keys import fragment_key
 
 from bottomless.formats import keys as keys_of_tenants
@@ -8,10 +14,11 @@ from bottomless.formats.checks import crc32c
 from bottomless.model.names import StreamId, StreamName, Uid
 from bottomless_server.coordination.base import Changes
 from bottomless_server.manifest.common.core.delete_page import PUT_OFF_MS_MAX
+from bottomless_server.manifest.mutators.retention import trim
 from bottomless_server.manifest.mutators.sessions import abandon, intend
 from bottomless_server.manifest.removal.deleter import Deleter
 from bottomless_server.manifest.tree.resolver import root_object_key
-from bottomless_server.stores.streams import DELETES_KEY, delete_later
+from bottomless_server.stores.streams import DELETES_KEY, delete_later, deletes_key
 
 HOUR = 3_600_000
 FIRST_MS = 30_000
@@ -200,3 +207,65 @@ async def test_a_group_that_is_damaged_keeps_only_what_cannot_be_judged_without_
 
     assert await due_in(harness, beyond) is None
     assert await due_in(harness, stray) == FIRST_MS
+
+
+async def by_a_clock_ahead(moving: Moving) -> None:
+    """Trim the front of the first group while a clock is ahead, so that it is to go after all that follows."""
+    harness = moving.harness
+    harness.clock.skew_ms = HOUR
+    await trim(harness.context, moving.committer, 10, allow_empty=False)
+    harness.clock.skew_ms = 0
+
+
+async def kept_by_the_store(moving: Moving) -> None:
+    """Trim the front of the first group, which the store does not let go for now."""
+    harness = moving.harness
+    harness.drive.stubborn.update((await moving.fragments(HOT))[:1])
+    await trim(harness.context, moving.committer, 10, allow_empty=False)
+
+
+Way = Callable[[Moving], Awaitable[None]]
+WAYS: list[tuple[int, Way]] = [
+    (HOT, by_a_clock_ahead),
+    (COLD, by_a_clock_ahead),
+    (HOT, kept_by_the_store),
+]
+
+
+async def fragments_after_the_rest(number: int, cut_front: Way) -> list[int]:
+    """Where the fragments begin that are left of a stream on a drive when nothing waits any more. A group of two
+    was cut in two parts, and the second of them went first."""
+    moving = await a_moving_stream(6)
+    await register(moving.harness.drive, COLD)
+    if number == COLD:
+        await moving.move(0, 40)
+        await moving.after_the_grace()
+    await cut_front(moving)
+    await trim(moving.harness.context, moving.committer, 20, allow_empty=False)
+    moving.harness.clock.now += moving.harness.context.settings.manifest_delete_grace_ms
+    before = len(await moving.fragments(number))
+    await moving.delete()
+    assert len(await moving.fragments(number)) < before, "the second part is due"
+    moving.harness.drive.stubborn.clear()
+    for _ in range(3):
+        await moving.after_the_grace()
+    assert await moving.harness.coordination.due(deletes_key(number), 2**52, 1) == []
+    return [int(key.split("/")[-1].split(".")[0]) for key in await moving.fragments(number)]
+
+
+@pytest.mark.parametrize(("number", "cut_front"), WAYS)
+async def test_a_group_takes_all_below_it_along_though_its_front_is_due_after_its_end(
+    number: int, cut_front: Way
+) -> None:
+    """Its object went with its end, and then nothing told what was below its front: seed 133 of three replicas
+    and two tiers."""
+    left = await fragments_after_the_rest(number, cut_front)
+    assert left == ([20, 30] if number == COLD else [20, 30, 40, 50])
+
+
+@pytest.mark.parametrize(("number", "cut_front"), WAYS)
+async def test_without_the_front_of_a_group_a_fragment_of_it_stays(
+    number: int, cut_front: Way, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "the front of a group with its end", lambda _, range_: range_)
+    assert 0 in await fragments_after_the_rest(number, cut_front)

@@ -425,9 +425,9 @@ class Deleter:
         await queue_later(self._context.coordination, queued)
         members = await self._not_outdated(record, members, lost_before)
         done = {due: one for due, one in done.items() if due in members}
-        failed = await self._delete_keys(
-            number, [key for one in done.values() for key in one.first]
-        )
+        # Once each: parts of a group that are due together may have the same below them.
+        first = [*dict.fromkeys(key for one in done.values() for key in one.first)]
+        failed = await self._delete_keys(number, first)
         last = [
             key
             for one in done.values()

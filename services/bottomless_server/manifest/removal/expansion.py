@@ -1,7 +1,7 @@
 """Find the objects that one member of the delete queue stands for, one level of a subtree at a time.
 
-A group that is gone was expanded before, since it is the last of its subtree to go; so a
-missing one is no error here. Groups below are not descended into but queued: a subtree may
+A group that is gone was expanded as a whole before, whichever of its parts came last, since it is the last
+of its subtree to go; so a missing one is no error here. Groups below are not descended into but queued: a subtree may
 have millions of fragments, and a step of the deleter stays as small as one node. Fragments on other
 drives than the first go into the queue of their drive: one that is away holds up nothing else.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from bottomless.drives.base import Drive, ObjectMissing
 from bottomless.formats.keys import fragment_place, group_key
 from bottomless.formats.manifest import decode_node
+from bottomless.guards import guard
 from bottomless.model.drive import DEFAULT_NUMBER
 from bottomless.model.manifest import EntryKind, Node, fragment_info
 from bottomless.model.names import uid_from_bytes
@@ -54,6 +55,7 @@ async def expand(drive: Drive, target: DeleteTarget) -> Expansion:
 def _below(node: Node, target: DeleteTarget, range_: OffsetRange) -> Expansion:
     tenant = target.object_key.partition("/")[0]
     entries = node.entries
+    range_ = with_front(node, range_)
     touched = (entries["next_offset"] > np.uint64(range_.first_offset)) & (
         entries["first_offset"] < np.uint64(range_.next_offset)
     )
@@ -76,6 +78,16 @@ def _below(node: Node, target: DeleteTarget, range_: OffsetRange) -> Expansion:
             queued.append(replace(below, copy=info.copy, drive=number))
     whole = node.next_offset <= range_.next_offset
     return Expansion(tuple(queued), tuple(here), (target.object_key,) if whole else ())
+
+
+@guard("the front of a group with its end")
+def with_front(node: Node, range_: OffsetRange) -> OffsetRange:
+    """The offsets of a part of a group; of its last part all of them, since the group goes with it and nothing
+    else tells what is below. Parts are due in the order in which they were cut, but for one that the store did
+    not let go, or whose time a clock said that was ahead."""
+    if node.next_offset > range_.next_offset:
+        return range_
+    return range_._replace(first_offset=min(node.first_offset, range_.first_offset))
 
 
 async def _copies(
