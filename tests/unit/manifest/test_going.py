@@ -449,6 +449,20 @@ async def test_what_cannot_be_deleted_stays_claimed_and_others_wait_for_room(
     assert await going_of(moving) == frozenset()
 
 
+async def test_claims_of_what_waits_in_no_queue_take_no_room_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a release before has left them, which takes members out and knows of no claim."""
+    monkeypatch.setattr(claims, "GOING_COUNT_MAX", 3)
+    moving = (await just_moved()).moving
+    gone = [FragmentPlace(HOT, f"gone-{number}") for number in range(3)]
+    moving.harness.coordination.write(Changes({going_key(STREAM): encode_going(gone)}))
+    for _ in range(2):
+        await moving.after_the_grace()
+    assert await moving.fragments(HOT) == await moving.named(HOT)
+    assert await going_of(moving) == frozenset()
+
+
 async def test_claims_that_cannot_be_read_keep_what_they_are_about() -> None:
     there = await just_moved()
     coordination = there.moving.harness.coordination

@@ -18,7 +18,7 @@ ever on another drive than the first, in this order:
    its object is gone, or its drive is lost, or in an EXEC at which the manifest names it: so one that was
    entered is there for as long as the object can be deleted by it (docs/decisions/0232). One without a
    member, as where an earlier release has settled that, or the queue of a lost drive was forgotten, goes with
-   the next ones of its stream by the same rule, or with the stream.
+   the next ones of its stream by the same rule, also where they find no room, or with the stream.
 
 The loss of a drive goes the other way round (`mutators/losing.py`): the registry says it, then the record is
 read, then what is going, then the drives are listed, and then what was found is named, if the record is still

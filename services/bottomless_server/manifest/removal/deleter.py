@@ -215,6 +215,10 @@ class Deleter:
             for stream_id, look in looks.items()
             if look.may_be_claimed and (mine := _fragments(known, deleted.get(stream_id, ())))
         }
+        # Where there was no room for all, claims without a member may have taken it.
+        for stream_id, places in wanted.items():
+            if len(claimed.get(stream_id, ())) < len(places):
+                gone.setdefault(stream_id, [])
         settled = await settle(self._context, settled, gone, named, self.reachable)
         await failing.done(settled)
         more = len(known) > self._page_count
