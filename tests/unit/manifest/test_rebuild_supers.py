@@ -10,7 +10,7 @@ from unit.manifest.test_super_deletion import Deleting, is_gone, nothing_is_left
 from unit.manifest.test_super_growth import Growing
 from unit.manifest.test_super_registry import NAME, THREE, WEEK, named, super_objects
 
-from bottomless.errors import NotFound, NotServed, Outcome, Unavailable
+from bottomless.errors import Code, NotFound, NotServed, Outcome, StoreError, Unavailable
 from bottomless.formats.keys import super_key
 from bottomless.formats.super_record import encode_super_object
 from bottomless.model.config import StreamConfig
@@ -339,3 +339,59 @@ async def test_a_super_stream_of_which_a_partition_is_lost_can_be_deleted() -> N
     await process.finish()
 
     assert await is_gone(harness, NAME)
+
+
+async def overtaken(what: str) -> tuple[ManifestHarness, SuperRecord, StoreError]:
+    """How one is answered who changes a super stream, or lets it grow, where a rebuild that does not find a
+    partition any more comes between the look at the partitions and the EXEC; and the record of before."""
+    harness = await a_harness()
+    before = await declared(harness)
+    process = Growing(harness)
+    process.registry.generation = 1
+    supers = process.registry.supers
+    look = supers.require_readable
+
+    async def look_and_be_late(record: SuperRecord) -> None:
+        await look(record)
+        assert not await harness.drive.delete([registry_key(record.partitions[1].stream_id, 1)])
+        harness.coordination.lose()
+        await rebuild(harness)
+        process.registry.generation = harness.streams.generation or 0
+
+    supers.require_readable = look_and_be_late  # type: ignore[method-assign]
+    changing = process.grow() if what == "growth" else supers.update(NAME, lambda _: WEEK)
+    with pytest.raises(StoreError) as refused:
+        await changing
+    await process.aclose()
+    return harness, before, refused.value
+
+
+OVERTAKEN = pytest.mark.parametrize("what", ["change", "growth"])
+
+
+@OVERTAKEN
+async def test_what_a_rebuild_overtakes_changes_no_super_stream_that_lacks_a_partition(
+    what: str,
+) -> None:
+    harness, before, refused = await overtaken(what)
+    assert (refused.code, refused.outcome) == (Code.COORDINATION_UNAVAILABLE, Outcome.NONE)
+    found = await a_registry(harness).supers.find(NAME)
+    assert (found.state, found.config) == (SuperState.ACTIVE, before.config)
+    assert found.layouts == before.layouts
+
+
+@OVERTAKEN
+async def test_without_the_guard_nobody_finds_a_super_stream_that_a_late_change_has_met(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(
+        monkeypatch,
+        "the generation in which the partitions of a super stream were looked at",
+        lambda *_: None,
+    )
+    harness, _, _ = await overtaken(what)
+    if what == "change":
+        with pytest.raises(Unavailable):
+            await a_registry(harness).supers.find(NAME)
+    else:
+        assert (await a_registry(harness).supers.find(NAME)).state is SuperState.GROWING

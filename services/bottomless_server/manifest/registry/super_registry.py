@@ -21,12 +21,17 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from bottomless.errors import Exists, NotFound, Outcome, Unavailable
+from bottomless.guards import guard
 from bottomless.model.config import StreamConfig
 from bottomless.model.names import FullName, SuperId, stream_id_from
 from bottomless.model.routing import SEED
 from bottomless.model.stream import PartitionOf, StreamRecord, StreamState
 from bottomless.model.super_stream import Layout, Partition, SuperRecord, SuperState
-from bottomless_server.coordination.base import CoordinationUnknown, Room
+from bottomless_server.coordination.base import (
+    CoordinationUnavailable,
+    CoordinationUnknown,
+    Room,
+)
 from bottomless_server.core.not_found import stream_not_found, super_not_found
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.once_more import once_more, once_more_on_condition
@@ -120,15 +125,17 @@ class SuperRegistry:
                 outcome of none.
         """
         configured = ConfigChange(change)
+        super_id = await self.supers.find(name)
+        before = await self.supers.load(super_id)
 
         def decide(record: SuperRecord) -> SuperRecord:
             if record.state is SuperState.DELETING:
                 raise super_not_found()
+            require_same_generation(before, record)
             return configured.apply(record)
 
-        super_id = await self.supers.find(name)
         # It could not reach all of them, and until it has nobody finds the super stream.
-        await self.require_readable(await self.supers.load(super_id))
+        await self.require_readable(before)
         try:
             record = await self.supers.update(super_id, decide)
         except CoordinationUnknown as lost:
@@ -292,3 +299,14 @@ class SuperRegistry:
                 "replication": config.replication.settled(settings.manifest_replicas),
             }
         )
+
+
+@guard("the generation in which the partitions of a super stream were looked at")
+def require_same_generation(before: SuperRecord, record: SuperRecord) -> None:
+    """Refuse to change a super stream of which a rebuild may have lost partitions since they were looked at.
+
+    Raises:
+        CoordinationUnavailable: it was rebuilt; this attempt has changed nothing.
+    """
+    if record.generation != before.generation:
+        raise CoordinationUnavailable("coordination was rebuilt while the super stream was changed")

@@ -54,6 +54,7 @@ from bottomless_server.manifest.registry.super_asked import (
     refused,
 )
 from bottomless_server.manifest.registry.super_description import super_etag
+from bottomless_server.manifest.registry.super_registry import require_same_generation
 from bottomless_server.manifest.streams.deletion import Deletions
 from bottomless_server.runtime.base.fault_points import reach
 from bottomless_server.stores.operations import Operation, entered
@@ -214,6 +215,7 @@ class SuperGrowth:
             # A growth that has ended since took the names that this one would take.
             if record.state is SuperState.GROWING or record.layouts != before.layouts:
                 raise super_growing()
+            require_same_generation(before, record)
             require_match(if_match, super_etag(record))
             return replace(record, state=SuperState.GROWING)
 
