@@ -186,6 +186,15 @@ async def test_a_process_without_them_is_as_it_was() -> None:
     assert gc.get_freeze_count() == 0
 
 
+async def test_who_looked_for_no_garbage_while_it_loaded_does_from_here_on() -> None:
+    gc.disable()
+    try:
+        async with short_passes():
+            assert gc.isenabled()
+    finally:
+        gc.enable()
+
+
 PROGRAM = """
 import gc
 from bottomless_server.runtime.process.service import run_process

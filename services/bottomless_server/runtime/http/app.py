@@ -36,6 +36,7 @@ from bottomless_server.runtime.http.bodies import (
     parse_json_lines,
     read_body,
 )
+from bottomless_server.runtime.http.contract import tell
 from bottomless_server.runtime.http.endpoint_table import Reach
 from bottomless_server.runtime.http.endpoints import find
 from bottomless_server.runtime.http.problems import (
@@ -114,11 +115,13 @@ def create_api(title: str) -> FastAPI:
     api = FastAPI(
         title=title,
         redirect_slashes=False,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         # Asked on every request whether it is on.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
+    tell(api)
     api.add_exception_handler(StoreError, _answer_store_error)
     # No route lets FastAPI read what a request carries; its own answer would show the input.
     api.add_exception_handler(RequestValidationError, _answer_any)

@@ -65,11 +65,13 @@ class Collector:
 
 @asynccontextmanager
 async def short_passes() -> AsyncIterator[None]:
-    """Put around a process: what its modules hold is set aside now, and the rest as it comes."""
+    """Put around a process: what its modules hold is set aside now, and the rest as it comes. A process
+    that looked for no garbage while it loaded does from here on."""
     young, middle, old = gc.get_threshold()
     gc.set_threshold(young, middle, _PASSES_AT_MOST)
     with timed_passes():
         collector = Collector()
+        gc.enable()
 
         async def tick() -> float:
             collector.tick()

@@ -21,13 +21,12 @@ to the public.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
-import orjson
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp
 
 from bottomless_server.runtime.base.settings import CommonSettings
 from bottomless_server.runtime.http.app import wrap
+from bottomless_server.runtime.http.contract import paths_of
 from bottomless_server.runtime.http.cors import VARIES, with_origins
 from bottomless_server.runtime.http.docs_page import with_docs
 from bottomless_server.runtime.http.foreign_pages import Hosts, Pages, without_foreign_pages
@@ -134,36 +133,5 @@ class Front:
         self.metrics.watch(listeners)
         paths: set[str] = {*PATHS, *METRICS_PATHS, "/openapi.json", "/docs"}
         for app in apps:
-            paths.update(await _paths_of(app))
+            paths.update(await paths_of(app))
         self.metrics.templates = RouteTemplates(paths)
-
-
-async def _paths_of(app: ASGIApp) -> Iterable[str]:
-    """The paths of an application's contract."""
-    status, body = 0, b""
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        nonlocal status, body
-        status = message.get("status", status)
-        body += message.get("body", b"")
-
-    scope: dict[str, Any] = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "GET",
-        "scheme": "http",
-        "path": "/openapi.json",
-        "raw_path": b"/openapi.json",
-        "query_string": b"",
-        "root_path": "",
-        "headers": [],
-        "client": None,
-        "server": None,
-    }
-    await app(scope, receive, send)
-    contract: dict[str, Any] = orjson.loads(body) if status == 200 else {}
-    return list(contract.get("paths", {}))
