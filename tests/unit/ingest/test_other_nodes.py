@@ -6,7 +6,7 @@ owner stands still, so a node is silent for too long when a test says so.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from bottomless_server.node.core.sends import Event, Memory, News
 from bottomless_server.node.owner import Claim
 from bottomless_server.node.replica_records import Owned, ReplicaRecords
 from bottomless_server.protocol.replica import Place
+from bottomless_server.runtime.base.end import end_tasks
 from bottomless_server.runtime.base.shared_hops import SharedHops
 from bottomless_server.runtime.peers.peers import Peer
 from bottomless_server.stores.streams import Streams, stream_key
@@ -43,7 +44,7 @@ from unit.ingest.harness import STREAM, IngestHarness, no_space, problem
 from unit.ingest.replica_logs import AtOnce, at_call, nothing
 from unit.ingest.served_nodes import ServedNode
 
-B, C = NodeId("b" * 32), NodeId("c" * 32)
+B, C, D = NodeId("b" * 32), NodeId("c" * 32), NodeId("d" * 32)
 BOUNDS: Final = WaitBounds(wait_ms=50, commit_ms=200, join_ms=100)
 
 
@@ -511,6 +512,59 @@ async def test_nothing_is_in_doubt_because_no_node_could_be_chosen(
     await three.until_in_sync(B)
     assert (await three.harness.append("b")).status_code == 200
     assert three.records.settled == 0
+
+
+async def added_while_others_are_chosen(
+    three: Three, monkeypatch: pytest.MonkeyPatch, *, replied: bool = True
+) -> set[NodeId]:
+    """The members after an operator has taken `C` in, and `D` was chosen before that for the same place."""
+    asked, answered, choose = asyncio.Event(), asyncio.Event(), three.choose
+
+    async def slow(record: StreamRecord, kept: Collection[NodeId]) -> tuple[NodeId, ...]:
+        if three.free:
+            asked.set()
+            await answered.wait()
+        return await choose(record, kept)
+
+    monkeypatch.setattr(joins, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(three, "choose", slow)
+    three.first = (B,)
+    assert (await three.harness.append("a")).status_code == 200
+    await three.until_in_sync(B)
+    three.free = (D,)
+    await asked.wait()
+    three.records.lost_additions = 0 if replied else 1
+    with nullcontext() if replied else pytest.raises(Unavailable):
+        await three.others.add(C)
+    set_members, decided = three.records.set_members, asyncio.Event()
+
+    async def watched(owned: Owned, members: Collection[NodeId]) -> StreamRecord:
+        record = await set_members(owned, members)
+        decided.set()
+        return record
+
+    monkeypatch.setattr(three.records, "set_members", watched)
+    answered.set()
+    waits = [asyncio.create_task(one) for one in (three.until_in_sync(B, C), decided.wait())]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    await end_tasks(*waits)
+    record = await three.streams.load(STREAM)
+    return set(record.members) - {NodeId(str(record.home))}
+
+
+@pytest.mark.parametrize("replied", [True, False])
+async def test_who_came_on_the_word_of_an_operator_stays_though_another_was_chosen(
+    three: Three, replied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = await added_while_others_are_chosen(three, monkeypatch, replied=replied)
+    assert found == {B, C}
+
+
+async def test_without_a_look_at_the_members_who_came_by_an_operator_goes_for_who_was_chosen(
+    three: Three, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove(monkeypatch, "members that nobody has changed while others were chosen", lambda *_: True)
+    assert await added_while_others_are_chosen(three, monkeypatch) == {B, D}
 
 
 async def test_what_is_closed_is_not_begun_anew_by_an_operator(three: Three) -> None:

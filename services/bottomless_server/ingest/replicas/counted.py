@@ -145,14 +145,19 @@ class Counted:
             self._doubted_members = False
         return True
 
-    async def set_members(self, members: tuple[NodeId, ...]) -> None:
-        """Have other nodes hold the stream; those that go have been evicted before.
+    async def set_members(
+        self, members: tuple[NodeId, ...], instead_of: tuple[NodeId, ...]
+    ) -> None:
+        """Have other nodes hold the stream; those that go have been evicted before. Nothing changes where
+        the members are not those `instead_of` which these were chosen.
 
         Raises:
             Fenced, Refused, StoreError
         """
         async with self._changing:
             before = self._holders.members
+            if not are_those(None if self._doubted_members else before, instead_of):
+                return
             try:
                 record = await self._context.records.set_members(self._owned, members)
             except Fenced:
@@ -240,3 +245,10 @@ class Counted:
 async def evicted(records: ReplicaRecords, owned: Owned, node: NodeId) -> StreamRecord:
     """The record as it is when a node is no more in sync, and cannot become the owner."""
     return await records.evict(owned, node)
+
+
+@guard("members that nobody has changed while others were chosen")
+def are_those(members: tuple[NodeId, ...] | None, instead_of: tuple[NodeId, ...]) -> bool:
+    """Whether members, None where nobody knows them, are those that were looked at when others were chosen.
+    Meanwhile an operator may have taken one in, or let one go, and was told so."""
+    return members == instead_of

@@ -206,13 +206,14 @@ class Joins:
         if self._counted.doubted_members:
             return await self.settle()
         await self._look_at_leases()
-        if self._membership.is_right(self._counted.holders):
+        holders = self._counted.holders
+        if self._membership.is_right(holders):
             return False
         try:
-            wanted = await self._membership.next(self._counted.holders)
+            wanted = await self._membership.next(holders)
             if wanted is None or isinstance(wanted, Step):
                 return wanted is not None and await self._counted.change(wanted)
-            await self._counted.set_members(wanted)
+            await self._counted.set_members(wanted, holders.members)
         except Fenced:
             self._counted.fence()
             raise
