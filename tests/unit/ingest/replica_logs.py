@@ -16,6 +16,7 @@ from bottomless.model.names import StreamId
 from bottomless.model.record import Content
 from bottomless.model.rows import Rows
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
+from bottomless_server.ingest.local.sound_logs import SoundLogs
 from bottomless_server.ingest.log.core.batcher import Round, seal_round, seal_state
 from bottomless_server.ingest.log.layout import CHECKPOINT_NAME, aside_dir, stream_dir, streams_dir
 from bottomless_server.ingest.log.recovery import recover
@@ -236,6 +237,7 @@ class FollowerNode:
             disk=self.use,
             freeing=FreeingBounds(self._keep_ms, 0, 10**9, 10**9),
             here=self.here,
+            sound=SoundLogs(),
         )
         self.following = Following(
             context, stream_count_max=self._stream_count_max, open_log_count_max=10

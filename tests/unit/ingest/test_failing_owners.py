@@ -2,9 +2,10 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from support.guards import remove
@@ -14,11 +15,17 @@ from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.core.failing import FailingLogs
+from bottomless_server.ingest.local.giving import Giving
+from bottomless_server.ingest.local.opening import Opener
+from bottomless_server.ingest.replicas.opening import Found, LogFiles
 from bottomless_server.node.core.failover import heirs
+from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import OwnedElsewhere
 from bottomless_server.stores.streams import node_key
 from unit.ingest.harness import STREAM, IngestHarness, broken_disk
 from unit.ingest.replica_services import Node, ThreeServices
+
+T = TypeVar("T")
 
 STEP_DOWN_MS = 20_000
 VALUES = ("first of all", "1", "2")
@@ -55,18 +62,34 @@ async def restarted_with_a_damaged_log(
     three: ThreeServices, node: Node, *, in_a_chunk: bool = False
 ) -> None:
     """By default nothing can be told of it; or a byte is wrong of a record that was long synced."""
-    closing = asyncio.create_task(node.harness.aclose())
-    while not closing.done():
-        await three.step()
-    await closing
-    (segment,) = node.harness.segments()
-    data = bytearray(segment.read_bytes())
-    data[data.index(b"first of all")] ^= 1 if in_a_chunk else 0
-    segment.write_bytes(data if in_a_chunk else b"x" * 100)
+
+    def damage() -> None:
+        (segment,) = node.harness.segments()
+        data = bytearray(segment.read_bytes())
+        data[data.index(b"first of all")] ^= 1 if in_a_chunk else 0
+        segment.write_bytes(data if in_a_chunk else b"x" * 100)
+
+    await restarted(three, node, damage)
+
+
+async def restarted(
+    three: ThreeServices, node: Node, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Have a node begin once more, at the address that it had."""
+    await done(three, node.harness.aclose())
+    meanwhile()
     before = node.harness
     node.harness = IngestHarness(before.data_dir, before=before)
     node.address.harness = node.harness
     await node.harness.start()
+
+
+async def done(three: ThreeServices, work: Coroutine[Any, Any, T]) -> T:
+    """What something returns; time goes on meanwhile."""
+    doing = asyncio.create_task(work)
+    while not doing.done():
+        await three.step()
+    return await doing
 
 
 async def test_an_owner_whose_log_is_damaged_gives_the_stream_to_one_that_has_everything(
@@ -320,13 +343,92 @@ async def test_a_member_whose_log_is_damaged_gives_a_stream_back_that_it_is_give
     assert (await patient.values(a))[::4] == [b"first of all", b"last"]
 
 
+async def test_a_member_whose_log_is_damaged_gives_a_stream_back_that_it_was_given_before_its_start(
+    patient: ThreeServices,
+) -> None:
+    """It is the home when it begins, as if it had been the owner before."""
+    a, b, c = await filled(patient)
+    b.address.gone = True
+    await done(patient, a.harness.service.replicas.transfers.give(STREAM, b.node_id))
+    await restarted_with_a_damaged_log(patient, b, in_a_chunk=True)
+    heir = await patient.until_owned_by(a, b, c)
+    assert heir is not b
+    assert await patient.append(heir, "3") == 3
+
+
+async def test_an_owner_whose_log_is_damaged_goes_on_where_nobody_else_has_everything(
+    patient: ThreeServices,
+) -> None:
+    """To whom it would leave the stream, nobody could say."""
+    a, b, c = await filled(patient)
+    await set_floor(patient, 1)
+    await patient.cut_off(b)
+    await patient.cut_off(c)
+    assert await patient.append(a, "3") == 3
+    assert (await patient.record()).in_sync == (a.node_id,)
+    await restarted_with_a_damaged_log(patient, a, in_a_chunk=True)
+    assert await patient.until_owned_by(a) is a
+    assert await patient.append(a, "4") == 4
+
+
+async def test_a_member_whose_log_is_damaged_is_given_no_stream(patient: ThreeServices) -> None:
+    """It has to say so before the stream stands still."""
+    heir, other = await heir_and_other(patient)
+    a = patient.nodes[0]
+    appender = a.harness.service.streams.find(STREAM)
+    await restarted_with_a_damaged_log(patient, heir, in_a_chunk=True)
+    transfers = a.harness.service.replicas.transfers
+    with pytest.raises(Refused) as refused:
+        await done(patient, transfers.give(STREAM, heir.node_id))
+    assert refused.value.refusal is Refusal.NOT_IN_SYNC
+    assert a.harness.service.streams.find(STREAM) is appender
+    assert await done(patient, transfers.give(STREAM)) == other.node_id
+
+
+async def test_no_log_is_read_while_a_stream_is_being_given(
+    patient: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither that of the next owner, which was just started, nor that of the last one, which follows next,
+    nor one that was not followed for a while."""
+    a, b, c = await filled(patient)
+    await restarted(patient, b)
+    await c.harness.service.replicas.following.let_go(STREAM)
+    seen: list[str] = []
+    find, is_sound, hand_over = LogFiles.find, Opener.is_sound, Giving.hand_over
+
+    def noted_find(files: LogFiles, *found: Any, **how: Any) -> Found:
+        if not how.get("verified", True):
+            seen.append("read")
+        return find(files, *found, **how)
+
+    async def noted_is_sound(opener: Opener, stream_id: StreamId) -> bool:
+        seen.append("read")
+        return await is_sound(opener, stream_id)
+
+    async def noted_hand_over(giving: Giving, stream_id: StreamId, give: Any) -> None:
+        seen.append("stopped")
+        await hand_over(giving, stream_id, give)
+
+    monkeypatch.setattr(LogFiles, "find", noted_find)
+    monkeypatch.setattr(Opener, "is_sound", noted_is_sound)
+    monkeypatch.setattr(Giving, "hand_over", noted_hand_over)
+    owner = a
+    for number, heir in enumerate((b, c, a, b)):
+        await done(patient, owner.harness.service.replicas.transfers.give(STREAM, heir.node_id))
+        assert await patient.until_owned_by(heir) is heir
+        assert await patient.append(heir, "next") == len(VALUES) + number
+        await patient.until_all_in_sync()
+        owner = heir
+    assert seen == ["read", *["stopped"] * 4]
+
+
 @pytest.mark.parametrize("is_given", [False, True])
 async def test_without_its_guard_a_member_goes_on_with_a_log_that_is_damaged(
     patient: ThreeServices, monkeypatch: pytest.MonkeyPatch, is_given: bool
 ) -> None:
     remove(
         monkeypatch,
-        "the checksums of a log before another node goes on with it",
+        "the checksums of a log before this node goes on with it",
         lambda *_: False,
     )
     if is_given:

@@ -26,7 +26,7 @@ from bottomless_server.ingest.local.core.failing import FailingLogs
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
 from bottomless_server.ingest.local.other_owners import OtherOwners
-from bottomless_server.ingest.local.sound_logs import SoundLogs
+from bottomless_server.ingest.local.sound_logs import SoundLogs, is_read_before_it_goes_on
 from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.node.core.following import NEVER_OWNED, LastOwned
 from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
@@ -51,10 +51,6 @@ class Followed(Protocol):
 
     def in_use(self, stream_id: StreamId) -> bool:
         """Whether files of a stream may be open there."""
-        ...
-
-    def is_verified(self, stream_id: StreamId) -> bool:
-        """Whether a log was read whole, and was good."""
         ...
 
     async def let_go(self, stream_id: StreamId) -> None:
@@ -100,7 +96,7 @@ class OwnedStreams:
         self._damaged: dict[StreamId, Corrupt] = {}
         self._left_to_owners: set[StreamId] = set()
         """Streams whose logs are damaged here, and that other nodes owned when that was asked last."""
-        self._sound = SoundLogs(opener.is_sound)
+        self.sound = SoundLogs()
         self._unopened = Unopened()
         self._failing = FailingLogs()
         self._opening_room = asyncio.Semaphore(open_count)
@@ -215,7 +211,6 @@ class OwnedStreams:
 
     def note_followed(self, stream_id: StreamId) -> None:
         """What lies here of a stream is made by another node from now on: damage is not for ever."""
-        self._sound.note_followed(stream_id)
         self._forget_damage(stream_id)
 
     def _forget_damage(self, stream_id: StreamId) -> None:
@@ -259,8 +254,6 @@ class OwnedStreams:
         """
         await self._opening.ended(stream_id)
         self.others.forget(stream_id)
-        if not self.owns(stream_id):
-            self._sound.note_others(stream_id)
         return await self.get(stream_id)
 
     async def _opened(self, stream_id: StreamId) -> LocalAppender:
@@ -299,7 +292,6 @@ class OwnedStreams:
         except StoreError as error:
             if isinstance(error, OwnedElsewhere):
                 self.others.note(stream_id, error.owner_url)
-                self._sound.note_others(stream_id)
             if self.claim_failed is not None and found.record is not None and found.record.members:
                 self.claim_failed(stream_id, error)
             is_known = stream_id in self._damaged or isinstance(error, NotFound | OwnedElsewhere)
@@ -310,7 +302,9 @@ class OwnedStreams:
                 self._unopened.add(stream_id, self._context.clocks.elapsed())
             raise
         self._open[stream_id] = appender
-        self._sound.note_owned(stream_id)
+        if not found.segments:
+            # Whatever comes to it is made here.
+            self.sound.note(stream_id)
         self._unopened.drop(stream_id)
         self._context.tell_time()
         self._context.tracking_room.join(appender.tracking, appender.log.last_timestamp)
@@ -333,8 +327,6 @@ class OwnedStreams:
         except OwnedElsewhere:
             self._unopened.drop(stream_id)
             raise
-        if self.followed.is_verified(stream_id):
-            self._sound.note(stream_id)
         await self.followed.let_go(stream_id)
 
     async def _recover(self, stream_id: StreamId) -> FoundHere:
@@ -354,20 +346,27 @@ class OwnedStreams:
             raise
 
     async def _require_sound(self, stream_id: StreamId, found: FoundHere) -> None:
-        """Go on with no log of another node's stream that is damaged: one in sync has it whole.
+        """Go on with no log that is damaged, of a stream that others hold: one in sync has it whole.
 
         Raises:
             Corrupt: it is damaged; until its owner has opened it again.
             LogBroken: it cannot be read.
+            StoreError: this node may not claim the stream, or nobody can tell.
         """
-        try:
-            await self._sound.require(stream_id, found, self._owner.node_id)
-        except Corrupt as error:
-            raise self._note_damage(stream_id, error) from error
+        is_read = is_read_before_it_goes_on(found.record, self._owner.node_id)
+        if not is_read or self.sound.is_known(stream_id):
+            return
+        # It takes a while, and is in vain where its owner lives, who has it read when it opens the log.
+        await self._owner.require_claimable(stream_id)
+        if not await self._opener.is_sound(stream_id):
+            damage = Corrupt("the log of a stream that others hold is damaged here")
+            raise self._note_damage(stream_id, damage)
+        self.sound.note(stream_id)
 
     def _note_damage(self, stream_id: StreamId, error: Corrupt) -> StoreError:
         """What whoever asks for a stream hears from now on whose log is damaged here."""
         log.error("a local log is damaged", stream_id=stream_id, cause=str(error))
+        self.sound.forget(stream_id)
         self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
         self._left_to_owners.discard(stream_id)
         self._unopened.drop(stream_id)
@@ -415,7 +414,6 @@ class OwnedStreams:
     def note_given(self, stream_id: StreamId, owner_url: str) -> None:
         """Pass on from now on what is asked of a stream that another node was made the owner of."""
         self.others.note(stream_id, owner_url)
-        self._sound.note_others(stream_id)
         self._failing.drop(stream_id)
         if stream_id in self._damaged:
             self._left_to_owners.add(stream_id)

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 from bottomless.model.chunk import ChunkHeader
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
+from bottomless_server.ingest.local.sound_logs import SoundLogs
 from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.node.core.following import LastOwned
 from bottomless_server.node.file_calls import FileCalls
@@ -62,6 +63,8 @@ class FollowingContext:
     disk: DiskUse
     freeing: FreeingBounds
     here: Here
+    sound: SoundLogs
+    """The logs of this node that were read whole, owned and followed."""
 
 
 class Arrived(NamedTuple):

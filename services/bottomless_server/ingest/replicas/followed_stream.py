@@ -113,11 +113,6 @@ class FollowedStream:
         """Whether it has file handles."""
         return self._log is not None and self._log.is_open
 
-    @property
-    def is_verified(self) -> bool:
-        """Whether all of the log was read since this began, and was good, as is whatever came since."""
-        return self._opener.verified
-
     def readable(self, epoch: int) -> FollowedLog | None:
         """The log, if it is open under this epoch, below `readable_next`; None if it is not."""
         return self._log if following.may_be_read(self._opened, epoch) else None

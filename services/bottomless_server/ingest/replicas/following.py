@@ -74,11 +74,6 @@ class Following:
         """Whether files of a stream may be open here."""
         return stream_id in self._streams or stream_id in self._closing
 
-    def is_verified(self, stream_id: StreamId) -> bool:
-        """Whether the log of a stream that is followed now was read whole, and was good."""
-        stream = self._streams.get(stream_id)
-        return stream is not None and stream.is_verified
-
     def find(self, stream_id: StreamId) -> FollowedStream | None:
         """A stream that is followed now."""
         return self._streams.get(stream_id)

@@ -45,6 +45,7 @@ from bottomless_server.node.core import following
 from bottomless_server.node.core.following import Held, Opened, OpenRefusal
 from bottomless_server.protocol.replica import Opening, Place
 from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.runtime.base.on_loop import in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -72,8 +73,6 @@ class LogOpener:
         self._context = context
         self._stream_id = stream_id
         self._files = LogFiles(context.files, context.data_dir, stream_id)
-        self.verified = False
-        """Whether all that lies here was read since this process began, and was good."""
 
     async def open(
         self, opening: Opening, told: int, cut_at: tuple[int, int] | None
@@ -101,11 +100,8 @@ class LogOpener:
         Raises:
             Unavailable: `storage-failed`: it cannot be read, or is damaged.
         """
-        hops, elapsed = self._context.hops, self._context.clocks.elapsed()
         try:
-            found = await hops.call(
-                partial(self._files.find, elapsed, cut_at, verified=is_verified(self.verified))
-            )
+            found = await self._read(cut_at)
         except (Corrupt, OSError) as error:
             raise _storage_failed("a replica cannot be read") from error
         if found.damaged:
@@ -131,16 +127,13 @@ class LogOpener:
 
     async def _find(self, opening: Opening, cut_at: tuple[int, int] | None) -> Found | Refused:
         """What lies here; a damaged log is put aside, unless this node is counted on."""
-        hops, elapsed = self._context.hops, self._context.clocks.elapsed()
+        hops = self._context.hops
         try:
-            found = await hops.call(
-                partial(self._files.find, elapsed, cut_at, verified=is_verified(self.verified))
-            )
+            found = await self._read(cut_at)
         except Corrupt as error:
             log.error("a replica is damaged", stream_id=self._stream_id, error=str(error))  # noqa: TRY400
         else:
             if not found.damaged:
-                self.verified = True
                 return found
         known = Held(await hops.call(self._files.noted_epoch))
         if following.is_fenced(known, opening.epoch):
@@ -148,7 +141,30 @@ class LogOpener:
         if await is_counted_on(self._context.here, self._stream_id):
             raise _storage_failed("a replica is damaged")
         await self._empty(opening)
-        return await hops.call(self._files.find, elapsed, None)
+        return await self._read(None)
+
+    async def _read(self, cut_at: tuple[int, int] | None) -> Found:
+        """Recover what lies here, and read all of it where it was not read since the process began.
+
+        Raises:
+            Corrupt, OSError: as `LogFiles.find`.
+        """
+        context, sound = self._context, self._context.sound
+        verified = is_verified(sound.is_known(self._stream_id))
+        find = partial(self._files.find, context.clocks.elapsed(), cut_at, verified=verified)
+        try:
+            # What may take seconds is not done in a hop that others share.
+            found = await (
+                context.hops.call(find) if verified else in_thread(context.executor, find)
+            )
+        except Corrupt:
+            sound.forget(self._stream_id)
+            raise
+        if found.damaged:
+            sound.forget(self._stream_id)
+        else:
+            sound.note(self._stream_id)
+        return found
 
     async def _decide(self, held: Held, opening: Opening) -> Opened | OpenRefusal:
         owned = self._context.here.last_owned(self._stream_id)

@@ -10,6 +10,7 @@ address of the old one, and must not be taken for it.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 from bottomless.errors import Code, Corrupt, Outcome, StoreError, Unavailable
 from bottomless.model.names import NodeId
@@ -50,6 +51,21 @@ class NodePeer:
         except StoreError as error:
             self._is_doubted |= error.code is Code.PEER_UNAVAILABLE
             raise
+
+    async def get(self, path: str, timeout_seconds: float) -> Any:
+        """Ask something and read the JSON of the answer.
+
+        Raises:
+            StoreError: as `post`.
+        """
+        peer = await self._found()
+        headers = {NODE_HEADER: self._node}
+        try:
+            answer = await peer.call("GET", path, headers=headers, timeout_seconds=timeout_seconds)
+        except StoreError as error:
+            self._is_doubted |= error.code is Code.PEER_UNAVAILABLE
+            raise
+        return answer.body
 
     async def aclose(self) -> None:
         """End all connections."""

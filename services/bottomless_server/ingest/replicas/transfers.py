@@ -1,5 +1,8 @@
 """Give streams to other nodes that hold them: on demand, at a drain, and where too few follow.
 
+Before a transfer on demand, or at a drain, the other node is asked what it holds: it reads its log whole then,
+unless it has since it was started, and not while the stream stands still.
+
 In the order of a transfer, with what a crash of this node leaves after each step:
 
 1. nothing more is taken              the stream is this node's, and dirty
@@ -17,12 +20,12 @@ it writes the record, or finds the other home in it.
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 import structlog
 
-from bottomless.errors import StoreError
+from bottomless.errors import Code, StoreError
 from bottomless.guards import guard
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import NOBODY, StreamRecord
@@ -36,6 +39,7 @@ from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import not_owner
 from bottomless_server.node.owner import Owner
 from bottomless_server.node.replica_records import Owned, ReplicaRecords, Target
+from bottomless_server.protocol.held import HELD
 from bottomless_server.protocol.paths import of_stream
 from bottomless_server.protocol.transfer import TRANSFER, encode_transfer_asked
 
@@ -45,14 +49,29 @@ DRAIN_COUNT: Final = 16
 """Streams that are given away at once when this node drains."""
 _TELL_SECONDS: Final = 10.0
 """After so long a node that was told is left to find out by itself."""
+_READ_SECONDS: Final = 20.0
+"""After so long a stream is given to a node though that has not said whether its log is good: it reads on,
+and claims nothing before it has."""
 _HINT_SECONDS: Final = 1.0
 """How long a node is told that may not be reached, while other streams wait to be given away."""
+
+
+class OtherNode(Follower, Protocol):
+    """Another node, which is also asked."""
+
+    async def get(self, path: str, timeout_seconds: float) -> Any:
+        """Ask something and read the JSON of the answer.
+
+        Raises:
+            StoreError: as `post`.
+        """
+        ...
 
 
 class Ways(Protocol):
     """The ways to other nodes."""
 
-    def of(self, node: NodeId) -> Follower:
+    def of(self, node: NodeId) -> OtherNode:
         """The way to a node."""
         ...
 
@@ -98,6 +117,7 @@ class Transfers:
         require_unbound(appender)
         record = await self._owner.load(stream_id)
         targets = fittest_first(await self._targets(record, node), appender)
+        targets = await self._readable_first(stream_id, targets)
         try:
             await self._giving.hand_over(
                 stream_id, lambda appender: self._transferred(appender, targets, node)
@@ -179,6 +199,41 @@ class Transfers:
         others = heirs(record) if node is None else [node]
         found = [(one, await self._ways.url_of(one)) for one in others if one != record.home]
         return [Target(one, url) for one, url in found if url is not None]
+
+    async def _readable_first(
+        self, stream_id: StreamId, targets: Sequence[Target]
+    ) -> Sequence[Target]:
+        """Ask nodes that live, one after the other, until one has read all of its log, and put that first. Those
+        whose logs are damaged are left out.
+
+        Raises:
+            Refused: `not-in-sync`: the logs of all of them are damaged.
+            Unavailable: coordination does not answer.
+        """
+        live = await self._owner.live_of([target.node_id for target in targets])
+        left = list(targets)
+        for target in targets:
+            if target.node_id not in live:
+                continue
+            try:
+                path = of_stream(HELD, stream_id)
+                await self._ways.of(target.node_id).get(path, _READ_SECONDS)
+            except StoreError as error:
+                if error.code is Code.STORAGE_FAILED:
+                    left.remove(target)
+                # Of another one nobody knows; it is given the stream where no other one says more.
+                log.warning(
+                    "a node has not read its log",
+                    node=target.node_id,
+                    stream_id=stream_id,
+                    error=str(error),
+                )
+            else:
+                left.remove(target)
+                return [target, *left]
+        if targets and not left:
+            raise Refused(Refusal.NOT_IN_SYNC)
+        return left
 
     async def _transferred(
         self, appender: LocalAppender, targets: Sequence[Target], node: NodeId | None
