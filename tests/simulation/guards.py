@@ -293,7 +293,7 @@ GUARDS: Final[dict[str, Guard]] = {
     ),
     "what is not decided before a loss": Guard(
         [Removed("what is not noted before a loss, taken for undecided", lg.nothing_undecided)],
-        [7, 1, 2],
+        [3, 7, 1, 2],
         lg.TROUBLES,
     ),
     **{
@@ -321,14 +321,14 @@ GUARDS: Final[dict[str, Guard]] = {
                 sg.going_on,
                 [1],
             ),
-            ("the layout of a part at its partition", _nothing, [4]),
-            ("the first number and the body of a part", as_a_transaction, [1]),
+            ("the layout of a part at its partition", _nothing, [7, 4]),
+            ("the first number and the body of a part", as_a_transaction, [2, 1]),
             (
                 "the epoch of a producer, raised in all partitions first",
                 sg.raised_at_one_partition,
-                [13],
+                [6, 13],
             ),
-            ("the layout by which a request was begun", sg.by_the_newest, [2]),
+            ("the layout by which a request was begun", sg.by_the_newest, [9, 2]),
             ("owners that have heard of a growth before it is done", sg.all_told, [3]),
         )
     },
@@ -337,7 +337,7 @@ GUARDS: Final[dict[str, Guard]] = {
             Replaced(super_steps, "require_all_layouts", sg.noting_layout),
             Removed("the layout of the request before, as it is remembered", sg.begun_since),
         ],
-        [2],
+        [3, 2],
         "crashes",
         a_super_stream_in_a_storm,
     ),

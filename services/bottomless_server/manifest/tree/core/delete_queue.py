@@ -9,7 +9,8 @@
 
 The second form says that offsets `first` to `next`, exclusive, of this fragment or of this
 group's subtree are unreachable; the object itself goes when its range ends at or below
-`next`. It waits for leases, and the range is condemned before anything of it is deleted.
+`next`, and all that is left below it goes before it. It waits for leases, and the range is condemned before
+anything of it is deleted.
 
 The third stands for one object and never for what is below it: that lies below its successor. Of a
 fragment it waits for leases, since who has one may have been told the old place. The form is not that
