@@ -64,10 +64,7 @@ def _without_floor(patch: pytest.MonkeyPatch) -> None:
 
 
 def _without_reachability(patch: pytest.MonkeyPatch) -> None:
-    async def reachable(*_: Any) -> bool:
-        return False
-
-    remove(patch, "reachability before a delete", reachable)
+    remove(patch, "reachability before a delete", lambda *_: False)
 
 
 def _without_stray_roots_first(patch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ async def due_in(harness: ManifestHarness, object_key: str) -> int | None:
 async def an_orphan_of(harness: ManifestHarness, stream_id: StreamId) -> str:
     """An object of another tenant's healthy stream that is due now, after all that was due before."""
     await harness.streams.create(
-        a_record(stream_id=stream_id, name=StreamName("healthy"), tenant="other")
+        a_record(stream_id=stream_id, name=StreamName(f"of-{stream_id}"), tenant="other")
     )
     key = keys_of_tenants.fragment_key(stream_id, 0, Uid("a" * 32), "other")
     await harness.drive.put(key, [b"x"], crc32c(b"x"))

@@ -269,6 +269,46 @@ async def test_without_a_look_at_its_place_in_the_queue_it_goes_though_it_is_the
     assert len(gone) == 2
 
 
+async def moved_twice_before_the_look(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A deleter has read what is due, and stands still. Meanwhile its drive is lost, the sources are named again,
+    and move once more. Returns which of them are there when the first one is done."""
+    there, finish_and_lose = await moved_on_after_the_loss(FAR)
+    moving, coordination = there.moving, there.moving.harness.coordination
+    sources = (await moving.fragments(HOT))[:2]
+    due = coordination.due
+
+    async def late(redis_key: str, now: int, limit: int) -> list[Due]:
+        dues = await due(redis_key, now, limit)
+        assert {one.member for one in dues} >= {moved_member(key) for key in sources}
+        monkeypatch.setattr(coordination, "due", due)
+        await finish_and_lose()
+        await moving.move(0, 20, HOT, FAR)
+        return dues
+
+    monkeypatch.setattr(coordination, "due", late)
+    await Deleter(moving.harness.context).make_pass()
+    left = [key for key in sources if key in await moving.fragments(HOT)]
+    await moving.after_the_grace()
+    assert await moving.fragments(HOT) == await moving.named(HOT)
+    return left
+
+
+async def test_what_moved_twice_since_it_was_due_waits_for_its_new_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert len(await moved_twice_before_the_look(monkeypatch)) == 2
+
+
+async def test_without_a_look_at_the_queue_after_the_manifest_it_goes_before_its_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> set[Due]:
+        return set()
+
+    remove(monkeypatch, "the place in the queue after the look", nothing)
+    assert await moved_twice_before_the_look(monkeypatch) == []
+
+
 async def found_named_long_ago(
     monkeypatch: pytest.MonkeyPatch, stands_still: Callable[[Sequence[str]], bool]
 ) -> list[str]:

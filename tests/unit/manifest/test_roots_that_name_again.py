@@ -16,7 +16,7 @@ from bottomless.errors import Corrupt
 from bottomless_server.manifest.removal import deleter
 from bottomless_server.manifest.removal.deleter import Deleter
 
-BEFORE = ["claim", "remove_stray_roots"]
+BEFORE = ["claim", "named_by_strays"]
 """What the deleter calls next when it stands still."""
 
 

@@ -5,7 +5,8 @@ the process stands still or the drive takes its time. Meanwhile an operator may 
 is lost, and the source of the copy, which waits to be deleted, would be named again. So of a stream that was
 ever on another drive than the first, in this order:
 
-1. The deleter looks at what is named. A crash here leaves nothing.
+1. The deleter looks at what is named, and then whether all of it is queued as it was (`looks.py`). A crash
+   here leaves nothing.
 2. `claim`: one EXEC for a pass enters what is to go, of all streams (`stores/going.py`). A crash here leaves
    the claim beside the member of the queue: the next pass of any process claims the same again, which
    changes nothing, and goes on.
@@ -30,7 +31,8 @@ that stream and drive wait in the queue until there is room.
 """
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
 
 import structlog
 
@@ -39,7 +41,6 @@ from bottomless.errors import Corrupt, NotFound, StoreError
 from bottomless.formats.keys import FragmentPlace
 from bottomless.formats.stream_record import decode_record
 from bottomless.guards import guard
-from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import (
@@ -50,13 +51,15 @@ from bottomless_server.coordination.base import (
     Values,
 )
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.removal.moved_sources import entry_now, require_copy
+from bottomless_server.manifest.removal.looks import judge
+from bottomless_server.manifest.removal.moved_sources import without_copy
+from bottomless_server.manifest.removal.reachability import see
 from bottomless_server.manifest.tree.core.delete_queue import (
     DeleteTarget,
     moved_member,
     parse_delete_target,
 )
-from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.runtime.base.side_by_side import side_by_side
 from bottomless_server.stores.going import (
     GOING_COUNT_MAX,
     decode_going,
@@ -68,8 +71,7 @@ from bottomless_server.stores.streams import deletes_key, stream_key
 log = structlog.get_logger(__name__)
 
 Places = Mapping[StreamId, Collection[FragmentPlace]]
-Reachable = Callable[[StreamRecord, Node, DeleteTarget], Awaitable[bool]]
-"""Whether a manifest names an object: `Deleter.reachable`."""
+_HEADS_AT_ONCE: Final = 8
 
 
 @guard("a claim before a delete")
@@ -104,7 +106,6 @@ async def named_since(
     context: Context,
     record: StreamRecord,
     claimed: Mapping[Due, DeleteTarget],
-    reachable: Reachable,
 ) -> set[Due]:
     """Members that stay by what the manifest names now, where that is not what was looked at before the
     claim, by `record`.
@@ -118,22 +119,13 @@ async def named_since(
         return set()
     if newer.root == record.root or newer.state is not StreamState.ACTIVE:
         return set()
-    newer, root = await load_root(context, newer)
+    seen = await see(context, newer, claimed)
     kept = await requeued_since(context.coordination, claimed)
-    for due, target in claimed.items():
-        if due in kept:
-            continue
-        try:
-            if await reachable(newer, root, target):
-                kept.add(due)
-                continue
-            entry = await entry_now(context, newer, root, target)
-            if entry is not None:
-                await require_copy(context, newer, entry)
-        except StoreError as error:
-            log.warning("the way to an object cannot be read", uid=target.uid, error=str(error))
-            kept.add(due)
-    return kept
+    others = {due: target for due, target in claimed.items() if due not in kept}
+    live, unread = await judge(context, seen, others)
+    kept |= live | unread
+    moved = {due: target for due, target in others.items() if target.moved and due not in kept}
+    return kept | await without_copy(context, seen, moved)
 
 
 @guard("the place in the queue after the claim")
@@ -150,7 +142,6 @@ async def settle(
     settled: Sequence[Due],
     gone: Places,
     named: Mapping[StreamId, Mapping[Due, DeleteTarget]],
-    reachable: Reachable,
 ) -> list[Due]:
     """Take members out of their queue, and with them the claims of what is `gone`, in one EXEC, but for those
     that were found `named` and are claimed: these go with their claims, each stream by an EXEC of its own, or
@@ -179,7 +170,7 @@ async def settle(
         others = going - ended[stream_id] - {one.place for one in claimed.values()}
         unqueued = await _unqueued(coordination, others)
         ended[stream_id] |= (absent := await _absent(context, unqueued))
-        out |= await _release(context, stream_id, claimed, unqueued - absent, reachable)
+        out |= await _release(context, stream_id, claimed, unqueued - absent)
     rest = [due for due in settled if due in out]
 
     def take_out(values: Values) -> tuple[Changes, None]:
@@ -214,13 +205,18 @@ async def _absent(context: Context, places: Collection[FragmentPlace]) -> set[Fr
     """Objects that are not there any more, or lay on a drive that is lost; no key is used twice."""
     lost = await context.drive_states.lost({place.drive for place in places})
     found = {place for place in places if place.drive in lost}
-    for place in {*places} - found:
-        try:
-            await context.drives.of(place.drive).head(place.object_key)
-        except ObjectMissing:
+
+    async def look(place: FragmentPlace) -> None:
+        await context.drives.of(place.drive).head(place.object_key)
+
+    looks = await side_by_side([*{*places} - found], look, _HEADS_AT_ONCE)
+    for place, error in looks.items():
+        if isinstance(error, ObjectMissing):
             found.add(place)
-        except StoreError as error:
+        elif isinstance(error, StoreError):
             log.warning("a claim stays for now", **place._asdict(), error=str(error))
+        elif error is not None:
+            raise error
     return found
 
 
@@ -229,7 +225,6 @@ async def _release(
     stream_id: StreamId,
     members: Mapping[Due, DeleteTarget],
     unqueued: Collection[FragmentPlace],
-    reachable: Reachable,
 ) -> set[Due]:
     """Take out claims of what the manifest names in this very moment, and the members about it; returns these."""
     asked: dict[FragmentPlace, Due | None] = {
@@ -238,8 +233,13 @@ async def _release(
     }
     if not asked:
         return set()
+    targets = {
+        place: target
+        for place in asked
+        if (target := parse_delete_target(place.object_key.encode("ascii", "replace"), place.drive))
+    }
     try:
-        record, root = await load_root(context, await context.streams.load(stream_id))
+        seen = await see(context, await context.streams.load(stream_id), targets)
     except NotFound:
         # The claims went with the record.
         return {*members}
@@ -248,14 +248,9 @@ async def _release(
     except StoreError as error:
         log.warning("claims stay for now", stream_id=stream_id, error=str(error))
         return set()
-    named: dict[FragmentPlace, Due | None] = {}
-    for place, due in asked.items():
-        target = parse_delete_target(place.object_key.encode("ascii", "replace"), place.drive)
-        try:
-            if target is not None and await reachable(record, root, target):
-                named[place] = due
-        except StoreError as error:
-            log.warning("a claim stays for now", **place._asdict(), error=str(error))
+    record = seen.record
+    live, _ = await judge(context, seen, targets)
+    named = {place: due for place, due in asked.items() if place in live}
     if not named:
         return set()
     released = {due for due in named.values() if due is not None}

@@ -2,7 +2,7 @@
 
 A member gets into the queue in the EXEC that makes its object unreachable, with the time
 from which it may go (`tree/core/delete_queue.py` has its form). Before anything is deleted the live
-record is asked once more, since a bug elsewhere must cost disk space and not data. For
+record is asked once more, since a bug elsewhere must cost disk space and not data (`looks.py`). For
 one stream, in this order; after a crash at any step the members are due again:
 
 1. What retention removed is condemned by EXEC, as far as leases allow. From here on
@@ -21,12 +21,15 @@ one stream, in this order; after a crash at any step the members are due again:
 
 Each drive has a queue of its own (`stores/streams.py`), and a pass goes through all of them: what lies
 on a drive that is away is put off, and holds up nothing else; of one that is lost it counts as done. Where
-a drive is lost while the deleter is at it, what was moved is looked at anew: it may be named again. What a move took elsewhere goes when no
-lease begins below its end: who has one may have been told the old place.
+a drive is lost while the deleter is at it, what was moved is looked at anew: it may be named again. What a
+move took elsewhere goes when no lease begins below its end: who has one may have been told the old place.
 
 While the clock is doubted only given-up fragments go. Nobody reads them, and they wait for puts that
 are under way: that is a duration, and the time that passed tells it. Else the quarantine would fill,
 which is bounded, and uploads would stop.
+
+Some streams are looked at side by side, then all claims are entered, then some are deleted from side by
+side: so each of these steps is over for a stream before its next one begins.
 
 A page is made of members of all streams that have some, and what failed goes back into the
 queue for later (`common/failing_deletes.py`): neither a stream that cannot be read nor a prefix that
@@ -39,32 +42,29 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from bottomless.errors import NotFound, StoreError
+from bottomless.errors import StoreError
 from bottomless.formats.keys import FragmentPlace
 from bottomless.guards import guard
 from bottomless.model.drive import DEFAULT_NUMBER
-from bottomless.model.manifest import Node
 from bottomless.model.names import StreamId, Uid
 from bottomless.model.stream import StreamRecord, StreamState
 from bottomless_server.coordination.base import CoordinationUnavailable, Due
 from bottomless_server.manifest.common.context import Context
 from bottomless_server.manifest.common.core.delete_page import fair_page
 from bottomless_server.manifest.common.failing_deletes import FailingDeletes, queue_later
-from bottomless_server.manifest.common.lookup import entry_of
 from bottomless_server.manifest.removal.claims import claim, named_since, settle
 from bottomless_server.manifest.removal.expansion import Expansion, expand
-from bottomless_server.manifest.removal.moved_sources import require_other, unleased
-from bottomless_server.manifest.removal.range_leases import condemn, latest_end, put_off
-from bottomless_server.manifest.removal.stray_roots import remove_stray_roots
-from bottomless_server.manifest.tree.core.delete_queue import (
-    DeleteTarget,
-    is_at,
-    is_copied,
-    parse_delete_target,
+from bottomless_server.manifest.removal.looks import (
+    Look,
+    Members,
+    look,
+    named_by_strays,
+    queued_as_before,
 )
-from bottomless_server.manifest.tree.resolver import load_root
+from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, parse_delete_target
 from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.fault_points import reach
+from bottomless_server.runtime.base.side_by_side import side_by_side
 from bottomless_server.stores.streams import deletes_key
 
 log = structlog.get_logger(__name__)
@@ -75,8 +75,9 @@ _WINDOW_PAGES: Final = 8
 """How many pages of the queue are looked at, so that one is made of several streams."""
 _DOUBT_WINDOW_MAX: Final = 65_536
 """How many members are looked through for given-up fragments while all others wait before them."""
-
-_Members = dict[Due, DeleteTarget]
+_STREAMS_AT_ONCE: Final = 8
+"""Streams that are looked at at once. Each has up to eight requests on their way, so that a pass has 64."""
+_GROUPS_AT_ONCE: Final = 8
 
 
 class Settled(NamedTuple):
@@ -87,33 +88,6 @@ class Settled(NamedTuple):
     gone: tuple[Due, ...]
     """Members whose objects are gone."""
     failed: tuple[Due, ...]
-
-
-class Look(NamedTuple):
-    """What was found out of the members of one stream."""
-
-    record: StreamRecord | None
-    lost: frozenset[int]
-    """The drives of the stream that were lost."""
-    live: tuple[Due, ...]
-    """Members whose objects are named."""
-    unread: tuple[Due, ...]
-    """Members of which that cannot be told."""
-    members: Mapping[Due, DeleteTarget]
-    """Members whose objects may go."""
-
-    @property
-    def may_be_claimed(self) -> bool:
-        """Whether anything of the stream may be claimed: not of one that was never on another drive."""
-        return self.record is None or bool(self.record.drives)
-
-    @property
-    def to_be_claimed(self) -> dict[Due, FragmentPlace]:
-        """What has to be claimed before it goes: what could be named again instead of a copy of it."""
-        record = self.record
-        if record is None or record.state is not StreamState.ACTIVE or not record.drives:
-            return {}
-        return {due: one.place for due, one in self.members.items() if one.is_fragment}
 
 
 class Deleter:
@@ -168,36 +142,28 @@ class Deleter:
         """Do what is due of the queue of one drive."""
         coordination, failing = self._context.coordination, self._failing[number]
         settled: list[Due] = []
-        failed: list[Due] = []
         deleted: dict[StreamId, Sequence[Due]] = {}
-        looks: dict[StreamId, Look] = {}
-        for stream_id, members in self._page(known).items():
-            try:
-                looks[stream_id] = await self._look(stream_id, members, now)
-            except CoordinationUnavailable:
-                raise
-            except Exception as error:  # noqa: BLE001  a bug of one stream stops no other
-                self._note_failure(stream_id, error)
-                failed += _members_of(stream_id, known)
+        looks, failed = await self._looks(known, now)
         wanted = {
             stream_id: places
-            for stream_id, look in looks.items()
-            if (places := [*look.to_be_claimed.values()])
+            for stream_id, one in looks.items()
+            if (places := [*one.to_be_claimed.values()])
         }
         claimed = await claim(coordination, wanted)
         if claimed:
             await reach("manifest.deleter.after-claim")
-        for stream_id, look in looks.items():
-            try:
-                one = await self._settle(look, claimed.get(stream_id, set()))
-            except CoordinationUnavailable:
-                raise
-            except Exception as error:  # noqa: BLE001  a bug of one stream stops no other
-                self._note_failure(stream_id, error)
-                one = Settled((), (), tuple(_members_of(stream_id, known)))
-            settled += [*one.live, *one.gone]
-            deleted[stream_id] = one.gone
-            failed += one.failed
+
+        async def settle_one(stream_id: StreamId) -> Settled:
+            return await self._settle(looks[stream_id], claimed.get(stream_id, set()))
+
+        done = await side_by_side(looks, settle_one, _STREAMS_AT_ONCE)
+        for stream_id, came_of in done.items():
+            if isinstance(came_of, Exception):
+                failed += self._failed(stream_id, came_of, known)
+                continue
+            settled += [*came_of.live, *came_of.gone]
+            deleted[stream_id] = came_of.gone
+            failed += came_of.failed
         unknown = [due for due, target in known.items() if target is None]
         if unknown:
             # Of a later release, perhaps, which knows what to do with them.
@@ -207,19 +173,19 @@ class Deleter:
             await reach("manifest.deleter.before-settle")
         named = {
             stream_id: live
-            for stream_id, look in looks.items()
-            if look.may_be_claimed and (live := _fragments(known, look.live))
+            for stream_id, one in looks.items()
+            if one.may_be_claimed and (live := _fragments(known, one.live))
         }
         gone = {
-            stream_id: [one.place for one in mine.values()]
-            for stream_id, look in looks.items()
-            if look.may_be_claimed and (mine := _fragments(known, deleted.get(stream_id, ())))
+            stream_id: [target.place for target in mine.values()]
+            for stream_id, one in looks.items()
+            if one.may_be_claimed and (mine := _fragments(known, deleted.get(stream_id, ())))
         }
         # Where there was no room for all, claims without a member may have taken it.
         for stream_id, places in wanted.items():
             if len(claimed.get(stream_id, ())) < len(places):
                 gone.setdefault(stream_id, [])
-        settled = await settle(self._context, settled, gone, named, self.reachable)
+        settled = await settle(self._context, settled, gone, named)
         await failing.done(settled)
         more = len(known) > self._page_count
         if not more:
@@ -245,19 +211,50 @@ class Deleter:
                 return {**found}
             count *= 4
 
-    def _page(self, known: Mapping[Due, DeleteTarget | None]) -> dict[StreamId, _Members]:
+    def _page(
+        self, known: Mapping[Due, DeleteTarget | None]
+    ) -> dict[StreamId, dict[Due, DeleteTarget]]:
         """The members of one pass, by their streams."""
-        streams: dict[StreamId, _Members] = {}
+        streams: dict[StreamId, dict[Due, DeleteTarget]] = {}
         mine = {due: target for due, target in known.items() if target is not None}
         for due in fair_page(mine, lambda due: mine[due].stream_id, self._page_count):
             streams.setdefault(mine[due].stream_id, {})[due] = mine[due]
         return streams
 
-    def _note_failure(self, stream_id: StreamId, error: Exception) -> None:
+    async def _looks(
+        self, known: Mapping[Due, DeleteTarget | None], now: int
+    ) -> tuple[dict[StreamId, Look], list[Due]]:
+        """Look at the streams of one pass; returns what was found, and the members that failed."""
+        page = self._page(known)
+
+        async def look_at(stream_id: StreamId) -> Look:
+            return await look(self._context, stream_id, page[stream_id], now)
+
+        looks: dict[StreamId, Look] = {}
+        failed: list[Due] = []
+        for stream_id, one in (await side_by_side(page, look_at, _STREAMS_AT_ONCE)).items():
+            if isinstance(one, Exception):
+                failed += self._failed(stream_id, one, known)
+                continue
+            looks[stream_id] = one
+            self._tell_live(one, page[stream_id])
+        return await queued_as_before(self._context.coordination, looks), failed
+
+    def _failed(
+        self, stream_id: StreamId, error: Exception, known: Mapping[Due, DeleteTarget | None]
+    ) -> list[Due]:
+        """All members of a stream: it fails as a whole, and none of it need be tried before all of it is.
+
+        Raises:
+            CoordinationUnavailable: that is no fault of one stream.
+        """
+        if isinstance(error, CoordinationUnavailable):
+            raise error
         if isinstance(error, StoreError):
             log.warning("objects were not deleted", stream_id=stream_id, error=str(error))
         else:
             log.error("deleting objects met a bug", stream_id=stream_id, exc_info=error)
+        return [due for due, one in known.items() if one and one.stream_id == stream_id]
 
     async def _count(self, now: int) -> None:
         counts = self._context.counts
@@ -272,25 +269,7 @@ class Deleter:
         counts.queued_deletes, counts.failing_deletes = queued, failed
         counts.failing_delete_ms = 0 if since is None else max(0, now - since)
 
-    async def _look(self, stream_id: StreamId, members: _Members, now: int) -> "Look":
-        """Find out what of one stream may go."""
-        record = await self._record(stream_id)
-        lost = await self._lost(record)
-        live: list[Due] = []
-        unread: list[Due] = []
-        if record is not None:
-            if record.state is StreamState.ACTIVE:
-                # Of a stream that is being deleted nothing is live, and its root may be gone.
-                live, unread = await self._live(record, members)
-            await self._tell_live(record, [members[due] for due in live])
-            decided = {*live, *unread}
-            members = {due: target for due, target in members.items() if due not in decided}
-            members = await condemned(self._context, record, members, now)
-            members, unsure = await unleased(self._context, record, members, now)
-            unread += unsure
-        return Look(record, lost, tuple(live), tuple(unread), members)
-
-    async def _settle(self, look: "Look", claimed: Collection[FragmentPlace]) -> "Settled":
+    async def _settle(self, look: Look, claimed: Collection[FragmentPlace]) -> Settled:
         """Do what is due of one stream."""
         record, members = look.record, look.members
         unclaimed = [due for due, one in look.to_be_claimed.items() if one not in claimed]
@@ -303,121 +282,60 @@ class Deleter:
             )
         if record is not None and claimed:
             mine = {due: one for due, one in members.items() if one.place in claimed}
-            named = await named_since(self._context, record, mine, self.reachable)
+            named = await named_since(self._context, record, mine)
             # These are due again: the next look leaves them alone.
             members = {due: one for due, one in members.items() if due not in named}
         gone = await self._delete(record, members, look.lost)
         left = [due for due in members if due not in gone]
         return Settled(look.live, tuple(gone), (*look.unread, *unclaimed, *left))
 
-    async def _tell_live(self, record: StreamRecord, live: Sequence[DeleteTarget]) -> None:
+    def _tell_live(self, look: Look, members: Members) -> None:
         """Tell of what was to be deleted although the manifest names it: a bug, unless it was taken back
         in place of what a lost drive had."""
-        if not live:
-            return
-        lost = await self._context.drive_states.lost(record.drives)
-        for target in live:
-            if lost and target.may_be_named:
-                log.info("a copy is needed again", stream_id=record.stream_id, uid=target.uid)
+        for due in look.live:
+            target = members[due]
+            if look.lost and target.may_be_named:
+                log.info("a copy is needed again", stream_id=target.stream_id, uid=target.uid)
                 continue
             self.refused_count += 1
             log.critical(
-                "a live object was to be deleted", stream_id=record.stream_id, uid=target.uid
+                "a live object was to be deleted", stream_id=target.stream_id, uid=target.uid
             )
         self._context.counts.refused_deletes = self.refused_count
-
-    async def _record(self, stream_id: StreamId) -> StreamRecord | None:
-        try:
-            return await self._context.streams.load(stream_id)
-        except NotFound:
-            return None
-
-    async def _live(self, record: StreamRecord, members: _Members) -> tuple[list[Due], list[Due]]:
-        """Members that a reader of the committed manifest could still come to, and members of which
-        that cannot be told."""
-        record, root = await load_root(self._context, record)
-        live: list[Due] = []
-        unread: list[Due] = []
-        for due, target in members.items():
-            try:
-                if await self.reachable(record, root, target):
-                    live.append(due)
-            except StoreError as error:
-                log.warning("the way to an object cannot be read", uid=target.uid, error=str(error))
-                unread.append(due)
-        return live, unread
-
-    @guard("reachability before a delete")
-    async def reachable(self, record: StreamRecord, root: Node, target: DeleteTarget) -> bool:
-        """Whether the record, its root, or the way from it leads to any of the target."""
-        if target.registry_version is not None:
-            return target.registry_version == record.registry_version
-        if target.uid is None:
-            # Of what is left of the copies of a move each one is looked at by itself.
-            return False
-        if target.copy and any(is_copied(move, target) for move in record.moves):
-            return True
-        if record.root is not None and record.root.uid == target.uid:
-            return True
-        if any(target.uid == intent.uid for intent in record.intents):
-            return True
-        if target.range is not None:
-            # Below the floor nothing is reachable, at or above it everything is.
-            return target.range.next_offset > root.first_offset
-        if target.first_offset is None:
-            return False
-        # A group whose front was cut begins below the floor, and is reached through it.
-        offset = max(target.first_offset, root.first_offset)
-        drive = self._context.drive
-        entry = await entry_of(drive, record.tenant, root, offset, target.uid)
-        if entry is None or is_at(entry, target):
-            return entry is not None
-        await require_other(self._context, record, entry, target)
-        return False
-
-    async def _named_by_strays(self, record: StreamRecord, members: _Members) -> list[Due]:
-        """Members that stay for now, since a root that a rebuild could believe may name them."""
-        named = {due: target for due, target in members.items() if target.is_of_tree}
-        if not named:
-            return []
-        try:
-            await remove_stray_roots(self._context, record, named.values())
-        except StoreError as error:
-            log.warning(
-                "what a lost attempt may name stays for now",
-                stream_id=record.stream_id,
-                error=str(error),
-            )
-            return [*named]
-        return []
 
     async def _lost(self, record: StreamRecord | None) -> frozenset[int]:
         """Tell which drives of a stream are lost by now."""
         return await self._context.drive_states.lost(() if record is None else record.drives)
 
     async def _delete(
-        self, record: StreamRecord | None, members: _Members, lost_before: frozenset[int]
+        self, record: StreamRecord | None, members: Members, lost_before: frozenset[int]
     ) -> list[Due]:
         """Delete what members stand for, of a stream of which these drives were lost at the look."""
         # All are of one queue, and so on one drive.
         number = next((target.drive for target in members.values()), DEFAULT_NUMBER)
         members = await self._not_outdated(record, members, lost_before)
         if record is not None and record.state is StreamState.ACTIVE:
-            kept = await self._named_by_strays(record, members)
+            kept = await named_by_strays(self._context, record, members)
             members = {due: target for due, target in members.items() if due not in kept}
         if await self._context.drive_states.lost([number]):
             # What lay there is gone, or nothing to anybody.
             if record is not None:
                 await self._release(record, {target.uid for target in members.values()})
             return [*members]
+        drive = self._context.drives.of(number)
+
+        async def expand_one(due: Due) -> Expansion:
+            return await expand(drive, members[due])
+
         done: dict[Due, Expansion] = {}
-        for due, target in members.items():
-            try:
-                drive = self._context.drives.of(target.drive)
-                done[due] = await expand(drive, target)
-            except StoreError as error:
+        for due, one in (await side_by_side(members, expand_one, _GROUPS_AT_ONCE)).items():
+            if isinstance(one, StoreError):
                 # It stays in the queue, and the others need not wait for it.
-                log.warning("a group cannot be read", uid=target.uid, error=str(error))
+                log.warning("a group cannot be read", uid=members[due].uid, error=str(one))
+            elif isinstance(one, Exception):
+                raise one
+            else:
+                done[due] = one
         now = self._context.clock()
         found = [below for one in done.values() for below in one.queued]
         lost = await self._context.drive_states.lost({below.drive for below in found})
@@ -446,8 +364,8 @@ class Deleter:
         return gone
 
     async def _not_outdated(
-        self, record: StreamRecord | None, members: _Members, lost_before: frozenset[int]
-    ) -> _Members:
+        self, record: StreamRecord | None, members: Members, lost_before: frozenset[int]
+    ) -> Members:
         """Members that may go though drives were lost since the look: what was moved may be named again by
         now, where its copy was lost with one of them."""
         if not is_outdated(lost_before, await self._lost(record)):
@@ -486,38 +404,6 @@ def is_outdated(lost_before: frozenset[int], lost: frozenset[int]) -> bool:
     return lost_before != lost
 
 
-def _members_of(stream_id: StreamId, known: Mapping[Due, DeleteTarget | None]) -> list[Due]:
-    """All members of a stream: it fails as a whole, and none of it need be tried before all of it is."""
-    return [due for due, one in known.items() if one and one.stream_id == stream_id]
-
-
-def _fragments(known: Mapping[Due, DeleteTarget | None], dues: Sequence[Due]) -> _Members:
+def _fragments(known: Mapping[Due, DeleteTarget | None], dues: Sequence[Due]) -> Members:
     """Members that stand for one whole fragment each."""
     return {due: one for due in dues if (one := known[due]) is not None and one.is_fragment}
-
-
-@guard("condemning before a delete")
-async def condemned(
-    context: Context, record: StreamRecord, members: _Members, now: int
-) -> _Members:
-    """Members that are condemned now, or need not be; the others are put off."""
-    ends = {
-        due: one.range.next_offset
-        for due, one in members.items()
-        # What is left of the copies of a move lies beside what is live, at the same offsets.
-        if one.range is not None and not one.is_of_copies
-    }
-    if not ends:
-        return members
-    if max(ends.values()) > record.condemned_next:
-        record = await condemn(
-            context.streams,
-            record.stream_id,
-            max(ends.values()),
-            now,
-            latest_end(context.settings, now),
-        )
-        await reach("manifest.deleter.after-condemn")
-    held = {due: end for due, end in ends.items() if end > record.condemned_next}
-    await queue_later(context.coordination, put_off(context.settings, record, held, now))
-    return {due: one for due, one in members.items() if due not in held}

@@ -31,7 +31,7 @@ from collections.abc import Collection
 import structlog
 
 from bottomless.drives.base import ObjectMissing
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, StoreError
 from bottomless.formats.keys import parse_root_key, root_prefix
 from bottomless.formats.manifest import decode_node
 from bottomless.guards import guard
@@ -39,7 +39,7 @@ from bottomless.model.manifest import Node
 from bottomless.model.stream import StreamRecord
 from bottomless_server.core.regressed import coordination_lost
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.lookup import entry_of
+from bottomless_server.manifest.common.lookup import Sought, entries_of
 from bottomless_server.manifest.tree.core.delete_queue import DeleteTarget, is_at
 from bottomless_server.stores.generation import held_generation
 
@@ -94,18 +94,23 @@ async def _leads_to_any(
     root = await _read(context, object_key)
     if root is None:
         return False
+    sought: dict[DeleteTarget, Sought] = {}
     for one in going:
         assert one.first_offset is not None
         assert one.uid is not None
         first, end = one.range or (one.first_offset, root.next_offset)
         offset = max(first, root.first_offset)
         # Of a group that is cut in part, a root may name the part that stays.
-        if offset >= end:
-            continue
-        entry = await entry_of(context.drive, record.tenant, root, offset, one.uid)
-        # Of a fragment that was moved, a root that is about to be published names the other one.
-        if entry is not None and is_at(entry, one):
-            return True
+        if offset < end:
+            sought[one] = Sought(offset, one.uid, one.height)
+    found = await entries_of(context.drive, record.tenant, root, sought)
+    named = {one: entry for one, entry in found.items() if not isinstance(entry, StoreError)}
+    # Of a fragment that was moved, a root that is about to be published names the other one.
+    if any(entry is not None and is_at(entry, one) for one, entry in named.items()):
+        return True
+    for entry in found.values():
+        if isinstance(entry, StoreError):
+            raise entry
     return False
 
 
