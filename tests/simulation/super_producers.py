@@ -275,6 +275,14 @@ class Grower(SuperClient):
                 self.services.story.tell("grower", f"{body['partitions']}: {answer[0]}")
                 self.services.story.count("growths")
                 return
+            if (
+                answer is not None
+                and answer[0] == 422
+                and len(self.stream.streams) > body["partitions"]
+            ):
+                # It was counted while an earlier growth was under way, which had more partitions in mind.
+                self.services.story.count("growths that came too late")
+                return
             # A name may not be free yet, of a growth that was lost with coordination.
             lost = any(one.losses for one in self.stream.streams)
             if answer is not None and answer[0] not in LATER and not (answer[0] == 409 and lost):

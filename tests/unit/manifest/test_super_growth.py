@@ -126,6 +126,18 @@ async def test_what_cannot_grow_so_is_refused(asked: AskedGrowth) -> None:
     assert await process.find() == before
 
 
+async def test_a_repeat_after_a_further_growth_is_refused_with_how_many_there_are() -> None:
+    process = await a_growing()
+    four = FIVE._replace(partition_count=4)
+    await process.grow(four)
+    after, _ = await process.grow(FIVE)
+    with pytest.raises(InvalidRequest) as caught:
+        await process.grow(four)
+    assert "never gets fewer partitions, and has 5" in str(caught.value)
+    assert await process.find() == after
+    assert await process.grow(FIVE) == (after, None)
+
+
 @pytest.mark.parametrize(
     "patch",
     [

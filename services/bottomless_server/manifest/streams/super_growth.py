@@ -103,7 +103,9 @@ class AskedGrowth(NamedTuple):
                 "must begin with the keys that there are, in their order", "/binding_keys"
             )
         if self.partition_count < count:
-            raise refused("a super stream never gets fewer partitions", "/partitions")
+            raise refused(
+                f"a super stream never gets fewer partitions, and has {count}", "/partitions"
+            )
         if self.partition_count == count:
             return None
         if not by_key and not self.accept_rehash:
