@@ -225,23 +225,26 @@ async def kept_by_the_store(moving: Moving) -> None:
 
 
 Way = Callable[[Moving], Awaitable[None]]
-WAYS: list[tuple[int, Way]] = [
-    (HOT, by_a_clock_ahead),
-    (COLD, by_a_clock_ahead),
-    (HOT, kept_by_the_store),
+WAYS: list[tuple[int, Way, int]] = [
+    (HOT, by_a_clock_ahead, 20),
+    (COLD, by_a_clock_ahead, 20),
+    (HOT, kept_by_the_store, 20),
+    (HOT, by_a_clock_ahead, 40),
+    (COLD, by_a_clock_ahead, 40),
 ]
+"""The last number is where a group ends that was cut in two parts: one of fragments, or one of two such groups."""
 
 
-async def fragments_after_the_rest(number: int, cut_front: Way) -> list[int]:
-    """Where the fragments begin that are left of a stream on a drive when nothing waits any more. A group of two
-    was cut in two parts, and the second of them went first."""
+async def fragments_after_the_rest(number: int, cut_front: Way, end: int) -> list[int]:
+    """Where the fragments begin that are left of a stream on a drive when nothing waits any more. A group was
+    cut in two parts, and the second of them went first."""
     moving = await a_moving_stream(6)
     await register(moving.harness.drive, COLD)
     if number == COLD:
         await moving.move(0, 40)
         await moving.after_the_grace()
     await cut_front(moving)
-    await trim(moving.harness.context, moving.committer, 20, allow_empty=False)
+    await trim(moving.harness.context, moving.committer, end, allow_empty=False)
     moving.harness.clock.now += moving.harness.context.settings.manifest_delete_grace_ms
     before = len(await moving.fragments(number))
     await moving.delete()
@@ -253,19 +256,19 @@ async def fragments_after_the_rest(number: int, cut_front: Way) -> list[int]:
     return [int(key.split("/")[-1].split(".")[0]) for key in await moving.fragments(number)]
 
 
-@pytest.mark.parametrize(("number", "cut_front"), WAYS)
+@pytest.mark.parametrize(("number", "cut_front", "end"), WAYS)
 async def test_a_group_takes_all_below_it_along_though_its_front_is_due_after_its_end(
-    number: int, cut_front: Way
+    number: int, cut_front: Way, end: int
 ) -> None:
     """Its object went with its end, and then nothing told what was below its front: seed 133 of three replicas
     and two tiers."""
-    left = await fragments_after_the_rest(number, cut_front)
-    assert left == ([20, 30] if number == COLD else [20, 30, 40, 50])
+    left = await fragments_after_the_rest(number, cut_front, end)
+    assert left == [*range(end, 40 if number == COLD else 60, 10)]
 
 
-@pytest.mark.parametrize(("number", "cut_front"), WAYS)
+@pytest.mark.parametrize(("number", "cut_front", "end"), WAYS)
 async def test_without_the_front_of_a_group_a_fragment_of_it_stays(
-    number: int, cut_front: Way, monkeypatch: pytest.MonkeyPatch
+    number: int, cut_front: Way, end: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove(monkeypatch, "the front of a group with its end", lambda _, range_: range_)
-    assert 0 in await fragments_after_the_rest(number, cut_front)
+    assert 0 in await fragments_after_the_rest(number, cut_front, end)
