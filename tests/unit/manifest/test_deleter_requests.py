@@ -116,4 +116,4 @@ async def test_streams_are_looked_at_side_by_side_and_never_too_many(
     monkeypatch.setattr(harness.streams, "load", counted)
     assert await Deleter(harness.context).make_pass() == 20
     assert await keys(harness) == []
-    assert most == 8
+    assert most == 4

@@ -75,8 +75,9 @@ _WINDOW_PAGES: Final = 8
 """How many pages of the queue are looked at, so that one is made of several streams."""
 _DOUBT_WINDOW_MAX: Final = 65_536
 """How many members are looked through for given-up fragments while all others wait before them."""
-_STREAMS_AT_ONCE: Final = 8
-"""Streams that are looked at at once. Each has up to eight requests on their way, so that a pass has 64."""
+_STREAMS_AT_ONCE: Final = 4
+"""Streams that are looked at at once. Each has up to eight requests on their way, so that a pass has 32: half of
+the calls that a process sends to S3 at once, by default. The others are for appends and reads."""
 _GROUPS_AT_ONCE: Final = 8
 
 
