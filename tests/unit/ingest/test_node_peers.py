@@ -1,7 +1,9 @@
 """The ways to other nodes: their addresses are asked for, and asked for again when nobody answers."""
 
 from contextlib import AsyncExitStack
+from typing import Any
 
+import orjson
 import pytest
 from starlette.types import Receive, Scope, Send
 from support.asgi import on_tcp
@@ -47,25 +49,29 @@ def says(what: bytes) -> object:
     return app
 
 
-async def test_a_node_that_moves_is_found_after_one_call_that_nobody_answers() -> None:
+@pytest.mark.parametrize("sends", [True, False])
+async def test_a_node_that_moves_is_found_after_one_call_that_nobody_answers(sends: bool) -> None:
     coordination = Counted(lambda: 0)
     peers = NodePeers(coordination, None)
+    named.clear()
 
-    async def ask() -> bytes:
-        return await peers.of(A).post("/", [b"x"], "text/plain", 30)
+    async def ask() -> Any:
+        if sends:
+            return orjson.loads(await peers.of(A).post("/", [b"x"], "text/plain", 30))
+        return await peers.of(A).get("/", 30)
 
     async with AsyncExitStack() as first:
-        await is_at(coordination, await first.enter_async_context(on_tcp(says(b"one"))))  # type: ignore[arg-type]
+        await is_at(coordination, await first.enter_async_context(on_tcp(says(b"1"))))  # type: ignore[arg-type]
         coordination.asked = 0
-        assert [await ask() for _ in range(3)] == [b"one"] * 3
+        assert [await ask() for _ in range(3)] == [1] * 3
         assert named == [A.encode()] * 3, "each call is for the node that is meant"
         assert coordination.asked == 1
-    async with on_tcp(says(b"two")) as port:  # type: ignore[arg-type]
+    async with on_tcp(says(b"2")) as port:  # type: ignore[arg-type]
         await is_at(coordination, port)
         with pytest.raises(Unavailable) as failed:
             await ask()
         assert failed.value.code is Code.PEER_UNAVAILABLE
-        assert await ask() == b"two"
+        assert await ask() == 2
         await peers.aclose()
 
 
