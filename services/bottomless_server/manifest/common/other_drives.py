@@ -49,5 +49,15 @@ async def drives_of(context: Context, record: StreamRecord) -> list[int]:
     return numbers
 
 
+async def lost_drives_of(context: Context, record: StreamRecord) -> set[int]:
+    """The numbers of the drives of a stream that are lost.
+
+    Raises:
+        Corrupt, DriveUnavailable, DriveRefused: the registry cannot be read.
+    """
+    registry = await load_registry(context.drive)
+    return {drive.number for drive in registry.drives if drive.lost} & set(record.drives)
+
+
 def _after(number: int, numbers: Iterable[int]) -> int | None:
     return min((one for one in numbers if one > number), default=None)

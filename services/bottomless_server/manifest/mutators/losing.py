@@ -15,11 +15,16 @@ In this order; after a crash at any step the same again goes on:
    there. Before such an EXEC there are such copies, groups and a root that nobody names, as after any
    publish that came to nothing; the same again names the copies. Groups that are displaced go after the
    grace, each as one object.
+3. The same for all other drives of the stream that are lost by then. Somebody else may have found there, when
+   they were not lost, what lay on this one or on another one, and be about to name it: then the loss of such a
+   drive has passed over the stream before the EXEC. Since the manifest names a drive that is lost as long as
+   that is so, and the registry says so before anybody looks, this changes the record, and that EXEC comes to
+   nothing; or it came before, and is seen here.
 
 Nothing is deleted from the drive, and nothing waits for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -38,7 +43,7 @@ from bottomless.model.stream import StreamRecord, StreamState, drives_under_way
 from bottomless.model.tiers import Move
 from bottomless_server.coordination.base import Due
 from bottomless_server.manifest.common.context import Context
-from bottomless_server.manifest.common.other_drives import drives_of
+from bottomless_server.manifest.common.other_drives import drives_of, lost_drives_of
 from bottomless_server.manifest.mutators.moves import new_copy
 from bottomless_server.manifest.tree.committer import Committer
 from bottomless_server.manifest.tree.core.delete_queue import copies_target, parse_delete_target
@@ -101,12 +106,28 @@ class Losses(NamedTuple):
 
 
 async def lose_drive(context: Context, committer: Committer, number: int) -> Losses:
-    """Put gaps in the place of all fragments on a drive that are on no other one: step 2.
+    """Put gaps in the place of all fragments on a drive that are on no other one: step 2. The same is done
+    for other drives that are lost by then: step 3.
 
     Raises:
         NotFound, Unavailable, Corrupt: also where another drive of the stream is away, since what is
             whole there is not lost.
     """
+    losses, done = await _lose_one(context, committer, number), {number}
+    while others := lost_too(await lost_drives_of(context, committer.record), done):
+        done.add(other := min(others))
+        more = await _lose_one(context, committer, other)
+        losses = Losses(*(one.plus(two) for one, two in zip(losses, more, strict=True)))
+    return losses
+
+
+@guard("other drives that are lost when a stream is told of one")
+def lost_too(lost: Collection[int], done: Collection[int]) -> set[int]:
+    """Pick drives of which a stream is told with another one."""
+    return {*lost} - {*done}
+
+
+async def _lose_one(context: Context, committer: Committer, number: int) -> Losses:
     lost, kept, more = Totals(), Totals(), True
     while more:
         found = Lost(committer.keeper.root)
