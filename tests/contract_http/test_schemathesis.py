@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
+from hypothesis.configuration import storage_directory
 from support.documents import documented
 from support.server import AllInOne
 
@@ -125,6 +126,8 @@ class UnderTest:
             env={
                 **os.environ,
                 "SCHEMATHESIS_HOOKS": "contract_http.hooks",
+                # Else it works out anew which characters there are, for more than a CPU second.
+                "HYPOTHESIS_STORAGE_DIRECTORY": str(storage_directory().path),
                 "PYTHONPATH": os.pathsep.join(sys.path),
             },
             capture_output=True,
