@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bottomless.errors import Outcome, Unavailable
 from bottomless.model.names import StreamId
@@ -10,6 +10,7 @@ from bottomless_server.core.tracking.known_producers import TrackingBounds
 from bottomless_server.core.tracking.tracking import Tracking
 from bottomless_server.ingest.local.freeing import DiskUse, FreeingBounds
 from bottomless_server.ingest.local.replicas import Replicate
+from bottomless_server.ingest.local.sound_logs import SoundLogs
 from bottomless_server.ingest.log.rounds import RoundWriter
 from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.ingest.producers.tracking_room import TrackingRoom
@@ -41,6 +42,8 @@ class AppenderContext:
     tracking_room: TrackingRoom
     replicate: Replicate | None = None
     """None: no stream has replicas."""
+    sound: SoundLogs = field(default_factory=SoundLogs)
+    """The logs of this node that were read whole, owned and followed."""
 
     def read_clock(self) -> int:
         """Return the wall time in ms since 1970, and tell the room for producers what time it is.

@@ -129,7 +129,7 @@ class Opener:
         read = partial(recover, self._files, directory, stream_id, elapsed, believes_index=False)
         try:
             # Not in a hop that others share: it may take seconds.
-            found = await in_thread(self._context.executor, read)
+            found = await self._context.sound.in_turn(self._context.executor, read)
         except Corrupt:
             return False
         except OSError as error:

@@ -9,14 +9,22 @@ comes to it later was verified on its way or made here, so it is not read again 
 Nothing is written here. It is in memory alone: after a restart every log is read once more.
 """
 
-from typing import Final
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Final, TypeVar
 
 from cachetools import LRUCache
 
 from bottomless.guards import guard
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import StreamRecord
+from bottomless_server.runtime.base.on_loop import in_thread
 
+T = TypeVar("T")
+
+READ_COUNT: Final = 4
+"""Logs that are read whole at once: each takes a thread, maybe for seconds, and rounds have the others."""
 _COUNT_MAX: Final = 100_000
 """Streams that are remembered; another one is read once more."""
 
@@ -26,6 +34,7 @@ class SoundLogs:
 
     def __init__(self) -> None:
         self._known: LRUCache[StreamId, bool] = LRUCache(_COUNT_MAX)
+        self._room = asyncio.Semaphore(READ_COUNT)
 
     def note(self, stream_id: StreamId) -> None:
         """Note that all of a log is good: it was read whole, or nothing lay here."""
@@ -34,6 +43,12 @@ class SoundLogs:
     def forget(self, stream_id: StreamId) -> None:
         """Note that a log is damaged."""
         self._known.pop(stream_id, None)
+
+    async def in_turn(self, executor: Executor, read: Callable[[], T]) -> T:
+        """What a call returns, or raises, that reads all of a log; it runs in a thread of `executor`, with few
+        others beside it. As many wait as logs are opened at once."""
+        async with self._room:
+            return await in_thread(executor, read)
 
     def is_known(self, stream_id: StreamId) -> bool:
         """Whether nothing was bad, when all of a log was read."""

@@ -26,7 +26,7 @@ from bottomless_server.ingest.local.core.failing import FailingLogs
 from bottomless_server.ingest.local.core.unopened import Unopened
 from bottomless_server.ingest.local.opening import FoundHere, Opener
 from bottomless_server.ingest.local.other_owners import OtherOwners
-from bottomless_server.ingest.local.sound_logs import SoundLogs, is_read_before_it_goes_on
+from bottomless_server.ingest.local.sound_logs import is_read_before_it_goes_on
 from bottomless_server.ingest.log.segments import LogBroken
 from bottomless_server.node.core.following import NEVER_OWNED, LastOwned
 from bottomless_server.node.core.ownership import OwnedElsewhere, not_owner
@@ -96,7 +96,6 @@ class OwnedStreams:
         self._damaged: dict[StreamId, Corrupt] = {}
         self._left_to_owners: set[StreamId] = set()
         """Streams whose logs are damaged here, and that other nodes owned when that was asked last."""
-        self.sound = SoundLogs()
         self._unopened = Unopened()
         self._failing = FailingLogs()
         self._opening_room = asyncio.Semaphore(open_count)
@@ -304,7 +303,7 @@ class OwnedStreams:
         self._open[stream_id] = appender
         if not found.segments:
             # Whatever comes to it is made here.
-            self.sound.note(stream_id)
+            self._context.sound.note(stream_id)
         self._unopened.drop(stream_id)
         self._context.tell_time()
         self._context.tracking_room.join(appender.tracking, appender.log.last_timestamp)
@@ -354,19 +353,19 @@ class OwnedStreams:
             StoreError: this node may not claim the stream, or nobody can tell.
         """
         is_read = is_read_before_it_goes_on(found.record, self._owner.node_id)
-        if not is_read or self.sound.is_known(stream_id):
+        if not is_read or self._context.sound.is_known(stream_id):
             return
         # It takes a while, and is in vain where its owner lives, who has it read when it opens the log.
         await self._owner.require_claimable(stream_id)
         if not await self._opener.is_sound(stream_id):
             damage = Corrupt("the log of a stream that others hold is damaged here")
             raise self._note_damage(stream_id, damage)
-        self.sound.note(stream_id)
+        self._context.sound.note(stream_id)
 
     def _note_damage(self, stream_id: StreamId, error: Corrupt) -> StoreError:
         """What whoever asks for a stream hears from now on whose log is damaged here."""
         log.error("a local log is damaged", stream_id=stream_id, cause=str(error))
-        self.sound.forget(stream_id)
+        self._context.sound.forget(stream_id)
         self._damaged[stream_id] = Corrupt("this node's log of the stream is damaged")
         self._left_to_owners.discard(stream_id)
         self._unopened.drop(stream_id)

@@ -45,7 +45,6 @@ from bottomless_server.node.core import following
 from bottomless_server.node.core.following import Held, Opened, OpenRefusal
 from bottomless_server.protocol.replica import Opening, Place
 from bottomless_server.runtime.base.fault_points import reach
-from bottomless_server.runtime.base.on_loop import in_thread
 
 log = structlog.get_logger(__name__)
 
@@ -155,7 +154,7 @@ class LogOpener:
         try:
             # What may take seconds is not done in a hop that others share.
             found = await (
-                context.hops.call(find) if verified else in_thread(context.executor, find)
+                context.hops.call(find) if verified else sound.in_turn(context.executor, find)
             )
         except Corrupt:
             sound.forget(self._stream_id)

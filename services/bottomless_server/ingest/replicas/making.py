@@ -203,7 +203,7 @@ def make_following(
             disk=context.disk,
             freeing=context.freeing,
             here=ThisNode(streams, owner),
-            sound=streams.sound,
+            sound=context.sound,
         ),
         stream_count_max=_STREAM_COUNT_MAX,
         open_log_count_max=context.open_log_count_max,
