@@ -181,6 +181,7 @@ class Ending:
 
 def _serve() -> None:
     """Fork for each message, until nobody can send one any more."""
+    count = gc.get_freeze_count()
     way = socket.socket(fileno=0)
     children: dict[int, int] = {}
     woken, waker = os.pipe()
@@ -209,7 +210,7 @@ def _serve() -> None:
                 os.close(end)
             # Its descriptor is stdin's, which another file takes.
             way.detach()
-            _become(message, ends)
+            _become(message, ends, count)
             return
         children[pid] = ends.pop()
         for end in ends:
@@ -227,18 +228,24 @@ def _tell_of_ends(children: dict[int, int]) -> None:
         os.close(end)
 
 
-def _look_at_nothing_old_once() -> None:
-    """Let the look at all there is that a start begins with leave out what was loaded here, which is a
-    quarter of the start's time; every later one is as anywhere (runtime/process/collector.py)."""
-    real = gc.unfreeze
+def _look_at_nothing_old_once(count: int) -> None:
+    """Let the look at all there is that a start begins with leave out what was loaded here, so many objects:
+    to look at them is a quarter of the start's time, and to count them one in thirty of it. Every later one
+    is as anywhere (runtime/process/collector.py)."""
+    unfreeze, get_freeze_count = gc.unfreeze, gc.get_freeze_count
 
     def first() -> None:
-        setattr(gc, "unfreeze", real)  # noqa: B010
+        setattr(gc, "unfreeze", unfreeze)  # noqa: B010
+
+    def first_count() -> int:
+        setattr(gc, "get_freeze_count", get_freeze_count)  # noqa: B010
+        return count
 
     setattr(gc, "unfreeze", first)  # noqa: B010
+    setattr(gc, "get_freeze_count", first_count)  # noqa: B010
 
 
-def _become(message: bytes, ends: Sequence[int]) -> None:
+def _become(message: bytes, ends: Sequence[int], count: int) -> None:
     """Be the program from here on; it ends by its own exit."""
     program, arguments, environment, directory = json.loads(message)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -249,7 +256,7 @@ def _become(message: bytes, ends: Sequence[int]) -> None:
     os.environ.clear()
     os.environ.update(environment)
     sys.argv = [program, *arguments]
-    _look_at_nothing_old_once()
+    _look_at_nothing_old_once(count)
     if program != "bottomless":
         runpy.run_path(program, run_name="__main__")
         return
@@ -309,6 +316,8 @@ if __name__ == "__main__":
     end = Ending()
     # What is registered first is done last.
     atexit.register(end.leave)
+    # Nothing of it is garbage, and to look for some takes a fifth of it.
+    gc.disable()
     for module in _LOADED:
         __import__(module)
     _make_commands_once()
@@ -317,5 +326,6 @@ if __name__ == "__main__":
     # that costs more than all else that a start and a stop do.
     gc.collect()
     gc.freeze()
+    gc.enable()
     with end.noted():
         _serve()
