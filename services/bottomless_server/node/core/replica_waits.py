@@ -47,7 +47,7 @@ class Said:
     at: int = 0
     """When it was heard last, with something that this owner did not know."""
     failed: bool = False
-    """Whether it said, or its connection, that it takes nothing now."""
+    """Whether it said that it takes nothing now; one that is not reached has said nothing."""
     evictions: int = 0
     """How often it was evicted under this epoch."""
     caught_up_at: int | None = None
