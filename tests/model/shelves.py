@@ -278,6 +278,11 @@ class OverShelves(ManifestBesideAList):
             self.events["a fragment was lost with its drive"] += 1
             self.seen[at] = GapRange(leaf.first_offset, leaf.next_offset)
             self.lost.add(leaf.uid)
+        for uid in self.applied:
+            # Published and lost in one step of the story: the list never had it.
+            gap = begun.get(self.put[uid].first_offset)
+            if gap is not None and self.places[uid].drive in self.given_up:
+                self.lost.add(uid)
         self.applied -= self.lost
 
     def note(self, committer: Committer) -> None:
