@@ -4,6 +4,7 @@ import asyncio
 import os
 from pathlib import Path
 
+import httpx
 import orjson
 import pytest
 from support.asgi import on_tcp
@@ -145,3 +146,17 @@ def test_an_address_of_coordination_that_cannot_be_read_shows_nothing_of_its_pas
         open_coordination(url)
     assert "tOp" not in str(caught.value)
     assert caught.value.__suppress_context__
+
+
+async def test_the_date_of_answers_goes_on_while_nobody_asks() -> None:
+    async def date(client: httpx.AsyncClient) -> str:
+        return str((await client.get("/")).headers["date"])
+
+    async with (
+        on_tcp(wrap(create_api("test"))) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        first = await date(client)
+        async with asyncio.timeout(240):
+            while await date(client) == first:
+                await asyncio.sleep(0.1)

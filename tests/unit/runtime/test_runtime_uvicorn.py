@@ -88,6 +88,7 @@ FLOW: Final[dict[str, list[str] | type]] = {
 SERVER: Final[dict[str, list[str] | type]] = {
     "__init__": ["config"],
     "capture_signals": [],
+    "main_loop": [],
     "on_tick": ["counter"],
     "serve": ["sockets"],
     "server_state": ServerState,
