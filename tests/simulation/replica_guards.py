@@ -50,7 +50,7 @@ REPLICA_GUARDS: Final[dict[str, ReplicaGuard]] = {
     "waiting for all that are in sync": ReplicaGuard(_yes, [1]),
     "an eviction before a round goes on": ReplicaGuard(_let_go_in_secret, [2]),
     "the sync of a follower": ReplicaGuard(_written_only, [1]),
-    "the in-sync set in a claim": ReplicaGuard(_yes, [2, 1]),
+    "the in-sync set in a claim": ReplicaGuard(_yes, [4, 2, 1]),
     "the node that is meant": ReplicaGuard(_nothing, [2], "disks"),
     "what is known of producers, shown once all in sync have it": ReplicaGuard(
         _yes, [2, 3, 1], "cuts"
