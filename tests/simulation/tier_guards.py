@@ -22,6 +22,6 @@ def _yes(*_: Any) -> bool:
 
 TIER_GUARDS: Final[dict[str, TierGuard]] = {
     "the marker of a mount": TierGuard(_nothing, [2]),
-    "a key of its own for each move": TierGuard(lambda *_: 1, [17]),
+    "a key of its own for each move": TierGuard(lambda *_: 1, [8, 17]),
     "the drive in the deleter's look": TierGuard(_yes, [1]),
 }

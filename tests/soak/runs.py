@@ -165,9 +165,16 @@ RUNS: Final[dict[str, Run]] = {
         *("simulation", "1..50", "--tiers", "2", "--storm-seconds", "10"),
         tests="tests/simulation/test_tier_seeds.py",
     ),
+    "super-replica-seeds": _module(
+        "80 simulated seeds of a super stream that three ingest nodes hold while it grows",
+        *("simulation", "1..80", "--super", "--replicas", "3"),
+        tests=SIMULATION,
+    ),
     "drive-seeds": _module(
-        "40 simulated seeds of three drives of which some are lost for good",
-        *("simulation", "1..40", "--tiers", "3", "--troubles", "drives"),
+        "41 simulated seeds of three drives of which some are lost for good",
+        # In the last one much is to be deleted at once.
+        *("simulation", ",".join(map(str, [*range(1, 41), 1005]))),
+        *("--tiers", "3", "--troubles", "drives"),
         tests="tests/simulation/test_tier_seeds.py",
     ),
     "queue-seeds": _module(
