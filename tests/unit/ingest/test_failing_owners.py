@@ -17,10 +17,14 @@ from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.core.failing import FailingLogs
 from bottomless_server.ingest.local.giving import Giving
 from bottomless_server.ingest.local.opening import Opener
+from bottomless_server.ingest.replicas.node_peers import NodePeer
 from bottomless_server.ingest.replicas.opening import Found, LogFiles
 from bottomless_server.node.core.failover import heirs
+from bottomless_server.node.core.following import Held
 from bottomless_server.node.core.in_sync import Refusal, Refused
 from bottomless_server.node.core.ownership import OwnedElsewhere
+from bottomless_server.protocol.paths import of_stream
+from bottomless_server.protocol.transfer import TRANSFER
 from bottomless_server.stores.streams import node_key
 from unit.ingest.harness import STREAM, IngestHarness, broken_disk
 from unit.ingest.replica_services import Node, ThreeServices
@@ -171,7 +175,7 @@ async def test_a_drain_gives_a_stream_to_no_node_whose_disk_fails_while_another_
     heir, other = await heir_and_other(three)
     monkeypatch.setattr(LocalAppender, "failing", (heir.node_id,))
     if removed:
-        remove(monkeypatch, "who is given a stream before others", lambda targets, _: targets)
+        remove(monkeypatch, "who is given a stream before others", lambda targets, *_: targets)
     giving = asyncio.create_task(three.first.service.replicas.transfers.give_all())
     while not giving.done():
         await three.step()
@@ -383,6 +387,50 @@ async def test_a_member_whose_log_is_damaged_is_given_no_stream(patient: ThreeSe
     assert refused.value.refusal is Refusal.NOT_IN_SYNC
     assert a.harness.service.streams.find(STREAM) is appender
     assert await done(patient, transfers.give(STREAM)) == other.node_id
+
+
+async def test_a_drain_waits_for_no_node_that_hangs_while_another_one_answers(
+    patient: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process lives and renews its lease, as one whose disk hangs."""
+    heir, other = await heir_and_other(patient)
+    hangs = asyncio.Event()
+
+    async def held(_: StreamId) -> Held:
+        await hangs.wait()
+        return Held()
+
+    get = NodePeer.get
+
+    async def patient_get(peer: NodePeer, path: str, _: float) -> Any:
+        return await get(peer, path, 600.0)
+
+    monkeypatch.setattr(heir.harness.service.replicas.following, "held", held)
+    monkeypatch.setattr(NodePeer, "get", patient_get)
+    await done(patient, patient.first.service.replicas.transfers.give_all())
+    assert (await patient.record()).home == other.node_id
+    hangs.set()
+
+
+async def test_a_drain_does_not_tell_a_node_that_has_said_nothing(
+    patient: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each stream would wait for that once more; the node finds by itself what it was given."""
+    heir, other = await heir_and_other(patient)
+    told: list[str] = []
+    post = NodePeer.post
+
+    async def noted(peer: NodePeer, path: str, *rest: Any) -> bytes:
+        told.append(path)
+        return await post(peer, path, *rest)
+
+    monkeypatch.setattr(NodePeer, "post", noted)
+    heir.address.gone = other.address.gone = True
+    await done(patient, patient.first.service.replicas.transfers.give_all())
+    assert (await patient.record()).home in (heir.node_id, other.node_id)
+    assert of_stream(TRANSFER, STREAM) not in told
+    heir.address.gone = other.address.gone = False
+    await patient.until_owned_by(heir, other)
 
 
 async def test_no_log_is_read_while_a_stream_is_being_given(

@@ -1,7 +1,7 @@
 """Give streams to other nodes that hold them: on demand, at a drain, and where too few follow.
 
-Before a transfer on demand, or at a drain, the other node is asked what it holds: it reads its log whole then,
-unless it has since it was started, and not while the stream stands still.
+Before a transfer on demand, or at a drain, the other node is asked what it holds (asking.py): it reads its log
+whole then, unless it has since it was started, and not while the stream stands still.
 
 In the order of a transfer, with what a crash of this node leaves after each step:
 
@@ -25,13 +25,14 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
-from bottomless.errors import Code, StoreError
+from bottomless.errors import StoreError
 from bottomless.guards import guard
 from bottomless.model.names import NodeId, StreamId
 from bottomless.model.stream import NOBODY, StreamRecord
 from bottomless_server.ingest.local.appender import LocalAppender
 from bottomless_server.ingest.local.giving import Giving
 from bottomless_server.ingest.local.streams import OwnedStreams
+from bottomless_server.ingest.replicas.asking import Asking
 from bottomless_server.ingest.replicas.figures import ReplicaFigures
 from bottomless_server.ingest.replicas.replicator import Follower
 from bottomless_server.node.core.failover import heirs
@@ -52,6 +53,8 @@ _TELL_SECONDS: Final = 10.0
 _READ_SECONDS: Final = 20.0
 """After so long a stream is given to a node though that has not said whether its log is good: it reads on,
 and claims nothing before it has."""
+_DRAIN_READ_SECONDS: Final = 5.0
+"""A drain waits for so long for a node that reads a log: it has 20 seconds by default, and refuses appends."""
 _HINT_SECONDS: Final = 1.0
 """How long a node is told that may not be reached, while other streams wait to be given away."""
 
@@ -113,11 +116,16 @@ class Transfers:
                 sync; or coordination does not answer.
             Refused: `not-in-sync` or `not-live`. The stream is open here again.
         """
+        return await self._give(stream_id, node, self._asking(_READ_SECONDS))
+
+    async def _give(self, stream_id: StreamId, node: NodeId | None, asking: Asking) -> NodeId:
         appender = self._streams.find(stream_id)
         require_unbound(appender)
         record = await self._owner.load(stream_id)
-        targets = fittest_first(await self._targets(record, node), appender)
-        targets = await self._readable_first(stream_id, targets)
+        targets = fittest_first(await self._targets(record, node), appender, asking.slow)
+        live = await self._owner.live_of([target.node_id for target in targets])
+        unfit = () if appender is None else appender.failing
+        targets = await asking.readable_first(stream_id, targets, live, unfit)
         try:
             await self._giving.hand_over(
                 stream_id, lambda appender: self._transferred(appender, targets, node)
@@ -128,7 +136,9 @@ class Transfers:
         given = await self._owner.load(stream_id)
         if given.home is None or given.home == self._owner.node_id:
             raise not_owner()
-        await self._tell(stream_id, given.home)
+        if given.home not in asking.silent:
+            # Else it would be waited for in vain, as the questions were; it finds out by itself.
+            await self._tell(stream_id, given.home)
         return given.home
 
     async def step_down(self, stream_id: StreamId) -> bool:
@@ -182,12 +192,12 @@ class Transfers:
 
     async def give_all(self) -> None:
         """Give every stream away that other nodes in sync hold; those stay that nobody can take."""
-        room = asyncio.Semaphore(DRAIN_COUNT)
+        room, asking = asyncio.Semaphore(DRAIN_COUNT), self._asking(_DRAIN_READ_SECONDS)
 
         async def give(stream_id: StreamId) -> None:
             async with room:
                 try:
-                    await self.give(stream_id)
+                    await self._give(stream_id, None, asking)
                 except (StoreError, Refused) as error:
                     log.warning("a stream stays here", stream_id=stream_id, error=str(error))
 
@@ -200,40 +210,13 @@ class Transfers:
         found = [(one, await self._ways.url_of(one)) for one in others if one != record.home]
         return [Target(one, url) for one, url in found if url is not None]
 
-    async def _readable_first(
-        self, stream_id: StreamId, targets: Sequence[Target]
-    ) -> Sequence[Target]:
-        """Ask nodes that live, one after the other, until one has read all of its log, and put that first. Those
-        whose logs are damaged are left out.
+    def _asking(self, seconds: float) -> Asking:
+        """Questions that wait for so long each."""
 
-        Raises:
-            Refused: `not-in-sync`: the logs of all of them are damaged.
-            Unavailable: coordination does not answer.
-        """
-        live = await self._owner.live_of([target.node_id for target in targets])
-        left = list(targets)
-        for target in targets:
-            if target.node_id not in live:
-                continue
-            try:
-                path = of_stream(HELD, stream_id)
-                await self._ways.of(target.node_id).get(path, _READ_SECONDS)
-            except StoreError as error:
-                if error.code is Code.STORAGE_FAILED:
-                    left.remove(target)
-                # Of another one nobody knows; it is given the stream where no other one says more.
-                log.warning(
-                    "a node has not read its log",
-                    node=target.node_id,
-                    stream_id=stream_id,
-                    error=str(error),
-                )
-            else:
-                left.remove(target)
-                return [target, *left]
-        if targets and not left:
-            raise Refused(Refusal.NOT_IN_SYNC)
-        return left
+        async def ask(node: NodeId, stream_id: StreamId) -> None:
+            await self._ways.of(node).get(of_stream(HELD, stream_id), seconds)
+
+        return Asking(ask)
 
     async def _transferred(
         self, appender: LocalAppender, targets: Sequence[Target], node: NodeId | None
@@ -304,8 +287,11 @@ class _Seen(Protocol):
 
 
 @guard("who is given a stream before others")
-def fittest_first(targets: Sequence[Target], seen: _Seen | None) -> Sequence[Target]:
-    """Put those first that have more than this node, and those last whose disks took nothing the last time.
+def fittest_first(
+    targets: Sequence[Target], seen: _Seen | None, slow: Collection[NodeId] = ()
+) -> Sequence[Target]:
+    """Put those first that have more than this node, and those last whose disks took nothing the last time;
+    before these the ones that are slow.
 
     Each transfer goes to a longer log then, so that they end, and nobody cuts what another one has to show.
     A node whose disk fails would give the stream away once more, and nothing is taken meanwhile; it is given
@@ -314,7 +300,10 @@ def fittest_first(targets: Sequence[Target], seen: _Seen | None) -> Sequence[Tar
     if seen is None:
         return targets
     ahead, failing = seen.ahead, seen.failing
-    return sorted(targets, key=lambda one: (one.node_id not in ahead, one.node_id in failing))
+    return sorted(
+        targets,
+        key=lambda one: (one.node_id not in ahead, one.node_id in failing, one.node_id in slow),
+    )
 
 
 @guard("all of the log in a transfer")
