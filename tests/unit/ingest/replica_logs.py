@@ -194,6 +194,9 @@ class HereAlone:
     def owned_epoch(self, _: StreamId) -> int | None:
         return self.owned
 
+    def note_followed(self, _: StreamId) -> None:
+        pass
+
     def last_owned(self, _: StreamId) -> LastOwned:
         return self.was_owned
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from support.guards import remove
 
-from bottomless.errors import Corrupt
+from bottomless.errors import Corrupt, Unavailable
 from bottomless.model.config import ReplicationConfig, StreamConfig
 from bottomless.model.names import StreamId
 from bottomless_server.ingest.local.appender import LocalAppender
@@ -244,6 +244,27 @@ async def test_a_log_that_is_made_anew_while_its_owner_is_asked_for_is_not_damag
     with pytest.raises(OwnedElsewhere):
         await streams.get(STREAM)
     assert not streams.failing(0)
+
+
+async def test_a_question_does_not_make_a_damaged_log_one_that_is_whole(
+    three: ThreeServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a stream of this node that nobody asks for would be given away by nobody."""
+    _, b, _ = await filled(three)
+    b.address.gone = True
+    await restarted_with_a_damaged_log(three, b)
+    service = b.harness.service
+    await service.replicas.step_down.stop()
+
+    async def nobody_says(_: StreamId) -> None:
+        pass
+
+    monkeypatch.setattr(service.streams.others, "look_for", nobody_says)
+    with pytest.raises(Corrupt):
+        await service.streams.get(STREAM)
+    with pytest.raises(Unavailable):
+        await service.replicas.following.held(STREAM)
+    assert service.streams.failing(0) == service.streams.unopened() == [STREAM]
 
 
 async def test_without_its_guard_a_damaged_log_of_another_nodes_stream_fails_for_ever(

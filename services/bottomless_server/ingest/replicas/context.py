@@ -29,6 +29,10 @@ class Here(Protocol):
         """
         ...
 
+    def note_followed(self, stream_id: StreamId) -> None:
+        """Note that another node, which owns it, makes what lies here from now on."""
+        ...
+
     def last_owned(self, stream_id: StreamId) -> LastOwned:
         """What this node knows of when it owned it last since its process began."""
         ...

@@ -252,6 +252,8 @@ class FollowedStream:
         known = self._held.epoch if owned is None else max(owned + 1, self._held.epoch)
         if following.is_fenced(replace(self._held, epoch=known), opening.epoch):
             return OpenRefusal.FENCED
+        # Not at a question, nor for an owner of the past: what is damaged here would be nobody's to give away.
+        here.note_followed(stream_id)
         if owned is not None:
             self._cut_at = await here.stop(stream_id) or self._cut_at
         # Where nothing was taken yet, a write that was refused may have left the beginning of a log.

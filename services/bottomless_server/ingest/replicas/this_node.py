@@ -18,16 +18,18 @@ class ThisNode:
         self._owner = owner
 
     def owned_epoch(self, stream_id: StreamId) -> int | None:
-        """The epoch under which this node owns a stream now; None if it does not. Asked by another node
-        that opens the log here.
+        """The epoch under which this node owns a stream now; None if it does not.
 
         Raises:
             Overloaded: it is just being opened here, and nobody knows yet who will own it.
         """
         require_not_opening(self._streams, stream_id)
-        self._streams.note_followed(stream_id)
         appender = self._streams.find(stream_id)
         return None if appender is None else appender.claim.epoch
+
+    def note_followed(self, stream_id: StreamId) -> None:
+        """Note that another node opens the log here for its stream: damage is not for ever."""
+        self._streams.note_followed(stream_id)
 
     def last_owned(self, stream_id: StreamId) -> LastOwned:
         """What this node knows of when it owned a stream last since its process began."""
