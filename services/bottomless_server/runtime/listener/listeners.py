@@ -22,6 +22,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from bottomless_server.runtime.base.cannot_start import CannotStart
+from bottomless_server.runtime.base.endless import endless
 from bottomless_server.runtime.base.holders import port_holder
 from bottomless_server.runtime.http.lane import Lane
 from bottomless_server.runtime.listener.connections import Connections, HttpBounds
@@ -215,8 +216,12 @@ class _Server(uvicorn.Server):
         """
         clock = asyncio.get_running_loop().time
         every = max(LOOK_SECONDS_MIN, self._connections.bounds.look_seconds)
-        looked_at, passed = clock(), every
-        while not self.should_exit:
+        looked_at = clock() - every
+
+        async def look() -> float | None:
+            nonlocal looked_at
+            now = clock()
+            passed, looked_at = now - looked_at, now
             # A loop that was held up did not read what had come: nobody is blamed for that.
             self._connections.look(min(passed, 2 * every))
             # The first tick of ten is the one that brings the date of answers up to date.
@@ -224,8 +229,9 @@ class _Server(uvicorn.Server):
             with suppress(TimeoutError):
                 async with asyncio.timeout(every):
                     await self._ending.wait()
-            now = clock()
-            looked_at, passed = now, now - looked_at
+            return None if self.should_exit else 0.0
+
+        await endless("listener", look, pause_seconds_max=every)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
