@@ -48,6 +48,9 @@ class ReplicaWatch(Watch):
         self._gone: dict[NodeId, float] = {}
         """Nodes whose disks are lost, and when."""
         self._parsed: dict[tuple[str, str], tuple[bytes, Sequence[Held]]] = {}
+        self._was_deleting = False
+        """Whether nodes may have removed its logs: where coordination is lost before the bucket knows of the
+        deletion, which its caller is told, a rebuild brings the stream back."""
         self._told: StreamRecord | None = None
         """As it was when something of it was told last."""
         expected.on_told = self.note_told
@@ -56,7 +59,10 @@ class ReplicaWatch(Watch):
         manifest = super().look()
         record = self.record()
         lost = self._coordination.peek(GENERATION_KEY) is None
-        if lost or record is None or record.state is not StreamState.ACTIVE or not record.members:
+        if lost or record is None:
+            return manifest
+        self._was_deleting |= record.state is StreamState.DELETING
+        if self._was_deleting or record.state is not StreamState.ACTIVE or not record.members:
             return manifest
         self._note_nodes()
         self._tell_changes(record)
@@ -73,7 +79,7 @@ class ReplicaWatch(Watch):
         """
         self.look()
         record = self.record()
-        if record is None or self._ground.is_blind:
+        if record is None or self._was_deleting or self._ground.is_blind:
             return
         for program in self._known.values():
             for one in self._log(program):
