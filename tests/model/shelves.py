@@ -206,6 +206,28 @@ class OverShelves(ManifestBesideAList):
         after that root is adopted then, under uids that nobody knew."""
         return _records(leaf) in {_records(one) for one in found}
 
+    def is_given_up(self, leaf: FragmentInfo, leaves: Sequence[FragmentInfo | GapRange]) -> bool:
+        """The root of a loss that died of its EXEC is newer than what was published, and a rebuild believes
+        it, as that of any publish that died there. What it has a gap for lay on a drive that was given up,
+        and is whole on no other one."""
+        gaps = [one for one in leaves if isinstance(one, GapRange)]
+        in_gap = any(
+            gap.first_offset <= leaf.first_offset and leaf.next_offset <= gap.next_offset
+            for gap in gaps
+        )
+        if not in_gap or self.is_durable(leaf.uid) or self.is_whole_somewhere(leaf.uid):
+            return False
+        self.events["a rebuild believed the loss of a drive that died of its EXEC"] += 1
+        return True
+
+    def is_whole_somewhere(self, uid: Uid) -> bool:
+        """Whether a drive that was not given up has a fragment under this uid."""
+        return any(
+            "/data/" in key and f".{uid}." in key
+            for number in {HOT, *NUMBERS} - self.given_up
+            for key in self.drive(number).object_keys
+        )
+
     def copy_of_drives(self) -> Callable[[], None]:
         put_back = super().copy_of_drives()
         kept = [(shelf, shelf.mounted.copy(), shelf.is_gone) for shelf in self.shelves.values()]

@@ -300,6 +300,10 @@ class ManifestBesideAList(Removing):
         """Whether a rebuild has kept what was published, by what it found."""
         return leaf in found
 
+    def is_given_up(self, leaf: FragmentInfo, leaves: Sequence[FragmentInfo | GapRange]) -> bool:  # noqa: ARG002
+        """Whether a rebuild was right to have a gap where something was published."""
+        return False
+
     async def _lose_within_a_pass(self, under_way: Pass) -> None:
         drive, context = self.harness.drive, self.harness.context
         with suppress(StoreError):
@@ -349,7 +353,8 @@ class ManifestBesideAList(Removing):
         assert not missing, f"a rebuild names what is not there: {missing[0]}"
         removed = [leaf for leaf in leaves if leaf.next_offset <= self.floor]
         assert not removed, f"removed, and brought back: {removed[0]}"
-        lost = [f for f in known if f != gone and not self.is_kept(f, found)]
+        given_up = [f for f in known if self.is_given_up(f, leaves)]
+        lost = [f for f in known if f not in (gone, *given_up) and not self.is_kept(f, found)]
         assert not lost, f"published, and lost by a rebuild: {lost[0]}"
         doomed = {
             FragmentPlace(number, due.member.decode())
@@ -364,7 +369,7 @@ class ManifestBesideAList(Removing):
             others = [
                 leaf
                 for leaf in leaves
-                if gone in known
+                if gone in known and gone not in given_up
                 if leaf.first_offset < gone.next_offset and gone.first_offset < leaf.next_offset
                 if not isinstance(leaf, FragmentInfo) or leaf.epoch != gone.epoch
             ]
