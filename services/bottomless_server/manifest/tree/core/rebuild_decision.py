@@ -5,8 +5,8 @@ Coordination is lost, so nobody says which root was published. What is believed,
 - Roots of the newest generation only. Each rebuild gives every stream a root of its own
   generation, so an older one is a time before that, or was put by a process of that time.
 - Of those the highest version, since that grows with every publish under any epoch; among
-  equals the highest epoch, and of that the longest, if it verifies and everything that it names
-  directly is there.
+  equals the highest epoch, and of that the longest, and of those the one with most records, if it
+  verifies and everything that it names directly is there: see decision 241.
 - If something is missing, either an attempt that lost has put this root, and its fragments were
   given up and deleted; or what was published is damaged. An older root is believed only where
   nothing is lost by it: where the newer one names nothing after its end that is there, or the
@@ -250,8 +250,15 @@ def _ending_as(seen: RootSeen, best: RootCandidate) -> RootSeen:
     return seen._replace(found=RootCandidate(found.key, _closed(found.root, best.gap)))
 
 
-def _rank(one: RootCandidate) -> tuple[int, int]:
-    return one.key.epoch, one.root.next_offset
+def _rank(one: RootCandidate) -> tuple[int, int, int]:
+    return one.key.epoch, one.root.next_offset, record_count_of(one.root)
+
+
+@guard("more records, of roots of one version and one end")
+def record_count_of(root: Node) -> int:
+    """How many records a root leads to. Where a drive was lost, a root with gaps may have come to nothing, and
+    the next one, of the same version, may name what was found whole elsewhere meanwhile."""
+    return int(root.entries["record_count"].sum())
 
 
 def _closed(root: Node, gap: Entries) -> Node:
