@@ -61,11 +61,14 @@ def send_json(
 ) -> dict[str, Any]:
     """Ask for a change below the stream's own path; an answer without a body is an empty object.
 
+    It is asked for again where the service or its stores are away, so it has to be one that may be made
+    twice: of a lease one more than is used runs out by itself.
+
     Raises:
         Unavailable: the answer is not that of a Bottomless server.
         StoreError: the service's answer says why.
     """
-    answer = _request(source, method, path, JSON, json=body)
+    answer = _request(source, method, path, JSON, json=body, retries=_retries(503, 504))
     members = _json_or_none(answer.data) if answer.data else {}
     if not isinstance(members, dict):
         raise Unavailable("the answer is not that of a Bottomless server")
@@ -93,14 +96,19 @@ def _request(
 def pool() -> urllib3.PoolManager:
     """Make the connections to the service; one pool for each worker."""
     # One a worker process: Spark uses workers again for later tasks.
-    retries = urllib3.Retry(
+    timeout = urllib3.Timeout(connect=5, read=60)
+    return urllib3.PoolManager(retries=_retries(429, 503, 504), timeout=timeout)
+
+
+def _retries(*statuses: int) -> urllib3.Retry:
+    return urllib3.Retry(
         total=_REQUEST_COUNT_MAX - 1,
+        allowed_methods=None,
         backoff_factor=0.2,
-        status_forcelist=(429, 503, 504),
+        status_forcelist=statuses,
         raise_on_status=False,
         redirect=False,
     )
-    return urllib3.PoolManager(retries=retries, timeout=urllib3.Timeout(connect=5, read=60))
 
 
 def _json_or_none(data: bytes) -> object:

@@ -19,13 +19,15 @@ GRANTED: tuple[int, dict[str, object]] = (
 
 
 class Service(HTTPServer):
-    """Answers every request alike, and notes it."""
+    """Answers requests alike, but for the first ones, and notes them."""
 
     answer = GRANTED
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[tuple[str, str, object]] = []
+        self.before: list[tuple[int, dict[str, object]]] = []
+        """What the first requests are answered with."""
 
     @property
     def source(self) -> Source:
@@ -41,7 +43,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         asked = (self.command, self.path, orjson.loads(body or "null"))
         self.server.asked.append(asked)
-        status, members = self.server.answer
+        before = self.server.before
+        status, members = before.pop(0) if before else self.server.answer
         data = orjson.dumps(members)
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -115,6 +118,14 @@ def test_what_a_job_has_to_know_is_raised(
     service.answer = status, {"code": code}
     with pytest.raises(kind):
         take_lease(service.source, 7, 60)
+
+
+def test_a_lease_is_asked_for_again_where_coordination_does_not_answer_for_a_moment(
+    service: Service,
+) -> None:
+    service.before = [(503, {"code": "coordination-unavailable"})]
+    assert take_lease(service.source, 7, 60) == Lease("ls_1", 60, 15)
+    assert [method for method, _, _ in service.asked] == ["POST", "POST"]
 
 
 def test_a_process_renews_a_lease_once_for_many_tasks(service: Service) -> None:
