@@ -10,9 +10,10 @@ import pytest
 from simulation.test_simulation import simulated
 
 STORM = "3"
-SEEDS = "8,9"
-FURTHER = 20
-"""Up to which seed others are taken where these have not all of the ways."""
+SEEDS = "71,77"
+FURTHER = range(71, 91)
+"""Of which others are taken where these have not all of the ways. In most storms as short as these nobody
+goes on in the place of another node."""
 WAYS = (
     "times 3 in sync",
     "admissions",
@@ -26,7 +27,7 @@ WAYS = (
 @pytest.mark.timeout(1_800)
 def test_what_is_acknowledged_lies_on_the_platters_of_all_in_sync_whatever_befalls_them() -> None:
     told, missing = "", set(WAYS)
-    further = (f"{one}," for one in range(1, FURTHER + 1) if str(one) not in SEEDS.split(","))
+    further = (f"{one}," for one in FURTHER if str(one) not in SEEDS.split(","))
     for seeds in (SEEDS, *further):
         code, more = simulated(seeds, "--replicas", "3", "--storm-seconds", STORM)
         assert code == 0, more
